@@ -45,8 +45,8 @@ def main() -> None:
         fresh=options.scale != "smoke",
     )
     run = report.collect(settings, measure_all(settings))
-    chosen = _chosen(options.studies, studies.NAMES) if options.studies != "none" else []
-    run["studies"] = studies.run(chosen, python, is_smoke=options.scale == "smoke")
+    selected = _chosen(options.studies, studies.NAMES) if options.studies != "none" else []
+    run["studies"] = studies.run(selected, python, is_smoke=options.scale == "smoke")
     if options.update:
         run = report.merged(report.load(options.update), run)
     _write(run, options)
@@ -92,12 +92,12 @@ def _write(run: dict[str, object], options: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _chosen(text: str, known: tuple[str, ...]) -> list[str]:
-    chosen = [name.strip() for name in text.split(",")] if text not in ("", "all") else [*known]
-    for name in chosen:
-        if name not in known:
-            raise SystemExit(f"{name!r} is not one of {', '.join(known)}")
-    return chosen
+def _chosen(text: str, names: tuple[str, ...]) -> list[str]:
+    selected = [name.strip() for name in text.split(",")] if text not in ("", "all") else [*names]
+    for name in selected:
+        if name not in names:
+            raise SystemExit(f"{name!r} is not one of {', '.join(names)}")
+    return selected
 
 
 def _options() -> argparse.Namespace:

@@ -32,7 +32,7 @@ ROW = 2048
 
 
 class Run(NamedTuple):
-    """How it is started."""
+    """Settings of a measurement."""
 
     form: str  # "raw" or "zstd"
     ranks: int
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Bytes over those of the dataset, and what else it took."""
+    """Fetched bytes, the optimum and the minimum, over the dataset's bytes; requests and times."""
 
     came: float
     belady: float
@@ -73,7 +73,7 @@ def write(folder: str, form: str, samples: int, shard: int) -> None:
             writer.write({"x": number, "b": rng.bytes(ROW)})
 
 
-def _serve(folder: str, sent: Any, requests: Any, ready: Any) -> None:
+def _serve(folder: str, sent_bytes: Any, requests: Any, ready: Any) -> None:
     import socket
 
     from devtools.httpserver import FolderHandler, QuietServer
@@ -85,8 +85,8 @@ def _serve(folder: str, sent: Any, requests: Any, ready: Any) -> None:
             if self.path.endswith((".mds", ".zstd")):
                 path = self.locate()
                 start, end, _ = self._wanted(os.path.getsize(path))
-                with sent.get_lock():
-                    sent.value += end - start
+                with sent_bytes.get_lock():
+                    sent_bytes.value += end - start
                     requests.value += 1
             super().do_GET()
 
@@ -115,7 +115,7 @@ def counting_server(folder: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def train(settings: dict[str, Any]) -> None:
-    """What each rank runs."""
+    """Read the epochs of one rank, and report its counts."""
     import torch.distributed as dist
 
     from mds import StreamingDataLoader, StreamingDataset
@@ -135,14 +135,14 @@ def train(settings: dict[str, Any]) -> None:
     loader = StreamingDataLoader(
         dataset, batch_size=BATCH, num_workers=settings["workers"], workers=settings["kind"]
     )
-    seen = 0
+    sample_count = 0
     for _ in range(EPOCHS):
         for batch in loader:
-            seen += len(batch["x"])
+            sample_count += len(batch["x"])
             if is_many:
                 dist.barrier()
-    if seen < EPOCHS * settings["samples"] // int(os.environ.get("WORLD_SIZE", "1")):
-        raise RuntimeError(f"{seen} samples")
+    if sample_count < EPOCHS * settings["samples"] // int(os.environ.get("WORLD_SIZE", "1")):
+        raise RuntimeError(f"{sample_count} samples")
     if is_many:
         dist.destroy_process_group()
 
@@ -248,15 +248,15 @@ def belady(trace: Sequence[int], sizes: Sequence[int], capacity: int) -> float:
             used += sizes[shard]
         resident[shard] = after
         heapq.heappush(heap, (-after, shard))
-        kept = []
+        still_resident = []
         while used > capacity:
             when, other = heapq.heappop(heap)
             if other == shard:  # is being used
-                kept.append((when, other))
+                still_resident.append((when, other))
             elif resident.get(other) == -when:
                 del resident[other]
                 used -= sizes[other]
-        for entry in kept:
+        for entry in still_resident:
             heapq.heappush(heap, entry)
     return came
 

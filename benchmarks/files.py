@@ -49,12 +49,12 @@ def write_tars(folder: str, samples: int, count: int) -> None:
     os.makedirs(folder)
     for number in range(count):
         with tarfile.open(f"{folder}/{number:05}.tar", "w") as tar:
-            for at in range(samples):
+            for position in range(samples):
                 file = io.BytesIO()
                 noise = rng.integers(0, 255, (28, 28, 3), np.uint8)
                 Image.fromarray(noise).resize((224, 224)).save(file, "JPEG", quality=90)
-                for ending, data in (("jpg", file.getvalue()), ("cls", b"%d" % at)):
-                    info = tarfile.TarInfo(f"{number:03}{at:06}.{ending}")
+                for ending, data in (("jpg", file.getvalue()), ("cls", b"%d" % position)):
+                    info = tarfile.TarInfo(f"{number:03}{position:06}.{ending}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
 
@@ -72,8 +72,8 @@ def write_headers(path: str, files: int) -> None:
     """A tar of files of 100 KB."""
     data = os.urandom(100_000)
     with open(path, "wb") as tar:
-        for at in range(files):
-            put_file(tar, f"{at:06}.bin", data)
+        for position in range(files):
+            put_file(tar, f"{position:06}.bin", data)
         tar.write(bytes(1024))
 
 
@@ -83,9 +83,9 @@ def write_samples(folder: str, count: int, samples: int, size: int) -> None:
     data = np.random.default_rng(0).bytes(size)
     for number in range(count):
         with open(f"{folder}/{number:05}.tar", "wb") as tar:
-            for at in range(samples):
-                put_file(tar, f"{number:03}{at:07}.bin", data)
-                put_file(tar, f"{number:03}{at:07}.cls", b"%d" % at)
+            for position in range(samples):
+                put_file(tar, f"{number:03}{position:07}.bin", data)
+                put_file(tar, f"{number:03}{position:07}.cls", b"%d" % position)
             tar.write(bytes(1024))
 
 
@@ -95,9 +95,9 @@ def write_files(folder: str, count: int) -> None:
     data = np.random.default_rng(0).bytes(20_000)
     with open(f"{folder}/labels.csv", "w", encoding="utf-8") as labels:
         labels.write("path,label\n")
-        for at in range(count):
-            labels.write(f"{at:06}.bin,{at}\n")
-            with open(f"{folder}/{at:06}.bin", "wb") as file:
+        for position in range(count):
+            labels.write(f"{position:06}.bin,{position}\n")
+            with open(f"{folder}/{position:06}.bin", "wb") as file:
                 file.write(data)
 
 
@@ -106,9 +106,9 @@ def write_lines(folder: str, lines: int) -> None:
     os.makedirs(folder)
     rng = np.random.default_rng(0)
     with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
-        for at in range(lines):
+        for position in range(lines):
             text = "word " * int(rng.integers(20, 300))
-            record = {"id": at, "text": text, "url": f"https://example.org/{at}"}
+            record = {"id": position, "text": text, "url": f"https://example.org/{position}"}
             file.write(json.dumps(record) + "\n")
 
 
@@ -130,14 +130,14 @@ def webdataset_epoch(pattern: str) -> None:
 
 
 def scan_headers(path: str) -> None:
-    """Where the files of a tar are."""
+    """Read the headers of all files of a tar."""
     data = mapped(path)
     for _ in members(lambda start, end: data[start:end], path, len(data)):
         pass
 
 
 def read_whole(path: str) -> None:
-    """All bytes, into one buffer."""
+    """Read all bytes into one buffer."""
     buffer = bytearray(1 << 20)
     with open(path, "rb", buffering=0) as file:
         while file.readinto(buffer):
@@ -191,7 +191,7 @@ def litdata_epoch(endpoint: str, bucket: str, cache: str) -> None:
     from torch.utils.data import DataLoader
 
     os.environ |= {"AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
-    # What it takes for S3 is not told to a user; without it a store without TLS is refused.
+    # A user needs no such option for S3; here it allows a store without TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
     shutil.rmtree(cache, ignore_errors=True)
     dataset = StreamingRawDataset(f"s3://{bucket}", cache_dir=cache, cache_files=True)
@@ -214,10 +214,10 @@ def hf_rows(path: str, cache: str) -> Measure:
     """The same by HF datasets, whose own copy of the lines is made before."""
     import datasets
 
-    found = datasets.load_dataset("json", data_files=path, cache_dir=cache, split="train")
+    json_rows = datasets.load_dataset("json", data_files=path, cache_dir=cache, split="train")
 
     def run() -> None:
-        for _ in found:
+        for _ in json_rows:
             pass
 
     return run
@@ -227,8 +227,8 @@ def measure(pairs: dict[str, tuple[Measure, Measure, str]], rounds: int) -> None
     """Print the medians of each pair, and how many times as fast the first is."""
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
     for _ in range(rounds):
-        for name, (one, other, _) in pairs.items():
-            for act, seconds in zip((one, other), times[name], strict=True):
+        for name, (left_side, other, _) in pairs.items():
+            for act, seconds in zip((left_side, other), times[name], strict=True):
                 began = time.perf_counter()
                 act()
                 seconds.append(time.perf_counter() - began)
@@ -238,7 +238,7 @@ def measure(pairs: dict[str, tuple[Measure, Measure, str]], rounds: int) -> None
 
 
 def wires(root: str, stack: ExitStack, *, small: bool) -> dict[str, tuple[Measure, Measure, str]]:
-    """What is fetched: tars by an index, and plain files behind 30 ms."""
+    """Measure remote reads: tars with an index, and plain files with a latency of 30 ms."""
     write_samples(f"{root}/s3/tars", 8, 20 if small else 2500, 100_000)
     write_files(f"{root}/s3/files", 100 if small else 10_000)
     near = stack.enter_context(s3_server(f"{root}/s3", etags=False))

@@ -84,18 +84,18 @@ def sizes(folder: str | None, is_smoke: bool) -> tuple[Any, Any]:
     return tuple(np.maximum(np.array([*map(len, kind)]) // 4, 1) for kind in (texts, sources))
 
 
-def peers(others: list[str], lengths: Any, folder: str, *, is_batch: bool) -> list[Any]:
-    """What packers of another Python make of lengths, or of the documents in a folder."""
-    if not others:
+def peers(peer_pythons: list[str], lengths: Any, folder: str, *, is_batch: bool) -> list[Any]:
+    """Run the packers of other Pythons on lengths, or on the documents in a folder."""
+    if not peer_pythons:
         return []
     np.save(os.path.join(folder, "given.npy"), lengths)
     program = os.path.join(os.path.dirname(__file__), "peers", "packers.py")
-    found = []
-    for other in others:
+    answers = []
+    for other in peer_pythons:
         command = [other, program, os.path.join(folder, "given.npy"), folder if is_batch else ""]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found += [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-    for peer in found:
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        answers += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    for peer in answers:
         if peer["kind"] == "restore" and not is_batch:
             print(f"  {peer['name']} goes on behind {peer['documents']:,} documents after "
                   f"{peer['seconds']:.2f} s")  # fmt: skip
@@ -105,19 +105,19 @@ def peers(others: list[str], lengths: Any, folder: str, *, is_batch: bool) -> li
                 f"{peer['packs']:,} packs, padding {peer['padding']:.4%}, {peer['lost']:,} tokens "
                 "lost"
             )
-    return found
+    return answers
 
 
 def budget(lengths: Any) -> Any:
     """Batches of documents of like lengths, each below 65,536 tokens when it is padded."""
     ids, packing, room = np.arange(len(lengths)), Packing(budget=8 * CAPACITY, overflow="split"), 0
-    begun = time.process_time()
+    start_time = time.process_time()
     samples = packing.window_documents(int(lengths.sum()), len(lengths))
     made = [
-        pack_window(ids[at : at + samples], lengths[at : at + samples], packing, at)
-        for at in range(0, len(lengths), samples)
+        pack_window(ids[start : start + samples], lengths[start : start + samples], packing, start)
+        for start in range(0, len(lengths), samples)
     ]
-    seconds = time.process_time() - begun
+    seconds = time.process_time() - start_time
     for packs in made:
         longest = np.maximum.reduceat(packs.sizes, packs.bounds[:-1])
         room += int((longest * np.diff(packs.bounds)).sum())
@@ -131,16 +131,16 @@ class Lengths:
     digest = "drawn"
 
     def __init__(self, count: int) -> None:
-        self._held = np.random.default_rng(1).lognormal(6, 1.1, count).astype(np.int64) + 1
-        self.total, self.count = int(self._held.sum()), count
+        self._lengths = np.random.default_rng(1).lognormal(6, 1.1, count).astype(np.int64) + 1
+        self.total, self.count = int(self._lengths.sum()), count
 
     def take(self, ids: Any) -> Any:
         """The lengths of documents."""
-        return self._held[ids % len(self._held)]
+        return self._lengths[ids % len(self._lengths)]
 
     def packed(self, counts: Any, packing: Packing) -> list[Documents]:
         """The documents of streams, all of the same mean."""
-        mean = packing.tokens(self._held) / len(self._held)
+        mean = packing.tokens(self._lengths) / len(self._lengths)
         return [Documents(count, int(count * mean)) for count in counts]
 
 
@@ -150,11 +150,11 @@ def packer(lengths: Any, rounds: int) -> Any:
     samples = packing.window_documents(int(lengths.sum()), len(lengths))
     best = 0.0
     for _ in range(rounds):
-        begun, packs = time.process_time(), 0
-        for at in range(0, len(lengths), samples):
-            some = slice(at, at + samples)
-            packs += len(pack_window(ids[some], lengths[some], packing, at))
-        best = max(best, len(lengths) / (time.process_time() - begun))
+        start_time, packs = time.process_time(), 0
+        for start in range(0, len(lengths), samples):
+            some = slice(start, start + samples)
+            packs += len(pack_window(ids[some], lengths[some], packing, start))
+        best = max(best, len(lengths) / (time.process_time() - start_time))
     starts = np.arange(0, len(lengths), samples)
     least = int((-(-np.add.reduceat(lengths, starts) // CAPACITY)).sum())
     whole = -(-int(lengths.sum()) // CAPACITY)
@@ -193,10 +193,10 @@ def window(is_smoke: bool, streams: int = 1) -> Any:
     rows = len(packs.windows)
     seconds = []
     for number in range(8):
-        begun = time.process_time()
+        start_time = time.process_time()
         row = number % rows
         packs.load(row, int(packs.windows[row]) * (number // rows + 1) // (8 // rows + 1))
-        seconds.append(time.process_time() - begun)
+        seconds.append(time.process_time() - start_time)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     yield (
         f"a window anywhere in {count:,} documents, streams: {streams}",
@@ -209,25 +209,27 @@ def window(is_smoke: bool, streams: int = 1) -> Any:
 def ranks(lengths: Any, is_smoke: bool) -> Any:
     """The attention work of the slowest of 8 ranks over the mean, 64 packs a step."""
     steps = 20 if is_smoke else 1000
-    packing, some = Packing(CAPACITY, overflow="split"), 16_384
-    stretches = [lengths[at : at + some] for at in range(0, min(len(lengths), 400_000), some)]
+    packing, size = Packing(CAPACITY, overflow="split"), 16_384
+    stretches = [
+        lengths[start : start + size] for start in range(0, min(len(lengths), 400_000), size)
+    ]
     work = np.concatenate(
         [pack_window(np.arange(len(each)), each, packing, 1).work for each in stretches]
     )
-    found, plain, differencing, begun = [], [], [], time.process_time()
-    chosen = [work[at : at + 64] for at in range(0, len(work) - 64, 64)][:steps]
+    found, plain, differencing, start_time = [], [], [], time.process_time()
+    chosen = [work[start : start + 64] for start in range(0, len(work) - 64, 64)][:steps]
     for mine in chosen:
         sums = np.bincount(balance(mine, 8), mine)
         found.append(sums.max() / sums.mean())
-    each = (time.process_time() - begun) / len(chosen)
+    each = (time.process_time() - start_time) / len(chosen)
     for mine in chosen:
         sums = mine.reshape(8, 8).sum(axis=1)
         plain.append(sums.max() / sums.mean())
-    begun = time.process_time()
+    start_time = time.process_time()
     for mine in chosen:
         heaviest = max(mine[items].sum() for items in partition(mine.tolist(), 8))
         differencing.append(heaviest * 8 / mine.sum())
-    theirs = (time.process_time() - begun) / len(chosen)
+    theirs = (time.process_time() - start_time) / len(chosen)
     name = f"slowest of 8 ranks over the mean, {len(chosen):,} steps"
     yield name, f"{np.mean(found):.4f}", "1.02"
     yield (
@@ -240,14 +242,14 @@ def ranks(lengths: Any, is_smoke: bool) -> Any:
     yield "by Karmarkar-Karp", f"{1e6 * theirs:.0f} us", "-"
 
 
-def batches(drawn: Any, folder: str, is_smoke: bool, others: list[str]) -> Any:
+def batches(sampled_lengths: Any, folder: str, is_smoke: bool, peer_pythons: list[str]) -> Any:
     """Tokens a second in packed batches of 8 packs, over those of the documents gathered alone."""
     import torch
 
     from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 
     torch.set_num_threads(1)
-    lengths = np.minimum(drawn[: 2000 if is_smoke else 30_000], CAPACITY)
+    lengths = np.minimum(sampled_lengths[: 2000 if is_smoke else 30_000], CAPACITY)
     tokens = np.random.default_rng(0).integers(0, 50_000, int(lengths.sum()), dtype=np.int32)
     np.save(os.path.join(folder, "lengths.npy"), lengths)
     np.save(os.path.join(folder, "tokens.npy"), tokens)
@@ -258,11 +260,11 @@ def batches(drawn: Any, folder: str, is_smoke: bool, others: list[str]) -> Any:
 
     def rate(**settings: Any) -> float:
         dataset = StreamingDataset(local=place, shuffle=True, shuffle_algo="seekable", **settings)
-        begun, count = time.process_time(), 0
+        start_time, count = time.process_time(), 0
         for batch in StreamingDataLoader(dataset):
             found = batch["tokens"]
             count += found.numel() if hasattr(found, "numel") else sum(map(len, found))
-        return count / (time.process_time() - begun)
+        return count / (time.process_time() - start_time)
 
     documents = max(int(8 * CAPACITY * len(lengths) / lengths.sum()), 1)
     rounds, theirs = [], []
@@ -271,7 +273,7 @@ def batches(drawn: Any, folder: str, is_smoke: bool, others: list[str]) -> Any:
         rounds.append((packed, rate(batch_size=documents)))
         theirs += [
             (found["name"], packed / found["rate"])
-            for found in peers(others, lengths[:100], folder, is_batch=True)
+            for found in peers(peer_pythons, lengths[:100], folder, is_batch=True)
             if found["kind"] == "batches"
         ]
     yield "tokens a second in packed batches of 8 x 8,192", f"{max(rounds)[0]:,.0f}", "-"

@@ -158,8 +158,8 @@ def worker_memory(folder: str, cache: str, results: Any) -> None:
 def _private() -> int:
     """Bytes that this process has written itself; pages of files in the cache cost nothing."""
     with open("/proc/self/smaps_rollup") as file:
-        told = [int(line.split()[1]) for line in file if line.startswith("Private_Dirty:")]
-    return 1024 * sum(told)
+        dirty_pages = [int(line.split()[1]) for line in file if line.startswith("Private_Dirty:")]
+    return 1024 * sum(dirty_pages)
 
 
 def measure_memory(folder: str, cache: str) -> None:

@@ -67,10 +67,10 @@ class Meter:
             file.write("5")  # forget the peak of before
         self.cpu, self.wall = time.process_time(), time.perf_counter()
 
-    def read(self, **more):
+    def read(self, **other_options):
         cpu, wall = time.process_time() - self.cpu, time.perf_counter() - self.wall
         peak = _status("VmHWM") - self.base
-        return {"cpu": cpu, "wall": wall, "peak": max(peak, 0), **more}
+        return {"cpu": cpu, "wall": wall, "peak": max(peak, 0), **other_options}
 
 
 def _status(name):
@@ -140,9 +140,9 @@ def incumbent(question, samples, algo, world, folder):
     os.rmdir(local)
     dataset = StreamingDataset(remote=remote, local=local, **order)
     meter = Meter()
-    seen = samples // 2 // (BATCH * world[0] * world[1]) * (BATCH * world[0] * world[1])
+    samples_seen = samples // 2 // (BATCH * world[0] * world[1]) * (BATCH * world[0] * world[1])
     work = generate_work(
-        "random", dataset, World(*world, 0), 0, seen if question == "resume" else 0
+        "random", dataset, World(*world, 0), 0, samples_seen if question == "resume" else 0
     )
     return meter.read(samples=int((work >= 0).sum()))
 
@@ -174,17 +174,17 @@ def write_index(sizes, folder):
 
 def ask(python, job):
     """One measurement in a process of its own; None when it failed."""
-    done = subprocess.run(
+    process = subprocess.run(
         [python, os.path.abspath(__file__), "--child", json.dumps(job)],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
     )
-    if done.returncode:
-        print(done.stderr[-2000:], file=sys.stderr)
+    if process.returncode:
+        print(process.stderr[-2000:], file=sys.stderr)
         return None
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def child(job):
@@ -215,16 +215,16 @@ def measure(options):
         theirs = algo != "seekable" and question != "worker" and samples <= MOST_OF_INCUMBENT
         if options.incumbent and theirs:
             systems["incumbent"] = (options.incumbent, folder)
-        found = {system: [] for system in systems}
+        measurements = {system: [] for system in systems}
         for _ in range(options.rounds if samples < 10**9 else 1):
             for system, (python, place) in systems.items():
                 if question == "node" and system == "mds":
                     shutil.rmtree(place, ignore_errors=True)
                 result = ask(python, {**job, "system": system, "folder": place})
                 if result is not None:
-                    found[system].append(result)
+                    measurements[system].append(result)
         row = {"samples": samples, "world": name, "algo": algo, "question": question}
-        for system, results in found.items():
+        for system, results in measurements.items():
             row[system] = {
                 key: statistics.median(result[key] for result in results)
                 for key in ("cpu", "wall", "peak", *("ids" for r in results[:1] if "ids" in r))

@@ -138,7 +138,7 @@ def batches(root):
     """Columns of 256 random rows, beside numpy's own gather of an aligned copy in memory."""
     index, readers = open_all(root, "tokens")
     counts = index.samples.tolist()
-    whole = np.concatenate([readers[i].rows(range(n))["tokens"] for i, n in enumerate(counts)])
+    tokens = np.concatenate([readers[i].rows(range(n))["tokens"] for i, n in enumerate(counts)])
     rng = np.random.default_rng(3)
     rows = rng.integers(0, counts[0], ROWS)
     shards = rng.integers(0, len(counts) - 1, ROWS)
@@ -146,22 +146,22 @@ def batches(root):
     numbers = index.offsets[shards] + apart
     out = {"tokens": np.empty((ROWS, 2048), np.int32)}
     return {
-        "rows(256), one shard": (lambda: readers[0].rows(rows), ROWS, lambda: whole[rows], ROWS),
+        "rows(256), one shard": (lambda: readers[0].rows(rows), ROWS, lambda: tokens[rows], ROWS),
         f"gather of 256 from {len(counts) - 1} shards": (
             *(lambda: gather(readers, shards, apart, None, out), ROWS),
-            *(lambda: whole[numbers], ROWS),
+            *(lambda: tokens[numbers], ROWS),
         ),
     }
 
 
 def measure(cases, rounds):
     """Median and spread of the measure, its limit, and the median of their ratio."""
-    found = {name: [] for name in cases}
+    results = {name: [] for name in cases}
     for _ in range(rounds):
         for name, (ours, count, limit, limit_count) in cases.items():
-            found[name].append((timed(ours, count), timed(limit, limit_count)))
+            results[name].append((timed(ours, count), timed(limit, limit_count)))
     table = []
-    for name, pairs in found.items():
+    for name, pairs in results.items():
         ours, limits = [a for a, _ in pairs], [b for _, b in pairs]
         table.append(
             {
@@ -224,17 +224,17 @@ def indexes(root, shards, rounds):
     path, sidecar = os.path.join(root, "index.json"), os.path.join(root, "index.bin")
     write_index(path, shards)
     table = []
-    for what in ("parse", "open the sidecar"):
+    for step in ("parse", "open the sidecar"):
         runs = []
         for _ in range(rounds):
-            if what == "parse" and os.path.exists(sidecar):
+            if step == "parse" and os.path.exists(sidecar):
                 os.unlink(sidecar)
             command = [sys.executable, __file__, "--index", path, sidecar]
             runs.append(json.loads(subprocess.check_output(command)))
         seconds = [run["seconds"] for run in runs]
         table.append(
             {
-                "what": f"{what}: {shards:,} shards, {os.path.getsize(path) >> 20} MB",
+                "what": f"{step}: {shards:,} shards, {os.path.getsize(path) >> 20} MB",
                 "seconds": statistics.median(seconds),
                 "seconds_spread": [min(seconds), max(seconds)],
                 "growth_mb": statistics.median(run["growth_mb"] for run in runs),

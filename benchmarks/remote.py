@@ -77,13 +77,13 @@ def forked(act):
             os._exit(0)
         os.close(writer)
         readers.append(reader)
-    told = []
+    reports = []
     for reader in readers:
         with os.fdopen(reader, "rb") as file:
-            told.append(json.loads(file.read()))
+            reports.append(json.loads(file.read()))
     for _ in readers:
         os.wait()
-    return told
+    return reports
 
 
 def plain(url, folder, in_parts=False):
@@ -137,22 +137,22 @@ def cache(url, folder):
     ids = order(index.total_samples, 0, 1 << 12)
 
     def work(worker):
-        first, seen = None, 0
+        first, sample_count = None, 0
         mine = [ids[worker::WORKERS]]
         with Prefetcher(shards, mine, index.offsets, predownload=8 * BATCH) as ahead:
             for window in ahead.windows():
                 for shard, row in zip(window.shards.tolist(), window.rows.tolist(), strict=True):
-                    seen += len(window.readers[shard][row]["b"])
+                    sample_count += len(window.readers[shard][row]["b"])
                     first = first or time.perf_counter() - started
-        return {**shards.stats(), "first": first, "seen": seen}
+        return {**shards.stats(), "first": first, "seen": sample_count}
 
-    told = forked(work)
+    reports = forked(work)
     size = int((index.zip_size if index.zip_size.any() else index.raw_size).sum())
-    came = sum(one["fetched_bytes"] + one["ranged_bytes"] for one in told)
+    fetched_bytes = sum(report["fetched_bytes"] + report["ranged_bytes"] for report in reports)
     return {
         "seconds": time.perf_counter() - started,
-        "first": min(one["first"] for one in told),
-        "bytes": came / size,
+        "first": min(report["first"] for report in reports),
+        "bytes": fetched_bytes / size,
     }
 
 
@@ -166,7 +166,7 @@ def loader(module, url, folder, **options):
     os.environ["S3_ENDPOINT_URL"] = url
     library = importlib.import_module(module)
     dataset, batches_of = library.StreamingDataset, library.StreamingDataLoader
-    started, first, seen = time.perf_counter(), None, 0
+    started, first, sample_count = time.perf_counter(), None, 0
     data = dataset(
         remote=f"s3://{BUCKET}",
         local=folder,
@@ -177,8 +177,8 @@ def loader(module, url, folder, **options):
     batches = batches_of(data, batch_size=BATCH, num_workers=WORKERS, **options)
     for batch in batches:
         first = first or time.perf_counter() - started
-        seen += len(batch["x"])
-    return {"seconds": time.perf_counter() - started, "first": first, "seen": seen}
+        sample_count += len(batch["x"])
+    return {"seconds": time.perf_counter() - started, "first": first, "seen": sample_count}
 
 
 ROLES = {
@@ -197,7 +197,7 @@ ROLES = {
 def run(python, role, folder, *arguments):
     """One contender in a process and a cold folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)
-    done = subprocess.run(
+    process = subprocess.run(
         [
             python,
             os.path.abspath(__file__),
@@ -213,13 +213,13 @@ def run(python, role, folder, *arguments):
     )
     shutil.rmtree(folder, ignore_errors=True)
     if (
-        done.returncode and role == "streaming"
+        process.returncode and role == "streaming"
     ):  # it has been seen to read shards that are not whole
-        print(f"streaming failed: {done.stderr.strip().splitlines()[-1]}")
+        print(f"streaming failed: {process.stderr.strip().splitlines()[-1]}")
         return None
-    if done.returncode:
-        sys.exit(f"{role}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        sys.exit(f"{role}: {process.stderr[-2000:]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def spread(values):
@@ -234,25 +234,25 @@ def cold(options, url, latency, shard):
     roles = [(role, sys.executable) for role in ours]
     if options.other:
         roles.append(("streaming", options.other))
-    found = {role: [] for role, _ in roles}
+    results = {role: [] for role, _ in roles}
     for _ in range(options.rounds):
         for role, python in roles:
-            told = run(python, role, os.path.join(options.folder, role), url)
-            found[role] += [told] if told else []
-    base = statistics.median(one["seconds"] for one in found["plain"])
+            reports = run(python, role, os.path.join(options.folder, role), url)
+            results[role] += [reports] if reports else []
+    base = statistics.median(report["seconds"] for report in results["plain"])
     print(
         f"\ncold epoch, {options.megabytes} MB in shards of {format_bytes(shard)}, "
         f"{latency * 1000:.0f} ms of latency"
     )
     print(f"{'':10} {'seconds':24} {'x plain':>8} {'first sample':>24} {'bytes / dataset':>16}")
-    for role, runs in found.items():
+    for role, runs in results.items():
         if not runs:
             continue
-        seconds = [one["seconds"] for one in runs]
-        first = spread([one["first"] for one in runs]) if "first" in runs[0] else ""
-        sent = f"{runs[-1]['bytes']:.3f}" if "bytes" in runs[0] else ""
+        seconds = [report["seconds"] for report in runs]
+        first = spread([report["first"] for report in runs]) if "first" in runs[0] else ""
+        sent_gigabytes = f"{runs[-1]['bytes']:.3f}" if "bytes" in runs[0] else ""
         ratio = statistics.median(seconds) / base
-        print(f"{role:10} {spread(seconds):24} {ratio:8.2f} {first:>24} {sent:>16}")
+        print(f"{role:10} {spread(seconds):24} {ratio:8.2f} {first:>24} {sent_gigabytes:>16}")
 
 
 def main():

@@ -39,8 +39,8 @@ def write(folder: pathlib.Path, shards: int, samples: int) -> None:
         for number in range(samples):
             writer.write({"number": number, "text": f"document {number}"})
     index = folder / "index.json"
-    told = json.loads(index.read_text())
-    (shard,) = told["shards"]
+    output = json.loads(index.read_text())
+    (shard,) = output["shards"]
     first = folder / shard["raw_data"]["basename"]
     listed = []
     for number in range(shards):
@@ -48,16 +48,16 @@ def write(folder: pathlib.Path, shards: int, samples: int) -> None:
         listed.append({**shard, "raw_data": {**shard["raw_data"], "basename": name}})
         with contextlib.suppress(FileExistsError):
             os.link(first, folder / name)
-    index.write_text(json.dumps({**told, "shards": listed}))
+    index.write_text(json.dumps({**output, "shards": listed}))
 
 
 def spent(command: list[str], environment: dict[str, str]) -> tuple[float, float, str]:
     """Seconds and processor seconds of a command, and what it prints."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    results = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, processor, found.stdout
+    return seconds, processor, results.stdout
 
 
 def main() -> None:
@@ -90,23 +90,24 @@ def main() -> None:
         command = [sys.executable, "-m", "mds", "step", str(state), step, "--show", "3"]
         rounds, floor = [], []
         for number in range(settings.rounds + 1):
-            asked, sent = len(proxy.seen.requests), proxy.seen.bytes_sent
-            seconds, processor, told = spent(command, {**os.environ})
-            assert told.count("document") >= 24, told
-            traffic = (len(proxy.seen.requests) - asked, (proxy.seen.bytes_sent - sent) / 1e6)
+            requests_before, bytes_before = len(proxy.seen.requests), proxy.seen.bytes_sent
+            seconds, processor, output = spent(command, {**os.environ})
+            assert output.count("document") >= 24, output
+            requests = len(proxy.seen.requests) - requests_before
+            traffic = (requests, (proxy.seen.bytes_sent - bytes_before) / 1e6)
             plain = spent([sys.executable, "-c", "import numpy"], {**os.environ})
             if number:  # the first compiles
                 rounds.append((seconds, processor, *traffic))
                 floor.append(plain[1])
     names = ("seconds", "processor seconds", "requests", "megabytes")
-    found = {
-        f"step of {shards * samples:,} samples, {what}": statistics.median(column)
-        for what, column in zip(names, zip(*rounds, strict=True), strict=True)
+    results = {
+        f"step of {shards * samples:,} samples, {quantity}": statistics.median(column)
+        for quantity, column in zip(names, zip(*rounds, strict=True), strict=True)
     }
-    found["python with numpy, processor seconds"] = statistics.median(floor)
-    for what, value in found.items():
-        print(f"{what:<60} {value:,.3f}")
-    print(json.dumps(found))
+    results["python with numpy, processor seconds"] = statistics.median(floor)
+    for quantity, value in results.items():
+        print(f"{quantity:<60} {value:,.3f}")
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -49,12 +49,14 @@ KNOTS = (0, 50_000, 120_000)
 def run_of(streams: int, seed: int = 0, between: str = "linear") -> ScheduledRun:
     """A schedule with random weights at three knots."""
     rng, names = np.random.default_rng(seed), tuple(f"s{i}" for i in range(streams))
-    knots = {at: dict(zip(names, (rng.random(streams) ** 3).tolist(), strict=True)) for at in KNOTS}
+    knots = {}
+    for milestone in KNOTS:
+        knots[milestone] = dict(zip(names, (rng.random(streams) ** 3).tolist(), strict=True))
     return ScheduledRun(Schedule(knots, between), names)
 
 
 def plan_of(
-    run: ScheduledRun, world: tuple[int, int, int], batch: int, **more: object
+    run: ScheduledRun, world: tuple[int, int, int], batch: int, **other_options: object
 ) -> EpochPlan:
     """A plan of streams of 4,000 shards of 1,000 samples each."""
     streams = [{"shards": np.full(4000, 1000)} for _ in run.names]
@@ -66,7 +68,7 @@ def plan_of(
         batch_size=batch // (nodes * ranks),
         shuffle=True,
         shuffle_algo="seekable",
-        **more,
+        **other_options,
     )
 
 
@@ -107,7 +109,7 @@ def row_milliseconds(streams: int, rounds: int, *, is_anywhere: bool) -> float:
 
 
 def drops(count: int, samples: int) -> list[dict[str, object]]:
-    """So many edits, each of ten samples."""
+    """Return a number of edits, each of which drops ten samples."""
     rng = np.random.default_rng(2)
     return [
         {"epoch": 0, "from": 0, "drop": np.unique(rng.integers(0, samples, 10)).tolist(), "why": ""}
@@ -135,13 +137,13 @@ def edit_nanoseconds(ids: int, rounds: int) -> float:
 
 def deviation(streams: int, batch: int, steps: int) -> float:
     """The most samples away from the integral, at every step, of two shapes of ramps."""
-    most = 0.0
+    max_deviation = 0.0
     for seed, between in enumerate(("linear", "cosine")):
         mixture = run_of(streams, seed, between).mixture([1] * streams, batch)
         for part in np.array_split(np.arange(steps + 1), 200):
             counts, integral = mixture.counts(part), mixture.integrals(part)
-            most = max(most, float(np.abs(counts - integral).max()))
-    return most
+            max_deviation = max(max_deviation, float(np.abs(counts - integral).max()))
+    return max_deviation
 
 
 def differing_batches(stops: int) -> int:
@@ -151,13 +153,15 @@ def differing_batches(stops: int) -> int:
         run = run.with_weights(step, dict(zip(run.names, (step % 7, 2, step % 3), strict=True)))
     undisturbed, batch = plan_of(run, (1, 1, 1), 48, num_canonical_nodes=8), 48
     rng, differ = np.random.default_rng(3), 0
-    for at in np.sort(rng.integers(0, 1000, stops)).tolist():
+    for stop in np.sort(rng.integers(0, 1000, stops)).tolist():
         nodes, ranks = ((1, 1), (1, 4), (2, 3), (4, 2), (1, 8))[int(rng.integers(5))]
-        state = undisturbed.state(at * batch)
+        state = undisturbed.state(stop * batch)
         plan = plan_of(run, (nodes, ranks, 2), batch, resume=state, num_canonical_nodes=8)
         for step in range(3):
-            here, there = plan.batch(step), undisturbed.batch(at + step)
-            differ += not np.array_equal(np.sort(here.reshape(-1)), np.sort(there.reshape(-1)))
+            resumed, expected = plan.batch(step), undisturbed.batch(stop + step)
+            differ += not np.array_equal(
+                np.sort(resumed.reshape(-1)), np.sort(expected.reshape(-1))
+            )
     return differ
 
 
@@ -216,9 +220,9 @@ def loader_rates(tokens: int, samples: int, rounds: int) -> dict[str, float]:
 
 
 def changed_weights(folder: pathlib.Path) -> dict[str, object]:
-    """What `benchmarks/peers/mixtures.py` measures of others, of a schedule."""
+    """Measure a schedule as `benchmarks/peers/mixtures.py` measures other systems."""
     write_streams(folder, SAMPLES, 1)
-    batch, drawn = 8, []
+    batch, drawn_samples = 8, []
 
     def begin() -> tuple[StreamingDataset, StreamingDataLoader]:
         dataset = StreamingDataset(
@@ -230,8 +234,9 @@ def changed_weights(folder: pathlib.Path) -> dict[str, object]:
         return dataset, StreamingDataLoader(dataset)
 
     def take(batches: Iterator[dict[str, torch.Tensor]], count: int) -> None:
-        for given in itertools.islice(batches, count):
-            drawn.extend(zip(given["stream"].tolist(), given["id"].tolist(), strict=True))
+        for mixed_batch in itertools.islice(batches, count):
+            streams, ids = mixed_batch["stream"].tolist(), mixed_batch["id"].tolist()
+            drawn_samples.extend(zip(streams, ids, strict=True))
 
     _, loader = begin()
     take(iter(loader), DRAWN // batch)
@@ -239,11 +244,11 @@ def changed_weights(folder: pathlib.Path) -> dict[str, object]:
     following.load_state_dict(loader.state_dict())
     dataset.set_weights(dict(zip("ab", AFTER, strict=True)))
     batches = iter(following)
-    while sum(stream == 1 for stream, _ in drawn) < SAMPLES:
+    while sum(stream == 1 for stream, _ in drawn_samples) < SAMPLES:
         take(batches, 1)
     # The last batch has the first of the next pass beside the last of this one: these had to.
-    found = judge(drawn)
-    again = sum(stream == 1 for stream, _ in drawn) - SAMPLES
+    found = judge(drawn_samples)
+    again = sum(stream == 1 for stream, _ in drawn_samples) - SAMPLES
     return {"name": "mds Schedule", "twice": found["twice"] - again, "never": found["never"]}
 
 
@@ -256,11 +261,11 @@ def print_mixtures(other: str | None) -> None:
         else:
             program = pathlib.Path(__file__).parent / "peers" / "mixtures.py"
             command = [other, str(program), f"{name}/others"]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            lines += [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            lines += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         for line in lines:
-            what = line.get("skipped") or f"{line['twice']:,} twice, {line['never']:,} never"
-            print(f"{line['name']:<60} {what}")
+            quantity = line.get("skipped") or f"{line['twice']:,} twice, {line['never']:,} never"
+            print(f"{line['name']:<60} {quantity}")
 
 
 def main() -> None:
@@ -283,8 +288,8 @@ def main() -> None:
         found.update(loader_rates(tokens, count, settings.rounds))
     found["100 edits, ns an id"] = edit_nanoseconds(20_000 if settings.smoke else 10**6, 3)
     print_mixtures(settings.other)
-    for what, value in found.items():
-        print(f"{what:<40} {value:,.3f}")
+    for quantity, value in found.items():
+        print(f"{quantity:<40} {value:,.3f}")
     print(json.dumps(found))
 
 

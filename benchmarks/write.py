@@ -11,7 +11,7 @@ that a round took, in shards of 64 MB.
 
 Bias: the folder should be a memory file system, on which a disk cannot hide what a library costs;
 all samples are made beforehand and are warm in the processor's cache; a plain file has no offsets,
-no index and no names of columns. ArrayRecord is asked for no compression, one record a group. What
+no index and no names of columns. ArrayRecord writes no compression, one record a group. What
 waiting for a disk costs is shown apart, in a folder on one: `durable=True`, which is the default,
 syncs every shard before the index appears.
 """
@@ -93,9 +93,9 @@ def write_array_record(case, samples, count, folder, threads):
     writer.close()
 
 
-def write_shards(case, samples, count, folder, threads, library, asked):
+def write_shards(case, samples, count, folder, threads, library, digests):
     options = {"compression": "zstd:3", "hashes": ["xxh3_64"]} if case == ZSTD else {}
-    options |= asked
+    options |= digests
     if threads:
         options["max_workers"] = threads
     writer = importlib.import_module(library).MDSWriter
@@ -104,7 +104,7 @@ def write_shards(case, samples, count, folder, threads, library, asked):
             out.write(samples[i % len(samples)])
 
 
-def peak_memory(stop, found):
+def peak_memory(stop, peak):
     """The largest resident size of this process until `stop`, in bytes above the first."""
     page = os.sysconf("SC_PAGE_SIZE")
     first = None
@@ -112,23 +112,23 @@ def peak_memory(stop, found):
         with open("/proc/self/statm", encoding="ascii") as file:
             size = int(file.read().split()[1]) * page
         first = size if first is None else first
-        found[0] = max(found[0], size - first)
+        peak[0] = max(peak[0], size - first)
 
 
 def serve(contender):
     """Run the contender for every line of JSON that comes in; tell times for each."""
-    made = {}
+    samples_by_case = {}
     for line in sys.stdin:
-        case, count, folder, threads, asked = json.loads(line)
-        samples = made.setdefault(case, None) or make_samples(case)
-        made[case] = samples
+        case, count, folder, threads, digests = json.loads(line)
+        samples = samples_by_case.setdefault(case, None) or make_samples(case)
+        samples_by_case[case] = samples
         stop, peak = threading.Event(), [0]
         watch = threading.Thread(target=peak_memory, args=(stop, peak), daemon=True)
         if os.path.exists("/proc/self/statm"):
             watch.start()
         wall, cpu = time.perf_counter(), time.process_time()
         if contender in {"mds", "streaming"}:
-            write_shards(case, samples, count, folder, threads, contender, asked)
+            write_shards(case, samples, count, folder, threads, contender, digests)
         else:
             {"plain": write_plain, "array_record": write_array_record}[contender](
                 case, samples, count, folder, threads
@@ -162,7 +162,7 @@ class Contender:
 
 
 def versions(python):
-    """What of the others a Python has."""
+    """Return the versions of other libraries in an environment."""
     program = (
         "import importlib.metadata as m, json\n"
         f"names = {DISTRIBUTIONS!r}\n"
@@ -172,8 +172,8 @@ def versions(python):
         "    except m.PackageNotFoundError: continue\n"
         "print(json.dumps(found))"
     )
-    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    completed = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout)
 
 
 def file_system(folder):
@@ -183,7 +183,9 @@ def file_system(folder):
         with open("/proc/mounts", encoding="utf-8") as file:
             mounts = [line.split()[1:3] for line in file]
         inside = os.path.join(os.path.realpath(folder), "")
-        fitting = [(at, kind) for at, kind in mounts if inside.startswith(os.path.join(at, ""))]
+        fitting = [
+            (mount, kind) for mount, kind in mounts if inside.startswith(os.path.join(mount, ""))
+        ]
         best = max(fitting, key=lambda pair: len(pair[0]), default=best)
     return best[1]
 
@@ -191,30 +193,30 @@ def file_system(folder):
 # ------------------------------------------------------------------------------------------ report
 
 
-def measure(contenders, case, count, folder, rounds, threads=None, asked=None):
+def measure(contenders, case, count, folder, rounds, threads=None, digests=None):
     """Contender -> list of (wall, cpu, memory), one a round, the first round thrown away."""
-    found = {contender: [] for contender in contenders}
+    results = {contender: [] for contender in contenders}
     for number in range(rounds + 1):
         for contender in contenders:
             place = os.path.join(folder, f"mds-benchmark-{os.getpid()}")
-            result = contender.write(case, count, place, threads, asked or {})
+            result = contender.write(case, count, place, threads, digests or {})
             if number:
-                found[contender].append(result)
-    return found
+                results[contender].append(result)
+    return results
 
 
 def measure_disk(ours, count, folder, rounds):
-    """What it costs to wait for a disk, and what digests cost, in turns."""
+    """Measure the cost of waiting for a disk and that of digests, in turns."""
     kinds = {
         "durable": {"durable": True},
         "not durable": {"durable": False},
         "durable, xxh3_64": {"durable": True, "hashes": ["xxh3_64"]},
     }
-    found = {name: [] for name in kinds}
+    results = {name: [] for name in kinds}
     for _ in range(rounds):
-        for name, asked in kinds.items():
-            found[name] += measure([ours], TOKENS, count, folder, 1, asked=asked)[ours]
-    return found
+        for name, digests in kinds.items():
+            results[name] += measure([ours], TOKENS, count, folder, 1, digests=digests)[ours]
+    return results
 
 
 def show(label, results, ours):
@@ -246,23 +248,24 @@ def main():
         options.rounds, options.megabytes = 1, 8
     if options.serve:
         return serve(options.serve)
-    others = versions(options.other) if options.other else {}
-    others.pop("mds", None)
+    peer_versions = versions(options.other) if options.other else {}
+    peer_versions.pop("mds", None)
     folder = options.folder or "."
     print(
         f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}, "
         f"mds {importlib.metadata.version('mds-streaming')}, numpy {np.__version__}, in {folder}\n"
-        "others: " + (", ".join(f"{k} {v}" for k, v in others.items()) or "none; see --other")
+        "others: "
+        + (", ".join(" ".join(peer) for peer in peer_versions.items()) or "none; see --other")
     )
     ours = Contender("mds", sys.executable)
-    rest = [Contender("plain", sys.executable)]
-    rest += [Contender(name, options.other) for name in others]
+    peers = [Contender("plain", sys.executable)]
+    peers += [Contender(name, options.other) for name in peer_versions]
     size = options.megabytes << 20
     for case, count in ((TOKENS, size // 8192), (TEXT, size // 3000)):
         print(f"\n{case}, {count} samples a round")
-        found = measure([ours, *rest], case, count, folder, options.rounds)
-        for contender, results in found.items():
-            show(contender.name, results, found[ours])
+        results = measure([ours, *peers], case, count, folder, options.rounds)
+        for contender, measured in results.items():
+            show(contender.name, measured, results[ours])
     count = size // 8192
     print(f"\n{TOKENS}, {count} samples a round, in {options.disk} ({file_system(options.disk)})")
     disk = measure_disk(ours, count, options.disk, options.rounds)
@@ -271,9 +274,9 @@ def main():
     print(f"\n{ZSTD}, {count} samples a round")
     two = measure([ours], ZSTD, count, folder, options.rounds, 2)[ours]
     show("mds, 2 threads", two, two)
-    one = measure([ours], ZSTD, count, folder, options.rounds, 1)[ours]
-    show("mds, 1 thread", one, two)
-    for contender in rest:
+    single_thread = measure([ours], ZSTD, count, folder, options.rounds, 1)[ours]
+    show("mds, 1 thread", single_thread, two)
+    for contender in peers:
         if contender.name == "streaming":
             slow = measure([contender], ZSTD, count, folder, min(2, options.rounds))
             show(contender.name, slow[contender], two)

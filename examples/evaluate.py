@@ -31,18 +31,18 @@ def convert(out: str) -> None:
 
 
 def model(numbers: torch.Tensor) -> torch.Tensor:
-    """A predictor that is wrong for the multiples of seven."""
+    """Predict whether numbers are even, wrongly for multiples of seven."""
     return (numbers % 2 == 0) ^ (numbers % 7 == 0)
 
 
 def evaluate(folder: str, workers: int, topology: tuple[int, int] | None = None) -> torch.Tensor:
-    """Of this rank's samples: how many, how many right, and the sum of their numbers."""
+    """Return the count of this rank's samples, of correct answers, and the sum of their numbers."""
     dataset = StreamingDataset(local=folder, batch_size=16, exact=True, topology=topology)
-    found = torch.zeros(3, dtype=torch.int64)
+    totals = torch.zeros(3, dtype=torch.int64)
     for batch in StreamingDataLoader(dataset, num_workers=workers):
         right = model(batch["number"]) == batch["even"].bool()
-        found += torch.tensor([len(right), int(right.sum()), int(batch["number"].sum())])
-    return found
+        totals += torch.tensor([len(right), int(right.sum()), int(batch["number"].sum())])
+    return totals
 
 
 def main() -> None:
@@ -56,19 +56,19 @@ def main() -> None:
         if dist.get_rank() == 0:
             convert(settings.data)
         dist.barrier()
-        found = evaluate(settings.data, settings.workers)
-        print(f"rank {dist.get_rank()}: {found[0]} samples", flush=True)
-        dist.all_reduce(found)
+        totals = evaluate(settings.data, settings.workers)
+        print(f"rank {dist.get_rank()}: {totals[0]} samples", flush=True)
+        dist.all_reduce(totals)
         is_first = dist.get_rank() == 0
         dist.destroy_process_group()
     else:
         convert(settings.data)
-        found = torch.zeros(3, dtype=torch.int64)
+        totals = torch.zeros(3, dtype=torch.int64)
         for rank in range(3):
-            found += evaluate(settings.data, settings.workers, topology=(rank, 3))
+            totals += evaluate(settings.data, settings.workers, topology=(rank, 3))
         is_first = True
 
-    samples, right, checksum = found.tolist()
+    samples, right, checksum = totals.tolist()
     if is_first:
         print(f"{right} of {samples} right: {right / samples:.6f}", flush=True)
         wrong = len(range(0, SAMPLES, 7))

@@ -62,8 +62,8 @@ def convert(images: pathlib.Path, out: str) -> list[str]:
 class Pictures(StreamingDataset):
     """Tensors of SIZE x SIZE pixels in [-1, 1], and labels."""
 
-    def __getitem__(self, at):
-        sample = super().__getitem__(at)
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
         image = sample["image"].convert("RGB").resize((SIZE, SIZE))
         pixels = np.array(image, np.float32) / 127.5 - 1
         return torch.from_numpy(pixels).permute(2, 0, 1), int(sample["label"])
@@ -89,8 +89,8 @@ def main() -> None:
     else:
         classes = convert(images, shards)
 
-    whole = Pictures(local=shards, batch_size=32, shuffle=True)
-    parts = whole.split({"train": 0.8, "val": 0.2})
+    pictures = Pictures(local=shards, batch_size=32, shuffle=True)
+    parts = pictures.split({"train": 0.8, "val": 0.2})
     train = StreamingDataLoader(parts["train"], num_workers=settings.workers)
     val = StreamingDataLoader(parts["val"], num_workers=settings.workers)
     print(f"{parts['train'].num_samples} images to train on, {parts['val'].num_samples} to check")

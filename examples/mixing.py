@@ -25,18 +25,18 @@ SOURCES = ("code", "prose", "numbers")
 
 
 def pieces() -> dict[str, list[str]]:
-    """Texts of each source."""
-    found: dict[str, list[str]] = {name: [] for name in SOURCES}
+    """Return texts by source."""
+    texts: dict[str, list[str]] = {name: [] for name in SOURCES}
     for file in sorted(pathlib.Path(sysconfig.get_path("stdlib")).glob("*.py"))[:80]:
         text = file.read_text(encoding="utf-8", errors="replace")
         tree, lines = ast.parse(text), text.splitlines()
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                found["code"].append("\n".join(lines[node.lineno - 1 : node.end_lineno]))
-                found["prose"].append(ast.get_docstring(node) or node.name)
+                texts["code"].append("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+                texts["prose"].append(ast.get_docstring(node) or node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-                found["numbers"].append(f"{node.value} on line {node.lineno} of {file.name}")
-    return {name: texts[:2000] for name, texts in found.items()}
+                texts["numbers"].append(f"{node.value} on line {node.lineno} of {file.name}")
+    return {name: source_texts[:2000] for name, source_texts in texts.items()}
 
 
 def convert(data: str) -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", default="/tmp/mds-mixing")
     parser.add_argument("--epoch-size", type=int, default=600)
-    parser.add_argument("--stop-after", type=int, help="batches, to show how a run goes on")
+    parser.add_argument("--stop-after", type=int, help="batches, then exit, to show how to resume")
     settings = parser.parse_args()
 
     convert(settings.data)

@@ -34,17 +34,17 @@ def main() -> None:
         ("blend", "megatron-core", blended),
     ):
         try:
-            drawn = list(mixture(sys.argv[1]))
+            samples = list(mixture(sys.argv[1]))
             version = importlib.metadata.version(package)
         except ImportError as error:
             print(json.dumps({"name": f"{package} {name}", "skipped": str(error)}), flush=True)
             continue
-        print(json.dumps({"name": f"{package} {version} {name}", **judge(drawn)}), flush=True)
+        print(json.dumps({"name": f"{package} {version} {name}", **judge(samples)}), flush=True)
 
 
-def judge(drawn: Drawn) -> dict[str, int]:
+def judge(samples: Drawn) -> dict[str, int]:
     """Samples that came more than once, and those of the stream that was used up that never did."""
-    counts = Counter(drawn)
+    counts = Counter(samples)
     never = SAMPLES - sum(stream == 1 for stream, _ in counts)
     return {"twice": sum(n > 1 for n in counts.values()), "never": never}
 
@@ -63,8 +63,8 @@ def interleaved(folder: str, buffer: int = 0) -> Drawn:
         streams = []
         for stream in range(2):
             kwargs = {"stream": stream, "shards": list(range(SAMPLES // 100))}
-            made = IterableDataset.from_generator(rows, gen_kwargs=kwargs)
-            streams.append(made.shuffle(seed=1, buffer_size=buffer) if buffer else made)
+            dataset = IterableDataset.from_generator(rows, gen_kwargs=kwargs)
+            streams.append(dataset.shuffle(seed=1, buffer_size=buffer) if buffer else dataset)
         return interleave_datasets(streams, probabilities=list(weights), seed=1)
 
     first = make(BEFORE)

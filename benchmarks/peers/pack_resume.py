@@ -63,28 +63,28 @@ def measure(name: str, run: Run) -> None:
             usual.update(found)
     tell(name=name, **lost_and_twice(usual))
     for ranks in (2, 4):
-        seen: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         states = []
         for rank in range(2):
             batches, state = run(2, rank, None)
             for _ in range(STEPS):
-                seen.update(next(batches))
+                counts.update(next(batches))
             states.append(copy.deepcopy(state()))
         try:
             for rank in range(ranks):
                 batches, _ = run(ranks, rank, states[rank % 2])
                 for found in batches:
-                    seen.update(found)
+                    counts.update(found)
         except (AssertionError, RuntimeError, ValueError) as error:
             tell(name=name, resumed_on=ranks, refused=str(error)[:160])
             continue
-        tell(name=name, resumed_on=ranks, **lost_and_twice(seen))
+        tell(name=name, resumed_on=ranks, **lost_and_twice(counts))
 
 
-def lost_and_twice(seen: Counter[int]) -> dict[str, int]:
-    """How many documents did not come, and how many came more than once."""
-    twice = sum(count > 1 for count in seen.values())
-    return {"lost": COUNT - len(seen), "twice": twice}
+def lost_and_twice(counts: Counter[int]) -> dict[str, int]:
+    """Count the documents that are missing, and those that came more than once."""
+    twice = sum(count > 1 for count in counts.values())
+    return {"lost": COUNT - len(counts), "twice": twice}
 
 
 def tell(**found: Any) -> None:
@@ -161,15 +161,15 @@ def trl(documents: list[Any], folder: str) -> Run:
             num_processes=ranks, process_index=rank, put_on_device=False,
             use_seedable_sampler=True, data_seed=1,
         )  # fmt: skip
-        done = [state or 0]
-        left = skip_first_batches(loader, state) if state else loader
+        progress = [state or 0]
+        remaining_batches = skip_first_batches(loader, state) if state else loader
 
         def batches() -> Iterator[Any]:
-            for batch in left:
-                done[0] += 1
+            for batch in remaining_batches:
+                progress[0] += 1
                 yield numbers([token for pack in batch for token in pack["input_ids"]])
 
-        return batches(), lambda: done[0]
+        return batches(), lambda: progress[0]
 
     return run
 

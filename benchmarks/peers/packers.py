@@ -41,16 +41,16 @@ def main() -> None:
         if importlib.util.find_spec(_MODULES.get(package, package)) is None:
             continue
         is_of_lengths = packer in {olmo, foundry}
-        few = (
+        short_lengths = (
             lengths
             if is_of_lengths
             else lengths[:DOCUMENTS][np.cumsum(lengths[:DOCUMENTS]) < TOKENS]
         )
-        packs, tokens, seconds = packer(few)
+        packs, tokens, seconds = packer(short_lengths)
         tell(
             kind="packer", name=f"{name} {importlib.metadata.version(package)}",
-            documents=len(few), rate=len(few) / seconds, packs=packs,
-            lost=int(few.sum()) - tokens, padding=1 - tokens / max(packs * CAPACITY, 1),
+            documents=len(short_lengths), rate=len(short_lengths) / seconds, packs=packs,
+            lost=int(short_lengths.sum()) - tokens, padding=1 - tokens / max(packs * CAPACITY, 1),
         )  # fmt: skip
     if folder:
         for name, batches in (("Grain", grain_batches), ("OLMo-core", olmo_batches)):
@@ -67,9 +67,9 @@ def tell(**found: Any) -> None:
 
 def rate(batches: Iterator[int]) -> float:
     """Real tokens for each second of the processor."""
-    first, begun = next(batches), time.process_time()
+    first, start_time = next(batches), time.process_time()
     del first
-    return sum(batches) / (time.process_time() - begun)
+    return sum(batches) / (time.process_time() - start_time)
 
 
 def olmo(lengths: Any) -> tuple[int, int, float]:
@@ -78,10 +78,10 @@ def olmo(lengths: Any) -> tuple[int, int, float]:
 
     pieces = split(lengths)
     ends = np.cumsum(pieces)
-    begun = time.process_time()
+    start_time = time.process_time()
     packer = InstancePacker(CAPACITY)
     packs, _, tokens = packer.pack_documents(np.stack([ends - pieces, ends], axis=1))
-    return len(packs), int(tokens), time.process_time() - begun
+    return len(packs), int(tokens), time.process_time() - start_time
 
 
 def trl(lengths: Any) -> tuple[int, int, float]:
@@ -95,9 +95,9 @@ def trl(lengths: Any) -> tuple[int, int, float]:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     rows = pa.LargeListArray.from_arrays(offsets, np.zeros(int(lengths.sum()), np.int32))
     table = datasets.Dataset(pa.table({"input_ids": rows}))
-    begun = time.process_time()
+    start_time = time.process_time()
     packed = pack_dataset(table, CAPACITY, strategy="bfd_split")
-    seconds = time.process_time() - begun
+    seconds = time.process_time() - start_time
     return len(packed), sum(map(sum, packed["seq_lengths"])), seconds
 
 
@@ -108,13 +108,13 @@ def grain(lengths: Any) -> tuple[int, int, float]:
 
     pieces, zeros = split(lengths).tolist(), np.zeros(CAPACITY, np.int32)
     documents = MapDataset.range(len(pieces)).map(lambda i: {"tokens": zeros[: pieces[i]]})
-    begun, packs, tokens = time.process_time(), 0, 0
+    start_time, packs, tokens = time.process_time(), 0, 0
     for pack in BestFitPackIterDataset(
         documents.to_iter_dataset(), length_struct={"tokens": CAPACITY}, num_packing_bins=64
     ):
         packs += 1
         tokens += int((pack["tokens_segment_ids"] > 0).sum())
-    return packs, tokens, time.process_time() - begun
+    return packs, tokens, time.process_time() - start_time
 
 
 def foundry(lengths: Any) -> tuple[int, int, float]:
@@ -127,11 +127,11 @@ def foundry(lengths: Any) -> tuple[int, int, float]:
     pieces = split(lengths)
     count = int(8 * CAPACITY / pieces.mean())
     packer = BinPackCollator(list, 8, CAPACITY, 0, "right", is_profiling=True)
-    begun = time.process_time()
-    for at in range(0, len(pieces), count):
-        some = pieces[at : at + count].tolist()
-        packer._pack_trimmed_examples([{}] * len(some), some)  # noqa: SLF001 - as it profiles itself
-    seconds = time.process_time() - begun
+    start_time = time.process_time()
+    for start in range(0, len(pieces), count):
+        window = pieces[start : start + count].tolist()
+        packer._pack_trimmed_examples([{}] * len(window), window)  # noqa: SLF001 - as it profiles itself
+    seconds = time.process_time() - start_time
     return packer.n_packed_examples, packer.n_packed_tokens, seconds
 
 
@@ -144,17 +144,18 @@ def lhotse(lengths: Any) -> tuple[int, int, float]:
     pieces = split(lengths)
     cuts = CutSet.from_cuts(dummy_cut(i, duration=float(n)) for i, n in enumerate(pieces.tolist()))
     settings = {"max_duration": 8.0 * CAPACITY, "num_buckets": 30, "shuffle": True}
-    begun = time.process_time()
+    start_time = time.process_time()
     sampler = DynamicBucketingSampler(cuts, **settings)
     room, tokens = 0.0, 0.0
     for batch in sampler:
         sizes = [cut.duration for cut in batch]
         room += max(sizes) * len(sizes)
         tokens += sum(sizes)
-    seconds = time.process_time() - begun
-    begun = time.process_time()
+    seconds = time.process_time() - start_time
+    start_time = time.process_time()
     DynamicBucketingSampler(cuts, **settings).load_state_dict(sampler.state_dict())
-    tell(kind="restore", name="lhotse", documents=len(pieces), seconds=time.process_time() - begun)
+    restored = time.process_time() - start_time
+    tell(kind="restore", name="lhotse", documents=len(pieces), seconds=restored)
     return round(room / CAPACITY), int(tokens), seconds
 
 
@@ -209,8 +210,8 @@ def olmo_batches(folder: str) -> Iterator[int]:
 
     dataset = olmo_dataset(folder, CAPACITY, lambda: documents_of(folder))
     order = np.random.default_rng(1).permutation(len(dataset)).tolist()
-    for at in range(0, len(order) - 7, 8):
-        rows = [dataset[i]["input_ids"] for i in order[at : at + 8]]
+    for start in range(0, len(order) - 7, 8):
+        rows = [dataset[i]["input_ids"] for i in order[start : start + 8]]
         yield int((torch.stack(rows) != END + 1).sum())
 
 

@@ -11,7 +11,7 @@ from benchmarks.systems.base import Data, System
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bar:
-    """What this library has to reach, as a share of others in the same run.
+    """Bar for this library, as a share of other systems in the same run.
 
     ``of_limit``: share of the limit. ``of_peers``: share of the best peer. ``of``: shares of
     single systems by name. ``at_most``: an absolute bound, for what is better when it is small.
@@ -55,7 +55,7 @@ class Question:
 
 
 def first_samples(data: Data, count: int = 4) -> list[dict[str, Any]]:
-    """What the first samples of a workload must be, to see that an adapter reads what was written.
+    """Return the first samples of a workload, with which the output of an adapter is compared.
 
     They are kept beside the data in the form in which they were made.
     """
@@ -66,15 +66,15 @@ def first_samples(data: Data, count: int = 4) -> list[dict[str, Any]]:
         return pickle.load(file)[:count]  # type: ignore[no-any-return]
 
 
-def must_equal(found: Any, wanted: dict[str, Any]) -> None:
+def must_equal(actual: Any, expected: dict[str, Any]) -> None:
     """Raise when a system's sample is not the one that was written.
 
     A system that stores one column alone may hand it out without its name.
     """
     import numpy as np
 
-    if not isinstance(found, dict):
-        found = dict.fromkeys(wanted, found) if len(wanted) == 1 else found
-    for name, value in wanted.items():
-        if not np.array_equal(np.asarray(found[name]), np.asarray(value)):
-            raise AssertionError(f"column {name!r}: {found[name]!r} instead of {value!r}")
+    if not isinstance(actual, dict):
+        actual = dict.fromkeys(expected, actual) if len(expected) == 1 else actual
+    for name, value in expected.items():
+        if not np.array_equal(np.asarray(actual[name]), np.asarray(value)):
+            raise AssertionError(f"column {name!r}: {actual[name]!r} instead of {value!r}")

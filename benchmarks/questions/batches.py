@@ -14,10 +14,10 @@ def measure(
     batching = Batching(case.size, case.workers, case.shuffled)
     begin = system.batches(data, batching, variant)
     batch = next(iter(begin()))
-    found = batch["tokens"] if isinstance(batch, dict) else batch
-    if tuple(found.shape) != (case.size, 2048) or "Tensor" not in type(found).__name__:
-        raise AssertionError(f"a batch is {type(found).__name__} {tuple(found.shape)}")
-    del batch, found
+    tokens = batch["tokens"] if isinstance(batch, dict) else batch
+    if tuple(tokens.shape) != (case.size, 2048) or "Tensor" not in type(tokens).__name__:
+        raise AssertionError(f"a batch is {type(tokens).__name__} {tuple(tokens.shape)}")
+    del batch, tokens
     warm = max(2, 4 * case.workers)
     return rate(begin, seconds=seconds, units=case.size, warm=warm, chunk=4)
 

@@ -54,10 +54,10 @@ def measure(
         first, samples = 0.0, 0
         for batch in begin():
             first = first or time.perf_counter() - started
-            found = batch["tokens"] if isinstance(batch, dict) else batch
-            samples += len(found)
-            if isinstance(found, torch.Tensor):
-                int(found.view(-1).view(torch.uint8)[::4096].sum())
+            tokens = batch["tokens"] if isinstance(batch, dict) else batch
+            samples += len(tokens)
+            if isinstance(tokens, torch.Tensor):
+                int(tokens.view(-1).view(torch.uint8)[::4096].sum())
         took = time.perf_counter() - started
         if samples < data.count - case.size * case.workers:
             raise RuntimeError(f"the epoch had {samples} samples instead of {data.count}")

@@ -31,11 +31,11 @@ def measure(
             if number >= warm and number % chunk == 0:
                 noted.append((number, family_seconds()))
 
-    found = rate(metered, seconds=seconds, units=case.size, warm=warm, chunk=chunk)
+    measured = rate(metered, seconds=seconds, units=case.size, warm=warm, chunk=chunk)
     if len(noted) > 1:
-        (first, begun), (last, ended) = noted[0], noted[-1]
-        found["per_cpu_second"] = (last - first) * case.size / max(ended - begun, 1e-9)
-    return found
+        (first, first_time), (last, ended) = noted[0], noted[-1]
+        measured["per_cpu_second"] = (last - first) * case.size / max(ended - first_time, 1e-9)
+    return measured
 
 
 def _touch(batch: Any) -> int:

@@ -71,16 +71,16 @@ def _in_turns(
     endless = [_endless(begin) for begin in (plain, mapped)]
     for items in endless:
         consume(items, chunk)
-    taken: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + max(seconds, 0.2)
     for number in range(1000):
-        for at, items in enumerate(endless):
-            begun = clock()
+        for step, items in enumerate(endless):
+            start_time = clock()
             consume(items, chunk)
-            taken[at].append((clock() - begun) / chunk)
+            times[step].append((clock() - start_time) / chunk)
         if number >= _CHUNKS and time.perf_counter() > end:
             break
-    return choose(taken[0]), choose(taken[1])
+    return choose(times[0]), choose(times[1])
 
 
 def _endless(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -89,14 +89,14 @@ def _endless(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 def _call_of(function: Callable[..., Any]) -> float:
     """Seconds of a call of the function alone, the least of some rounds."""
-    more = {"rng": None} if function is same_with_rng else {}
-    least = float("inf")
+    arguments = {"rng": None} if function is same_with_rng else {}
+    best_time = float("inf")
     for _ in range(5):
-        begun = time.process_time()
+        start_time = time.process_time()
         for _ in range(20_000):
-            function(None, **more)
-        least = min(least, (time.process_time() - begun) / 20_000)
-    return least
+            function(None, **arguments)
+        best_time = min(best_time, (time.process_time() - start_time) / 20_000)
+    return best_time
 
 
 QUESTION = Question(

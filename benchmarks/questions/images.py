@@ -36,10 +36,10 @@ def rate_of_images(
     )
 
 
-def case_of(what: str, name: str, workers: int, only: str, bar: Bar) -> Case:
+def case_of(kind: str, name: str, workers: int, only: str, bar: Bar) -> Case:
     """Shuffled batches of 32 pictures, by workers of one kind."""
     return Case(
-        f"{what}, 32 a batch, {name}",
+        f"{kind}, 32 a batch, {name}",
         "images",
         bar,
         size=32,

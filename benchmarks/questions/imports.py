@@ -50,14 +50,14 @@ def measure(
 
 
 def _run(names: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SCRIPT, *names],
         capture_output=True,
         text=True,
         check=True,
         env=environment,
     )
-    took, resident = json.loads(done.stdout.strip().splitlines()[-1])
+    took, resident = json.loads(process.stdout.strip().splitlines()[-1])
     return took, resident
 
 

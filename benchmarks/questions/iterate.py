@@ -14,8 +14,8 @@ def measure(
     begin = system.iterate(data, case.shuffled, variant)
     if not case.shuffled:
         samples = begin()
-        for wanted in first_samples(data):
-            must_equal(next(samples), wanted)
+        for expected in first_samples(data):
+            must_equal(next(samples), expected)
         del samples
     return rate(begin, seconds=seconds, warm=64, chunk=256)
 

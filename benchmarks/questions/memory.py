@@ -26,10 +26,10 @@ def measure(
     sizes = []
     for _ in range(_EPOCHS):
         batches = begin()
-        seen = 0
+        peak = 0
         while consume(batches, 8):
-            seen = max([seen, *map(_dirty, _children())])
-        sizes.append(seen / 1e6)
+            peak = max([peak, *map(_dirty, _children())])
+        sizes.append(peak / 1e6)
     if not max(sizes):
         raise RuntimeError("no worker process was found")
     return {"value": sizes[-1], "first_epoch": sizes[0]}
@@ -37,7 +37,7 @@ def measure(
 
 def _children() -> Iterator[int]:
     """Processes that this one has started, and theirs (Linux)."""
-    found = {os.getpid()}
+    processes = {os.getpid()}
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -47,8 +47,8 @@ def _children() -> Iterator[int]:
             except OSError:
                 continue  # it has just ended
     for pid in sorted(parents):
-        if parents[pid] in found:
-            found.add(pid)
+        if parents[pid] in processes:
+            processes.add(pid)
             yield pid
 
 

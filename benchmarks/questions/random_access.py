@@ -14,8 +14,8 @@ def measure(
 ) -> dict[str, float]:
     """Samples per second of ``dataset[i]`` over all numbers, shuffled."""
     get = system.getter(data, variant)
-    for number, wanted in enumerate(first_samples(data)):
-        must_equal(get(number), wanted)
+    for number, expected in enumerate(first_samples(data)):
+        must_equal(get(number), expected)
     numbers = [*range(data.count)]
     random.Random(7).shuffle(numbers)
     return calls(get, numbers, seconds=seconds)

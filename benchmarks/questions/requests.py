@@ -36,16 +36,16 @@ def measure(
 
         def some(count: int) -> int:
             starts = [draw.randrange(size - _SIZE) for _ in range(count)]
-            found = pool.map(get, starts, [start + _SIZE for start in starts])
-            if any(len(piece) != _SIZE for piece in found):
+            parts = pool.map(get, starts, [start + _SIZE for start in starts])
+            if any(len(piece) != _SIZE for piece in parts):
                 raise RuntimeError("a range had another length")
             return count
 
         some(4 * case.workers)  # clients, connections and imports
-        done, until, before = 0, time.perf_counter() + seconds, time.process_time()
-        while not done or time.perf_counter() < until:
-            done += some(128)
-        return {"value": (time.process_time() - before) / done * 1e6}
+        request_count, until, before = 0, time.perf_counter() + seconds, time.process_time()
+        while not request_count or time.perf_counter() < until:
+            request_count += some(128)
+        return {"value": (time.process_time() - before) / request_count * 1e6}
 
 
 QUESTION = Question(

@@ -27,16 +27,16 @@ def measure(
     place = os.path.dirname(data.folder)
     shards = _FEW if data.count < 10_000 else _SHARDS
     many = Data("many", many_shards(place, shards, _SAMPLES), shards * _SAMPLES)
-    few = Data("many", many_shards(place, 2, _SAMPLES), 2 * _SAMPLES)
+    two_shards = Data("many", many_shards(place, 2, _SAMPLES), 2 * _SAMPLES)
     cache = in_own_cache(many.folder, variant)
     try:
         if variant.endswith("again"):
             in_a_process_before(functools.partial(_first, system, many, variant))
-        _first(system, few, variant)
+        _first(system, two_shards, variant)
         before = private_bytes()
-        took, kept = _first(system, many, variant)
+        took, held_objects = _first(system, many, variant)
         grown = private_bytes() - before
-        del kept
+        del held_objects
     finally:
         shutil.rmtree(cache, ignore_errors=True)
     return {"value": took, "bytes": grown}
@@ -44,10 +44,10 @@ def measure(
 
 def _first(system: System, data: Data, variant: str) -> tuple[float, Any]:
     dataset = system.half_way(data, variant)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     samples = iter(dataset)
     next(samples)
-    return time.perf_counter() - begun, samples
+    return time.perf_counter() - start_time, samples
 
 
 def _case(name: str, bar: Bar, variant: str, *, ours: bool = False) -> Case:

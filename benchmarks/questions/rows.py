@@ -16,8 +16,8 @@ def measure(
     get = system.rows(data, variant)
     numbers = [*range(data.count)]
     random.Random(7).shuffle(numbers)
-    asked = [numbers[at : at + case.size] for at in range(0, data.count, case.size)]
-    return calls(get, asked, seconds=seconds, units=case.size)
+    batches = [numbers[start : start + case.size] for start in range(0, data.count, case.size)]
+    return calls(get, batches, seconds=seconds, units=case.size)
 
 
 QUESTION = Question(

@@ -48,9 +48,9 @@ def _write(workload: str, count: int, folder: str) -> None:
 
     if os.path.exists(os.path.join(folder, "index.json")):
         return
-    made = WORKLOADS[workload]
-    with MDSWriter(columns=made.columns, out=folder, size_limit=_SHARD, exist_ok=True) as writer:
-        for sample in made.samples(count, None):
+    kind = WORKLOADS[workload]
+    with MDSWriter(columns=kind.columns, out=folder, size_limit=_SHARD, exist_ok=True) as writer:
+        for sample in kind.samples(count, None):
             writer.write(sample)
 
 
@@ -70,17 +70,17 @@ def _loader(case: Case, variant: str, cache: str, limit: int) -> Any:
     )
 
 
-def _read(batches: Any, most: int) -> int:
+def _read(batches: Any, max_samples: int) -> int:
     samples = 0
     for batch in batches:
         samples += len(batch["tokens"])
-        if samples >= most:
+        if samples >= max_samples:
             break
     return samples
 
 
 def _cpu() -> float:
-    """Of this process and its children, but not of the server, which has not ended."""
+    """Return the processor time of this process and its ended children, so without the server's."""
     used = [resource.getrusage(each) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 

@@ -25,16 +25,16 @@ def measure(
     """
     place = os.path.dirname(data.folder)
     many = Data("many", many_shards(place, _SHARDS, _SAMPLES), _SHARDS * _SAMPLES)
-    few = Data("many", many_shards(place, 2, _SAMPLES), 2 * _SAMPLES)
+    two_shards = Data("many", many_shards(place, 2, _SAMPLES), 2 * _SAMPLES)
     cache = in_own_cache(many.folder, variant)
     try:
         if variant == "again":
             in_a_process_before(functools.partial(system.start, many, variant))
-        system.start(few, variant)  # whatever is imported late is imported now
-        before, begun = private_bytes(), time.perf_counter()
-        kept = system.start(many, variant)
-        took, after = time.perf_counter() - begun, private_bytes()
-        del kept
+        system.start(two_shards, variant)  # whatever is imported late is imported now
+        before, start_time = private_bytes(), time.perf_counter()
+        held_objects = system.start(many, variant)
+        took, after = time.perf_counter() - start_time, private_bytes()
+        del held_objects
     finally:
         shutil.rmtree(cache, ignore_errors=True)
     return {"value": (after - before) / 1e6 if case.unit == "MB" else took}

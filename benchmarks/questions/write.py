@@ -22,13 +22,13 @@ def measure(
     So much is written before that imports and the first pages are paid for.
     """
     workload = WORKLOADS[case.workload]
-    kept = [*workload.samples(_DISTINCT, None)]
+    samples_in_memory = [*workload.samples(_DISTINCT, None)]
     folder = tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
 
     def write(count: int) -> float:
         place = os.path.join(folder, "out")
         os.makedirs(place)
-        samples = (kept[number % _DISTINCT] for number in range(count))
+        samples = (samples_in_memory[number % _DISTINCT] for number in range(count))
         before = _cpu()
         system.write_as(case.workload, workload.columns, samples, place, variant)
         used = _cpu() - before

@@ -44,7 +44,7 @@ Key = tuple[str, str, str, str]
 
 @dataclasses.dataclass(slots=True)
 class Pair:
-    """What this version and a commit said to one case, round by round."""
+    """Results of this version (here) and of a commit (there) for one case, one for each round."""
 
     commit: str
     question: str
@@ -57,7 +57,7 @@ class Pair:
 
     @property
     def ratios(self) -> list[float]:
-        """Above one where this version is the better one; for each round."""
+        """Ratios for each round, above one if this version is better."""
         pairs = zip(self.here, self.there, strict=False)
         if questions.find(self.question).more_is_better:
             return [here / there for here, there in pairs]
@@ -95,8 +95,8 @@ def _groups(plan: Sequence[Any]) -> Iterator[list[Any]]:
     """The plan cut into what shares a process."""
     together = {name for group in _GROUPS for name in group}
     for group in _GROUPS:
-        if some := [entry for entry in plan if entry[0].name in group]:
-            yield some
+        if entries := [entry for entry in plan if entry[0].name in group]:
+            yield entries
     yield from ([entry] for entry in plan if entry[0].name not in together)
 
 
@@ -108,10 +108,10 @@ def _tree(folder: str, commit: str | None) -> str:
         os.symlink(os.path.join(ROOT, "mds"), os.path.join(folder, "mds"))
         return folder
     command = ["git", "-C", ROOT, "archive", "--format=tar", commit, "mds"]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"--against {commit}: {done.stderr.decode().strip()}")
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+    process = subprocess.run(command, capture_output=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"--against {commit}: {process.stderr.decode().strip()}")
+    with tarfile.open(fileobj=BytesIO(process.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
@@ -121,7 +121,7 @@ def _ask(settings: Settings, tree: str, jobs: Sequence[Job]) -> list[dict[str, A
     text = json.dumps([dataclasses.asdict(job) for job in jobs])
     environment = {**os.environ, "PYTHONPATH": tree, "MDS_BENCHMARKS_TREE": tree}
     with tempfile.TemporaryFile("w+") as errors:
-        done = subprocess.run(
+        process = subprocess.run(
             [settings.python, "-m", "benchmarks.suite.child", text],
             cwd=tree,
             env=environment,
@@ -133,9 +133,9 @@ def _ask(settings: Settings, tree: str, jobs: Sequence[Job]) -> list[dict[str, A
         )
         errors.seek(0)
         last = (errors.read().strip().splitlines() or ["no output"])[-1]
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    lines = [line for line in process.stdout.splitlines() if line.startswith(MARK)]
     found = [json.loads(line[len(MARK) :]) for line in lines]
-    missing = {"error": f"exit {done.returncode}: {last}"}
+    missing = {"error": f"exit {process.returncode}: {last}"}
     return found + [missing] * (len(jobs) - len(found))
 
 
@@ -143,12 +143,12 @@ def _note(
     pairs: dict[Key, Pair],
     group: Sequence[Any],
     commit: str,
-    found_here: list[dict[str, Any]],
-    found_there: list[dict[str, Any]],
+    results_here: list[dict[str, Any]],
+    results_there: list[dict[str, Any]],
 ) -> None:
-    for at, (question, case, _, variant) in enumerate(group):
+    for entry_number, (question, case, _, variant) in enumerate(group):
         pair = pairs[_key(commit, question, case, variant)]
-        here, there = found_here[at], found_there[at]
+        here, there = results_here[entry_number], results_there[entry_number]
         for which, result in ((HERE, here), (commit, there)):
             if "error" in result:
                 pair.errors.append(f"{which}: {result['error']}")
@@ -191,7 +191,7 @@ def table(pairs: Sequence[Pair], commit: str) -> str:
 
 
 def lost(pairs: Sequence[Pair]) -> list[Pair]:
-    """What is below the least ratio, or could not be measured."""
+    """Return the pairs below the least ratio, and those that failed."""
     return [p for p in pairs if not p.ratios or statistics.median(p.ratios) < LEAST_RATIO]
 
 

@@ -21,7 +21,7 @@ MARK = "RESULT "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What a child is asked. With ``question`` empty it writes the data."""
+    """Request to a child process; with an empty ``question`` it writes the data."""
 
     system: str
     folder: str  # of the workload's data; each system has its own inside
@@ -60,16 +60,16 @@ def _write(job: Job, place: str) -> dict[str, Any]:
 
 def main() -> None:
     """Read the job, or a list of them, from the command line and print each result."""
-    asked = json.loads(sys.argv[1])
+    request = json.loads(sys.argv[1])
     if tree := os.environ.get("MDS_BENCHMARKS_TREE"):
         from benchmarks.suite.against import check_tree
 
         check_tree(tree)
-    for each in asked if isinstance(asked, list) else [asked]:
+    for each in request if isinstance(request, list) else [request]:
         try:
             result = perform(Job(**each))
         except Exception as error:
-            if not isinstance(asked, list):
+            if not isinstance(request, list):
                 raise
             result = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.flush()

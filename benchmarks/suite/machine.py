@@ -47,8 +47,8 @@ def _processor() -> str:
 
 def versions(python: str, packages: Sequence[str]) -> dict[str, str | None]:
     """Versions of distributions as an interpreter sees them."""
-    wanted = [*COMMON, *packages]
-    done = subprocess.run(
-        [python, "-c", _SCRIPT, *wanted], capture_output=True, text=True, check=True
+    requirements = [*COMMON, *packages]
+    process = subprocess.run(
+        [python, "-c", _SCRIPT, *requirements], capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return json.loads(process.stdout)  # type: ignore[no-any-return]

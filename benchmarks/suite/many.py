@@ -42,7 +42,7 @@ def many_shards(place: str, shards: int, samples: int) -> str:
 
 
 def in_own_cache(data_folder: str, name: str) -> str:
-    """Let this process and its children keep their caches in an empty folder beside the data."""
+    """Use an empty folder beside the data for caches of this process and its children."""
     cache = os.path.join(data_folder, "..", f"cache-{name.replace(' ', '-')}-{os.getpid()}")
     cache = os.path.abspath(cache)
     shutil.rmtree(cache, ignore_errors=True)

@@ -50,11 +50,11 @@ def draw(run: dict[str, Any], path: str) -> None:
 
 def _rows(run: dict[str, Any]) -> list[tuple[str, dict[str, float]]]:
     rows = []
-    found = entries(run)
+    measured = entries(run)
     for name in _SHOWN:
         question = questions.find(name)
         for case in question.cases:
-            mine = [e for e in found if e.question == name and e.case == case.name]
+            mine = [e for e in measured if e.question == name and e.case == case.name]
             top = best(mine, question)
             if "limit" in top:
                 limit = top["limit"].median

@@ -43,15 +43,15 @@ _COLD = "cold shuffled epoch from S3, 0.5 GB (times a plain parallel download)"
 
 def table(run: dict[str, Any]) -> str:
     """The table of a run; a line of which nothing was measured is left out."""
-    found = report.entries(run)
+    measured = report.entries(run)
     versions = {name: " ".join(v.split(".dev")[:1]) for name, v in run["versions"].items() if v}
     names = [name.format_map(_Known(versions)).strip() for name in _HEAD]
     lines = [f"| | {' | '.join(names)} |", "|---|---:|---:|---:|"]
     for label, question, cases in _ROWS:
-        cells = [_cell(found, question, cases, system) for system in _SYSTEMS]
+        cells = [_cell(measured, question, cases, system) for system in _SYSTEMS]
         if cells[0]:
             lines.append(f"| {label} | **{cells[0]}** | {' | '.join(cells[1:])} |")
-    cold = _bests(found, "cold", "loopback, 0 ms")
+    cold = _bests(measured, "cold", "loopback, 0 ms")
     if {"mds", "limit"} <= cold.keys():
         share = cold["mds"].median / cold["limit"].median
         lines.append(f"| {_COLD} | **{share:.2f}** | | |")
@@ -63,13 +63,13 @@ class _Known(dict[str, str]):
         return ""
 
 
-def _cell(found: list[Measured], question: str, cases: tuple[str, ...], system: str) -> str:
-    entries = [_bests(found, question, case).get(system) for case in cases]
+def _cell(measured: list[Measured], question: str, cases: tuple[str, ...], system: str) -> str:
+    entries = [_bests(measured, question, case).get(system) for case in cases]
     return ", ".join(_figure(entry.median) for entry in entries if entry is not None)
 
 
-def _bests(found: list[Measured], question: str, case: str) -> Mapping[str, Measured]:
-    mine = [entry for entry in found if (entry.question, entry.case) == (question, case)]
+def _bests(measured: list[Measured], question: str, case: str) -> Mapping[str, Measured]:
+    mine = [entry for entry in measured if (entry.question, entry.case) == (question, case)]
     return best(mine, questions.find(question))
 
 

@@ -40,12 +40,12 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     if old["settings"]["scale"] != new["settings"]["scale"] or old["machine"] != new["machine"]:
         raise SystemExit("runs of another scale or machine are not put together")
     names = ("question", "case", "system", "variant")
-    found = {tuple(e[name] for name in names): e for e in old["measured"] + new["measured"]}
+    measurements = {tuple(e[name] for name in names): e for e in old["measured"] + new["measured"]}
     return {
         **new,
         "versions": {**old["versions"], **new["versions"]},
         "studies": {**old.get("studies", {}), **new.get("studies", {})},
-        "measured": [*found.values()],
+        "measured": [*measurements.values()],
     }
 
 
@@ -70,14 +70,16 @@ def entries(run: dict[str, Any]) -> list[Measured]:
 
 def markdown(run: dict[str, Any]) -> str:
     """All tables of a run."""
-    found = entries(run)
-    parts = (_heading(run), _verdicts(found), _tables(found), _errors(found), _studies(run))
+    measurements = entries(run)
+    tables = (_verdicts(measurements), _tables(measurements), _errors(measurements))
+    parts = (_heading(run), *tables, _studies(run))
     return "\n".join(line for part in parts for line in part)
 
 
 def _heading(run: dict[str, Any]) -> Iterator[str]:
     facts, settings = run["machine"], run["settings"]
-    known = ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version)
+    versions = (f"{name} {version}" for name, version in run["versions"].items() if version)
+    version_list = ", ".join(versions)
     yield (
         f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
         f"{facts['memory_gb']} GB, {facts['system']}. Medians of {settings['rounds']} rounds in "
@@ -86,12 +88,12 @@ def _heading(run: dict[str, Any]) -> Iterator[str]:
         f"Images are {settings['images']}."
     )
     yield ""
-    yield f"Versions: {known}."
+    yield f"Versions: {version_list}."
     yield ""
 
 
-def _verdicts(found: Sequence[Measured]) -> Iterator[str]:
-    rows = [v for q, c, some in _cases(found) for v in judge(q, c, some)]
+def _verdicts(measurements: Sequence[Measured]) -> Iterator[str]:
+    rows = [v for q, c, values in _cases(measurements) for v in judge(q, c, values)]
     if not rows:
         return
     yield f"### Bars: {sum(v.is_met for v in rows)} of {len(rows)} met"
@@ -104,11 +106,11 @@ def _verdicts(found: Sequence[Measured]) -> Iterator[str]:
     yield ""
 
 
-def _tables(found: Sequence[Measured]) -> Iterator[str]:
-    for name in dict.fromkeys(entry.question for entry in found):
+def _tables(measurements: Sequence[Measured]) -> Iterator[str]:
+    for name in dict.fromkeys(entry.question for entry in measurements):
         question = questions.find(name)
-        some = [entry for entry in found if entry.question == name]
-        present = [s for s in systems.NAMES if any(e.system == s and e.values for e in some)]
+        rows = [entry for entry in measurements if entry.question == name]
+        present = [s for s in systems.NAMES if any(e.system == s and e.values for e in rows)]
         labels = [systems.find(s).label for s in present]
         yield f"### {question.title} ({question.unit})"
         yield ""
@@ -117,7 +119,7 @@ def _tables(found: Sequence[Measured]) -> Iterator[str]:
             yield ""
         yield f"| | {' | '.join(labels)} |"
         yield "|---|" + "---:|" * len(present)
-        for _, case, mine in _cases(some):
+        for _, case, mine in _cases(rows):
             top = best(mine, question)
             cells = (_cell(top.get(s), case) for s in present)
             yield f"| {case.name} | {' | '.join(cells)} |"
@@ -142,8 +144,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _errors(found: Sequence[Measured]) -> Iterator[str]:
-    for entry in found:
+def _errors(measurements: Sequence[Measured]) -> Iterator[str]:
+    for entry in measurements:
         if entry.error:
             yield f"- {entry.question}, {entry.case}: {entry.system} failed: `{entry.error}`"
 
@@ -153,15 +155,15 @@ def _studies(run: dict[str, Any]) -> Iterator[str]:
         yield from ("", f"### Study: benchmarks/{name}.py", "", "```text", text, "```")
 
 
-def _cases(found: Sequence[Measured]) -> Iterator[tuple[Question, Case, list[Measured]]]:
-    for name, case_name in dict.fromkeys((e.question, e.case) for e in found):
+def _cases(measurements: Sequence[Measured]) -> Iterator[tuple[Question, Case, list[Measured]]]:
+    for name, case_name in dict.fromkeys((e.question, e.case) for e in measurements):
         question = questions.find(name)
         case = next((c for c in question.cases if c.name == case_name), None)
         if case is not None:  # an old run may have had other cases
             yield (
                 question,
                 case,
-                [e for e in found if e.question == name and e.case == case_name],
+                [e for e in measurements if e.question == name and e.case == case_name],
             )
 
 
@@ -169,7 +171,7 @@ def insert(text: str, path: str) -> None:
     """Put the tables between the marks of a page."""
     with open(path) as file:
         page = file.read()
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
+    before, _, remainder = page.partition(_BEGIN)
+    _, _, after = remainder.partition(_END)
     with open(path, "w") as file:
         file.write(f"{before}{_BEGIN}\n\n{text.strip()}\n\n{_END}{after}")

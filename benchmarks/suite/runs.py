@@ -24,7 +24,7 @@ _DEADLINE = 600.0  # seconds of one measurement; a system that hangs is a result
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is measured, and where."""
+    """Size of the measurements, and their folders."""
 
     scale: str  # smoke, quick or full
     rounds: int
@@ -70,7 +70,7 @@ def measure_all(settings: Settings) -> list[Measured]:
                 key, Measured(*key, error=broken.get((case.workload, name), ""))
             )
             if entry.error and not entry.values:
-                continue  # it would fail again; who fails now and then goes on and is told of
+                continue  # it would fail again; a failure of one round is reported at the end
             job = job_of(settings, question, case, name, variant)
             _measure(settings, job, entry, number)
     return [found[q.name, c.name, n, v] for q, c, n, v in plan]
@@ -121,8 +121,8 @@ def write_data(settings: Settings, plan: Sequence[Any]) -> dict[tuple[str, str],
     for workload, name in dict.fromkeys((c.workload, n) for _, c, n, _ in plan if c.workload):
         stored = systems.find(name).stored_as or name
         folder = _folder(settings, workload)
-        done = os.path.join(folder, f"{stored}.done")
-        if os.path.exists(done):
+        marker = os.path.join(folder, f"{stored}.done")
+        if os.path.exists(marker):
             continue
         tell(f"writing {workload} for {stored}")
         shutil.rmtree(os.path.join(folder, stored), ignore_errors=True)
@@ -132,7 +132,7 @@ def write_data(settings: Settings, plan: Sequence[Any]) -> dict[tuple[str, str],
             broken[workload, name] = f"writing: {str(error)[-400:]}"
             tell(f"{workload} for {stored}: FAILED {error}")
             continue
-        with open(done, "w") as file:
+        with open(marker, "w") as file:
             file.write("written\n")
     return broken
 
@@ -163,7 +163,7 @@ def _do(settings: Settings, job: Job) -> dict[str, Any]:
         return perform(job)
     command = [settings.python, "-m", "benchmarks.suite.child", json.dumps(dataclasses.asdict(job))]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
+    marker = subprocess.run(
         command,
         cwd=ROOT,
         env=environment,
@@ -172,11 +172,11 @@ def _do(settings: Settings, job: Job) -> dict[str, Any]:
         timeout=_DEADLINE,
         check=False,
     )
-    for line in reversed(done.stdout.splitlines()):
+    for line in reversed(marker.stdout.splitlines()):
         if line.startswith(MARK):
             return json.loads(line[len(MARK) :])  # type: ignore[no-any-return]
-    last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-    raise RuntimeError(f"exit {done.returncode}: {last}")
+    last = (marker.stderr.strip().splitlines() or ["no output"])[-1]
+    raise RuntimeError(f"exit {marker.returncode}: {last}")
 
 
 def tell(line: str) -> None:

@@ -15,8 +15,8 @@ _DEADLINE = 1800.0  # seconds
 
 
 def run(names: Sequence[str], python: str, *, is_smoke: bool = False) -> dict[str, str]:
-    """What each study printed; ``python`` has the incumbent, which some compare with."""
-    told = {}
+    """Run studies and return their output; ``python`` has the incumbent, for comparisons."""
+    outputs = {}
     for name in names:
         path = os.path.join(ROOT, "benchmarks", f"{name}.py")
         if not os.path.exists(path):
@@ -29,10 +29,10 @@ def run(names: Sequence[str], python: str, *, is_smoke: bool = False) -> dict[st
         if '"--other"' in text and python != sys.executable:
             command += ["--other", python]
         print(f"{time.strftime('%H:%M:%S')} study {name}", file=sys.stderr, flush=True)
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=_DEADLINE, check=False
         )
-        told[name] = done.stdout.rstrip()
-        if done.returncode:
-            told[name] += f"\nexit {done.returncode}: {done.stderr.strip()[-500:]}"
-    return told
+        outputs[name] = process.stdout.rstrip()
+        if process.returncode:
+            outputs[name] += f"\nexit {process.returncode}: {process.stderr.strip()[-500:]}"
+    return outputs

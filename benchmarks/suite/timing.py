@@ -56,18 +56,18 @@ def calls(
 
 
 def _timed(items: Iterator[Any], seconds: float, units: int, chunk: int) -> dict[str, float]:
-    done = 0
-    begun, cpu_begun = time.perf_counter(), time.process_time()
+    item_count = 0
+    start_time, cpu_begun = time.perf_counter(), time.process_time()
     while True:
-        got = consume(items, chunk)
-        done += got
-        elapsed = time.perf_counter() - begun
-        if got < chunk or elapsed > seconds:
+        consumed = consume(items, chunk)
+        item_count += consumed
+        elapsed = time.perf_counter() - start_time
+        if consumed < chunk or elapsed > seconds:
             break
     cpu = time.process_time() - cpu_begun
-    if not done:
+    if not item_count:
         raise RuntimeError("there was nothing left to time after the first items")
-    return {"value": done * units / elapsed, "per_cpu_second": done * units / cpu}
+    return {"value": item_count * units / elapsed, "per_cpu_second": item_count * units / cpu}
 
 
 def private_bytes(pid: int | str = "self") -> int:
@@ -91,5 +91,5 @@ def family_seconds() -> float:
 
 
 def settle_cpus() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

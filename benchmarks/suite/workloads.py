@@ -70,22 +70,22 @@ def text(count: int, _: str | None = None) -> Iterator[Sample]:
     """Stretches of 0.2 to 4 KB, with a small JSON column that says where they are from."""
     draw = random.Random(_SEED)
     number = 0
-    for document, whole in enumerate(_endless()):
-        at = 0
-        while at < len(whole):
-            piece = whole[at : at + draw.randint(200, 4096)]
+    for document, document_tokens in enumerate(_endless()):
+        offset = 0
+        while offset < len(document_tokens):
+            piece = document_tokens[offset : offset + draw.randint(200, 4096)]
             if len(piece) < 200:
                 break
             meta = {
                 "document": document,
-                "start": at,
+                "start": offset,
                 "lines": piece.count("\n"),
                 "language": "python",
                 "tags": ["source", "code"],
                 "score": round(draw.random(), 4),
             }
             yield {"meta": meta, "text": piece}
-            at += len(piece)
+            offset += len(piece)
             number += 1
             if number == count:
                 return
@@ -99,14 +99,14 @@ def images(count: int, folder: str | None = None) -> Iterator[Sample]:
 
 
 def _photographs(folder: str) -> list[bytes]:
-    found = []
+    sample_list = []
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             if name.lower().endswith((".jpg", ".jpeg")):
                 with open(os.path.join(place, name), "rb") as file:
-                    found.append(file.read())
-    fit = [data for data in found if 20_000 <= len(data) <= 200_000]
+                    sample_list.append(file.read())
+    fit = [data for data in sample_list if 20_000 <= len(data) <= 200_000]
     if not fit:
         raise SystemExit(f"--images {folder}: there is no JPEG of 20 to 200 KB in it.")
     return fit

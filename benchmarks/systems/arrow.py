@@ -73,8 +73,8 @@ class Arrow(System):
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
         from datasets import Dataset
 
-        kept = [*packed(samples)]
-        table = {name: [sample[name] for sample in kept] for name in columns}
+        table_rows = [*packed(samples)]
+        table = {name: [sample[name] for sample in table_rows] for name in columns}
         dataset = Dataset.from_dict(table, features=features(workload))
         dataset.save_to_disk(folder, max_shard_size="64MB")
 
@@ -122,14 +122,14 @@ class Arrow(System):
         return loaded(dataset, batching, variant, collate_fn=augment_images)
 
 
-def loaded(dataset: Any, batching: Batching, variant: str, **more: Any) -> Begin:
+def loaded(dataset: Any, batching: Batching, variant: str, **options: Any) -> Begin:
     """Torch's loader over a dataset of this library; it shuffles a map-style one."""
     if variant == "iterable":
         if batching.shuffled:
             dataset = dataset.shuffle(seed=1, buffer_size=_BUFFER)
     else:
-        more["shuffle"] = batching.shuffled
-    loader = torch_loader(dataset, batching, batch_size=batching.size, **more)
+        options["shuffle"] = batching.shuffled
+    loader = torch_loader(dataset, batching, batch_size=batching.size, **options)
     return lambda: iter(loader)
 
 

@@ -26,7 +26,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Batching:
-    """How batches are asked for."""
+    """Settings of a loader."""
 
     size: int
     workers: int = 0
@@ -39,7 +39,7 @@ class System:
     name: str
     label: str
     packages: tuple[str, ...] = ()  # distributions whose versions are printed
-    requires: tuple[str, ...] = ()  # what pip is asked for
+    requires: tuple[str, ...] = ()  # requirements for pip
     module: str = ""  # what `import` costs are measured of
     workloads: tuple[str, ...] = ("tokens", "text", "images", "small")
     answers: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -58,7 +58,7 @@ class System:
     def write_as(
         self, workload: str, columns: dict[str, str], samples: Any, folder: str, variant: str
     ) -> None:
-        """As ``write``, in one of the ways that are measured."""
+        """Write a dataset like ``write``, in one of the variants."""
         self.write(workload, columns, samples, folder)
 
     def ranges(self, data: Data, name: str, url: str) -> Callable[[int, int], bytes]:
@@ -113,7 +113,7 @@ class System:
     def remote(
         self, data: Data, batching: Batching, variant: str, url: str, cache: str, collate: Any
     ) -> Begin:
-        """As ``batches``, of a data set in S3 at ``url``, in the bucket of this system's name.
+        """Read batches like ``batches``, from S3 at ``url``, in the bucket of this system's name.
 
         ``collate`` is a collate function of the caller's, or None.
         Everything from constructing on is to happen when the epoch is begun.
@@ -121,7 +121,7 @@ class System:
         raise NotImplementedError
 
 
-def torch_loader(dataset: Any, batching: Batching, **more: Any) -> Any:
+def torch_loader(dataset: Any, batching: Batching, **options: Any) -> Any:
     """Torch's own loader with workers that stay between epochs."""
     from torch.utils.data import DataLoader
 
@@ -129,7 +129,7 @@ def torch_loader(dataset: Any, batching: Batching, **more: Any) -> Any:
         dataset,
         num_workers=batching.workers,
         persistent_workers=batching.workers > 0,
-        **more,
+        **options,
     )
 
 

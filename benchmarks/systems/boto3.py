@@ -28,9 +28,9 @@ class Boto3(System):
         client = boto3.client("s3", endpoint_url=url, config=config)
 
         def get(start: int, end: int) -> bytes:
-            asked = f"bytes={start}-{end - 1}"
-            found: bytes = client.get_object(Bucket="mds", Key=name, Range=asked)["Body"].read()
-            return found
+            byte_range = f"bytes={start}-{end - 1}"
+            body: bytes = client.get_object(Bucket="mds", Key=name, Range=byte_range)["Body"].read()
+            return body
 
         return get
 

@@ -161,7 +161,7 @@ def _unpack_small(record: bytes) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c}
 
 
-# Workers are told of these by name, so they have one.
+# Workers import these by name, so they need one.
 def _unpack_tokens(record: bytes) -> dict[str, Any]:
     return {"tokens": np.frombuffer(record, np.int32)}
 

@@ -74,8 +74,8 @@ class Incumbent(System):
         rng = np.random.default_rng()
 
         class Augmented(StreamingDataset):
-            def __getitem__(self, at: Any) -> Any:
-                sample = super().__getitem__(at)
+            def __getitem__(self, index: Any) -> Any:
+                sample = super().__getitem__(index)
                 pixels = np.asarray(sample["image"].convert("RGB"))
                 return cut_sample({"image": pixels, "label": sample["label"]}, rng)
 
@@ -115,17 +115,17 @@ class Incumbent(System):
                 shuffle=batching.shuffled,
                 batch_size=batching.size,
             )
-            more = {} if collate is None else {"collate_fn": collate}
-            return iter(self._over(dataset, batching, **more))
+            options = {} if collate is None else {"collate_fn": collate}
+            return iter(self._over(dataset, batching, **options))
 
         return begin
 
-    def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
+    def _loader(self, data: Data, batching: Batching, **options: Any) -> Begin:
         dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
-        loader = self._over(dataset, batching, **more)
+        loader = self._over(dataset, batching, **options)
         return lambda: iter(loader)
 
-    def _over(self, dataset: Any, batching: Batching, **more: Any) -> Any:
+    def _over(self, dataset: Any, batching: Batching, **options: Any) -> Any:
         from streaming import StreamingDataLoader
 
         return StreamingDataLoader(
@@ -133,7 +133,7 @@ class Incumbent(System):
             batch_size=batching.size,
             num_workers=batching.workers,
             persistent_workers=batching.workers > 0,
-            **more,
+            **options,
         )
 
 

@@ -54,8 +54,8 @@ class Limit(System):
 
     def variants(self, question: str, workload: str) -> tuple[str, ...]:
         """Only an array can be left where it is."""
-        found = super().variants(question, workload)
-        return found[:1] if workload not in ("", "tokens") else found
+        variant_names = super().variants(question, workload)
+        return variant_names[:1] if workload not in ("", "tokens") else variant_names
 
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
         ends = [0]
@@ -71,7 +71,7 @@ class Limit(System):
         order = np.arange(data.count)
         if shuffled:
             order = np.random.default_rng(1).permutation(data.count)
-        # A list: a numpy integer would cost more than what is measured.
+        # A list: converting numpy integers would cost more than the read.
         numbers = order.tolist()
         return lambda: map(get, numbers)
 
@@ -85,7 +85,7 @@ class Limit(System):
     def batches(self, data: Data, batching: Batching, variant: str) -> Begin:
         import torch
 
-        # Workers would only slow a gather down; with them the limit is that of crossing over.
+        # Workers would only slow a gather down: their limit is the transport between processes.
         if batching.workers:
             loader = torch_loader(_Gathered(data, batching), batching, batch_size=None)
             return lambda: iter(loader)
@@ -93,8 +93,8 @@ class Limit(System):
         size = batching.size
 
         def begin() -> Iterator[Any]:
-            for at in range(0, data.count, size):
-                yield {"tokens": torch.from_numpy(matrix[order[at : at + size]])}
+            for begin in range(0, data.count, size):
+                yield {"tokens": torch.from_numpy(matrix[order[begin : begin + size]])}
 
         return begin
 
@@ -114,14 +114,14 @@ class Limit(System):
         import http.client
         import threading
 
-        address, kept = url.partition("://")[2], threading.local()
+        address, connections = url.partition("://")[2], threading.local()
 
         def get(start: int, end: int) -> bytes:
-            if not hasattr(kept, "connection"):
-                kept.connection = http.client.HTTPConnection(address)
+            if not hasattr(connections, "connection"):
+                connections.connection = http.client.HTTPConnection(address)
             headers = {"Range": f"bytes={start}-{end - 1}"}
-            kept.connection.request("GET", f"/mds/{name}", headers=headers)
-            return kept.connection.getresponse().read()
+            connections.connection.request("GET", f"/mds/{name}", headers=headers)
+            return connections.connection.getresponse().read()
 
         return get
 
@@ -153,7 +153,7 @@ class Limit(System):
 
 
 class Plain(System):
-    """What a user would write by hand: a map-style dataset over one file, and torch's loader."""
+    """A loader written by hand: a map-style dataset over one file, and torch's loader."""
 
     name = "plain"
     label = "plain map dataset"
@@ -168,9 +168,13 @@ class Plain(System):
     def collated(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, collate_fn=collate_samples)
 
-    def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
+    def _loader(self, data: Data, batching: Batching, **options: Any) -> Begin:
         loader = torch_loader(
-            _MapStyle(data), batching, batch_size=batching.size, shuffle=batching.shuffled, **more
+            _MapStyle(data),
+            batching,
+            batch_size=batching.size,
+            shuffle=batching.shuffled,
+            **options,
         )
         return lambda: iter(loader)
 
@@ -204,8 +208,8 @@ class _Gathered:
 
         if self._matrix is None:
             self._matrix = _matrix(self._data)
-        at = number * self._size
-        return {"tokens": torch.from_numpy(self._matrix[self._order[at : at + self._size]])}
+        begin = number * self._size
+        return {"tokens": torch.from_numpy(self._matrix[self._order[begin : begin + self._size]])}
 
 
 class _InMemory:
@@ -269,8 +273,8 @@ def _text(mapped: Any, ends: list[int]) -> Callable[[int], Any]:
     loads = json.loads
 
     def get(number: int) -> Any:
-        at, middle, end = ends[2 * number : 2 * number + 3]
-        text = str(mapped[at:middle], "utf-8")
+        first, middle, end = ends[2 * number : 2 * number + 3]
+        text = str(mapped[first:middle], "utf-8")
         return {"text": text, "meta": loads(str(mapped[middle:end], "utf-8"))}
 
     return get
@@ -278,8 +282,11 @@ def _text(mapped: Any, ends: list[int]) -> Callable[[int], Any]:
 
 def _images(mapped: Any, ends: list[int]) -> Callable[[int], Any]:
     def get(number: int) -> Any:
-        at, middle, end = ends[2 * number : 2 * number + 3]
-        return {"image": mapped[at:middle], "label": int.from_bytes(mapped[middle:end], "little")}
+        first, middle, end = ends[2 * number : 2 * number + 3]
+        return {
+            "image": mapped[first:middle],
+            "label": int.from_bytes(mapped[middle:end], "little"),
+        }
 
     return get
 

@@ -48,11 +48,11 @@ class Litdata(System):
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
         import litdata
 
-        kept = [*samples]
+        sample_list = [*samples]
         if workload == "tokens":
             litdata.optimize(
-                fn=_Tensors([sample["tokens"] for sample in kept]),
-                inputs=[*range(len(kept))],
+                fn=_Tensors([sample["tokens"] for sample in sample_list]),
+                inputs=[*range(len(sample_list))],
                 output_dir=folder,
                 chunk_size=TOKENS * 8192,  # tokens: 64 MB
                 num_workers=1,
@@ -61,8 +61,8 @@ class Litdata(System):
             )
             return
         litdata.optimize(
-            fn=_Samples([_packed(sample) for sample in kept]),
-            inputs=[*range(len(kept))],
+            fn=_Samples([_packed(sample) for sample in sample_list]),
+            inputs=[*range(len(sample_list))],
             output_dir=folder,
             chunk_bytes="64MB",
             num_workers=1,
@@ -102,7 +102,7 @@ class Litdata(System):
     def augmented(self, data: Data, batching: Batching, variant: str) -> Begin:
         return self._loader(data, batching, collate_fn=augment_images)
 
-    def _loader(self, data: Data, batching: Batching, **more: Any) -> Begin:
+    def _loader(self, data: Data, batching: Batching, **options: Any) -> Begin:
         import litdata
 
         loader = litdata.StreamingDataLoader(
@@ -110,7 +110,7 @@ class Litdata(System):
             batch_size=batching.size,
             num_workers=batching.workers,
             persistent_workers=batching.workers > 0,
-            **more,
+            **options,
         )
         return lambda: iter(loader)
 

@@ -54,8 +54,8 @@ class Mds(System):
     def _dataset(self, data: Data, *, shuffled: bool = False, batch_size: int = 256) -> Any:
         from mds import StreamingDataset
 
-        more = {"images": "array"} if data.workload == "images" else {}
-        return StreamingDataset(local=data.folder, shuffle=shuffled, batch_size=batch_size, **more)
+        extra = {"images": "array"} if data.workload == "images" else {}
+        return StreamingDataset(local=data.folder, shuffle=shuffled, batch_size=batch_size, **extra)
 
     def iterate(self, data: Data, shuffled: bool, variant: str) -> Begin:
         dataset = self._dataset(data, shuffled=shuffled)
@@ -142,17 +142,17 @@ class Mds(System):
                 shuffle=batching.shuffled,
                 batch_size=batching.size,
             )
-            more = {} if collate is None else {"collate_fn": collate}
-            return iter(self._over(dataset, batching, variant, **more))
+            extra = {} if collate is None else {"collate_fn": collate}
+            return iter(self._over(dataset, batching, variant, **extra))
 
         return begin
 
-    def _loader(self, data: Data, batching: Batching, variant: str, **more: Any) -> Begin:
+    def _loader(self, data: Data, batching: Batching, variant: str, **extra: Any) -> Begin:
         dataset = self._dataset(data, shuffled=batching.shuffled, batch_size=batching.size)
-        loader = self._over(dataset, batching, variant, **more)
+        loader = self._over(dataset, batching, variant, **extra)
         return lambda: iter(loader)
 
-    def _over(self, dataset: Any, batching: Batching, variant: str, **more: Any) -> Any:
+    def _over(self, dataset: Any, batching: Batching, variant: str, **extra: Any) -> Any:
         from mds import StreamingDataLoader
 
         return StreamingDataLoader(
@@ -161,7 +161,7 @@ class Mds(System):
             num_workers=batching.workers,
             persistent_workers=batching.workers > 0 and variant == "processes",
             workers=variant,
-            **more,
+            **extra,
         )
 
 

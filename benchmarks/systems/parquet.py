@@ -32,8 +32,8 @@ class Parquet(Arrow):
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
         from datasets import Dataset
 
-        kept = [*packed(samples)]
-        table = {name: [sample[name] for sample in kept] for name in columns}
+        table_rows = [*packed(samples)]
+        table = {name: [sample[name] for sample in table_rows] for name in columns}
         dataset = Dataset.from_dict(table, features=features(workload))
         for number in range(_FILES):
             shard = dataset.shard(num_shards=_FILES, index=number, contiguous=True)

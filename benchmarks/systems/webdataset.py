@@ -97,8 +97,8 @@ class Webdataset(System):
         from torch.utils.data import default_collate
 
         def begin() -> Iterator[Any]:
-            made = collate or default_collate
-            return self._loader(data, batching, made, f"{url}/{self.name}")()
+            collate_function = collate or default_collate
+            return self._loader(data, batching, collate_function, f"{url}/{self.name}")()
 
         return begin
 

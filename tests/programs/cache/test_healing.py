@@ -106,6 +106,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_in_place", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ledger_that_is_wrong_heals_and_the_limit_holds(remote, full, kind, is_in_place):

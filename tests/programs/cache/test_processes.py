@@ -48,6 +48,7 @@ def test_a_shard_is_downloaded_once_by_all_processes(remote, folder):
         assert sum(int(words[-1]) for words in said) == len(cache.sources[0].index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
     """At any instant, by kill -9: the others go on, the next start works, no part file stays."""
@@ -72,6 +73,7 @@ def test_killed_processes_leave_nothing_that_matters(remote, folder, limit):
     assert not parts
 
 
+@pytest.mark.slow
 def test_the_books_never_fall_short_of_the_disk(remote, folder):
     """They count every byte, at whichever line a process is killed while it makes room."""
     killed = start("die_at_each_line", remote, folder, LIMIT)
@@ -106,6 +108,7 @@ def test_what_the_dead_were_doing_is_settled_in_one_go(remote, folder, monkeypat
         assert second.stats()["fetched_shards"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_a_child_forked_while_its_parent_reads_is_on_its_own(remote, folder, limit):
     """It inherits nothing that it could break, and ends without waiting for anything."""

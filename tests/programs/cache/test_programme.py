@@ -56,6 +56,7 @@ def bad_wire(remote):
         yield proxy.url
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["remote", "packed"])
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_a_job_of_eight_processes_survives_any_kills(request, folder, tmp_path, form, limit):

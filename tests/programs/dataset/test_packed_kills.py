@@ -106,6 +106,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_runs_that_are_killed_at_any_instant_lose_nothing(corpus, tmp_path):
     """Every global batch of 840 packs is that of a run that nobody disturbed, byte for byte."""
     program, out = tmp_path / "program.py", str(tmp_path / "log")

@@ -6,11 +6,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 from scenarios import SIZES, write_streams
 
 from devtools.servers import free_port
-
-import pytest
 
 pytestmark = pytest.mark.slow
 

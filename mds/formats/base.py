@@ -1,20 +1,23 @@
-"""What a format is: files that are read as they lie, behind one seam.
+"""The interface of a format: a kind of files that are read without conversion.
 
-A format says three things. `plan_file` looks at one file and says which shards it holds: how many
-samples each has (the order follows from nothing else), about how many bytes, and which columns.
-`blocks` reads one shard and gives its samples as the bytes that an MDS shard stores; the cache
-writes them to one MDS file in its folder, so everything that is known of MDS shards (readers,
-batches, limits, eviction, ranges in memory) holds for every format. `reader` may read a shard where
-it lies instead, without a copy, when the file is on a local disk. MDS itself is what the seam gives
-(docs/decisions/0022).
+A format does three things:
+
+- `plan_file` looks at one file and returns its shards: the number of samples of each (the order of
+  a run depends on nothing else), their approximate sizes, and the columns.
+- `blocks` reads one shard and yields its samples as the bytes that an MDS shard stores. The cache
+  writes them to one MDS file. Readers, batches, limits, eviction and ranges therefore work for
+  every format as they do for MDS shards.
+- `reader` may read a shard of a file on a local disk directly, without a copy in the cache.
+
+MDS itself is not a `Format`: it is what formats are decoded to (docs/decisions/0022).
 
 To add a format: inherit `Format`, a frozen dataclass, in a file of this folder; set ``name`` and
 ``endings``; write `plan_file` and `blocks`; name the class in `registry.py` (outside of this
 package: `register_format`). `blocks` may yield `encode_records(shard.columns, records)` for samples
-that are dicts, or `join_columns` for columns that are encoded already (`encode.py`). Bytes come
-through the `Files` that both are given: it retries, joins ranges, and refuses a file that changed
-since it was planned. `mds.testing.file_format_contract.FormatContract` is the test that every
-format passes.
+that are dicts, or `join_columns` for columns that are encoded already (`encode.py`). Read bytes
+with the `Files` that both methods get: it retries, joins ranges, and raises an error for a file
+that changed since it was planned. Every format passes the tests of
+`mds.testing.file_format_contract.FormatContract`.
 """
 
 from __future__ import annotations
@@ -38,20 +41,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format(ABC):
-    """A kind of files, and the settings with which they are read; frozen, and fit for a pickle.
+    """Base class of formats: a kind of files and the settings for reading them; picklable.
 
-    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
-    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there; else it is an error.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode; None
+      takes all.
+    - ``missing`` (str | None, default None): ``"null"`` fills a column that a file does not have
+      with None; without it such a file is an error.
     """
 
-    #: What ``format=`` calls it.
+    #: Name of the format in ``format=``.
     name: ClassVar[str]
-    #: How its files end, in lower case, the longest first.
+    #: Endings of its files in lower case, the longest first.
     endings: ClassVar[tuple[str, ...]]
-    #: Changes when the same file would give other samples than before.
+    #: Increase this number if a change makes the same file yield other samples.
     revision: ClassVar[int] = 1
-    #: Whether a file of one name never changes, so that a size says that it is the same.
+    #: Whether files never change under one name, so that equal sizes prove equal files.
     has_final_files: ClassVar[bool] = False
 
     columns: Sequence[str] | None = None
@@ -67,124 +71,131 @@ class Format(ABC):
 
     @property
     def allow_missing(self) -> str:
-        """Advice about a column that some files or samples lack, for an error message."""
+        """Remedy for a column that some files or samples lack, for an error message."""
         return (
             "Leave it out with columns=, or have it None there with "
             f"format={type(self).__name__}(missing='null'); on a command line, "
             f"mds index --as {self.name} --set missing=null makes an index that says so."
         )
 
-    # ------------------------------------------------------------------ what a format says
+    # ------------------------------------------------------------------ methods to write
 
     @abstractmethod
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Return the shards of one file; called for many files side by side.
+        """Return the columns and shards of one file. Called from several threads at once.
 
-        Raises FormatError with the file's name and the reason where it cannot be read.
+        Raises FormatError, with the file's name and the reason, if the file cannot be read.
         """
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
-        """Return the bytes of a file that `plan_file` reads; 0 if a few are enough."""
+        """Return the number of bytes that `plan_file` reads; 0 if it reads a few kilobytes."""
         del file, files
         return 0
 
     @abstractmethod
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the samples of a shard, in order, some thousands at a time.
+        """Yield the samples of a shard, in order, some thousands in each block.
 
-        Raises FormatError with the file's name, the shard and the reason.
+        Raises FormatError, with the file's name, the shard and the reason, for damaged data.
         """
 
+    # ------------------------------------------------------------------ methods to override
+
     def narrow(self, place: FilePlace) -> FilePlace:
-        """Return the part of a given place that is to be listed: here all of it."""
+        """Return the part of a place whose files are listed. By default that is all of it."""
         return place
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """Return the files of a place that hold samples, by one listing."""
+        """List a place, and return the files that hold samples."""
         from mds.formats.facts import FoundFiles
 
         return FoundFiles(self.choose(source.find(place), source))
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
-        """Return those of the listed files that hold samples, in the order of the samples."""
+        """Return the listed files that hold samples, in the order of the samples."""
         del source
         return sorted(file for file in files if self.takes(file.key))
 
     def value_lengths(
         self, shard: ShardPlace, column: str, files: Files
     ) -> npt.NDArray[np.int64] | None:
-        """Return how many elements each value of a column of arrays has, in the order of samples.
+        """Return the number of elements of each array in a column, int64 of shape (samples,).
 
-        Packing plans by these lengths. None makes it fetch and decode the column; a format whose
-        files hold the lengths somewhere else returns them, so that no value is read to plan.
+        Packing plans with these lengths. A format whose files store the lengths apart from the
+        values returns them here. None makes packing fetch and decode the column.
         """
         del shard, column, files
         return None
 
     def can_range(self, shard: ShardPlace) -> bool:
-        """Whether `rows` gives some samples of a shard without the bytes of the others."""
+        """Whether `rows` can read some samples of a shard without fetching the others."""
         del shard
         return False
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the stored bytes of some samples by row; called if `can_range`."""
+        """Return the MDS bytes of some samples by row. Called only if `can_range` is True."""
         raise NotImplementedError
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
-        """Return a reader of the shard in a local file, or None to decode it to the cache.
+        """Return a reader of the shard in the local file ``path``; None decodes it to the cache.
 
-        Either all shards of a dataset are read in place or none (`is_read_in_place`).
+        ``columns`` are the columns to decode. All shards of a dataset are read in place, or none
+        is: see `is_read_in_place`.
         """
         del shard, path, columns
         return None
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Whether shards in these files, on a local disk, are read without a copy."""
+        """Whether shards in these files are read in place if they are on a local disk."""
         del files
         return False
 
     def maps(self, note: bytes) -> bool:
-        """Whether a file with this note is read so, where `is_read_in_place`."""
+        """Whether the file with this note can be read in place, given that its format can.
+
+        ``note`` is the one in the file's `FilePlan`.
+        """
         del note
         return True
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return the name of a shard for errors, which follows that of its file."""
+        """Describe a shard within its file, for error messages."""
         return f"shard {shard.span[0]}"
 
     def share(self, shard: ShardPlace) -> float:
-        """About which share of the decoded bytes of a shard is of the columns that are wanted."""
+        """Estimate the share (0 to 1) of a shard's bytes that the wanted columns take."""
         del shard
         return 1.0
 
     def comes_whole(self, shard: ShardPlace) -> str:
-        """Why all bytes of a shard come where some columns are wanted; '' where they do not."""
+        """Explain why a reader of some columns fetches all bytes of a shard; '' if it does not."""
         del shard
         return ""
 
     def slow_columns(self, columns: Columns) -> Sequence[str]:
-        """Columns whose values are decoded one by one in Python, where others are not."""
+        """Return the names of columns whose values are decoded one by one in Python."""
         del columns
         return ()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings that change samples, as JSON; not the columns."""
+        """Return the settings that affect samples, except ``columns``, as values of JSON."""
         fields = dataclasses.asdict(self)
         return {name: value for name, value in sorted(fields.items()) if name != "columns"}
 
-    # ------------------------------------------------------------------ what follows from it
+    # ------------------------------------------------------------------ shared by all formats
 
     def takes(self, key: str) -> bool:
-        """Whether a file is of this format by its name; hidden files and ``_...`` are not."""
+        """Whether a key has an ending of this format. Names with ``.`` or ``_`` in front do not."""
         parts = key.split("/")
         if any(part.startswith((".", "_")) for part in parts):
             return False
         return parts[-1].lower().endswith(self.endings)
 
     def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """Return the columns of a dataset, given those of its files, each with a file's name.
+        """Return the encoding of each column of a dataset, by name.
 
-        Raises FormatError for files that do not go together.
+        ``file_columns`` are pairs: the key of a file, and the encodings of its columns. Raises
+        FormatError for files with different columns, or with encodings that cannot be merged.
         """
         from mds.formats.columns import merge_encodings
 

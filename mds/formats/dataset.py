@@ -26,7 +26,7 @@ from mds.errors import ConfigError, FormatError, IndexFileError, MdsError, NotFo
 from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
-from mds.formats.facts import Block, DataFile, FileCosts, FoundFiles
+from mds.formats.facts import Block, DataFile, FileCosts, FilePlan, FoundFiles
 from mds.formats.registry import find_format, format_names, format_of_files, parse_format
 from mds.formats.source import Files, open_pinned, parse_place
 from mds.formats.table import FileTable
@@ -56,18 +56,24 @@ if TYPE_CHECKING:
 log = get_logger("mds.formats")
 
 _SIDE_BY_SIDE = 32
-#: Bytes that planning reads over a network before it warns.
-_TOLD_BYTES = 256 << 20
+#: Bytes that planning may read over a network without a warning.
+_WARNED_BYTES = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class FormatData:
-    """Format, table and columns of a dataset: enough to plan and to read it, and picklable."""
+    """Everything that planning and reading a dataset in a format needs; picklable.
+
+    - ``format``: the format with its settings.
+    - ``table``: the files and shards.
+    - ``columns``: the wanted columns.
+    - ``has_chosen``: whether the user named the columns; samples may then have further ones.
+    """
 
     format: Format
     table: FileTable
     columns: Columns
-    has_chosen: bool = False  # the columns were named, so samples may have others
+    has_chosen: bool = False
 
     @classmethod
     def of(
@@ -77,10 +83,10 @@ class FormatData:
         selected: Sequence[str] | None = None,
         location: str = "",
     ) -> FormatData:
-        """Return the dataset of a table of files at ``location``.
+        """Return the dataset of a table of files; ``location`` names it in errors.
 
-        It has the ``selected`` columns, else those of the format, else all. Raises ConfigError for
-        one that no file has.
+        Its columns are those that the format names, else the ``selected`` ones, else all. Raises
+        ConfigError for a column that no file has.
         """
         column_names = kind.columns if kind.columns is not None else selected
         file_columns = table.found_columns()
@@ -90,7 +96,9 @@ class FormatData:
             file_columns = [
                 (k, {n: e for n, e in c.items() if n in set(column_names)}) for k, c in file_columns
             ]
-        columns = kind.merge(file_columns) | _in_no_file(kind, table, file_columns, column_names)
+        columns = kind.merge(file_columns) | _columns_in_no_file(
+            kind, table, file_columns, column_names
+        )
         return cls(kind, table, as_columns(columns, column_names), column_names is not None)
 
     def index(self) -> Index:
@@ -120,11 +128,11 @@ class FormatData:
         return Index(columns, [schema] if count else [], digest)
 
     def place(self, number: int) -> ShardPlace:
-        """Return a shard to be read with the columns of this dataset."""
+        """Return shard ``number``, with the columns of this dataset."""
         return self.table.place(number, self.columns, has_chosen=self.has_chosen)
 
     def _sizes(self) -> Any:
-        """About how many bytes shards take, within what a shard may have."""
+        """Estimate the bytes of each decoded shard, within the limits of a shard; int64."""
         minimum = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
         minimum += self.table.samples * (fixed + 4 * self.columns.variable)
@@ -134,7 +142,7 @@ class FormatData:
         return np.minimum(np.maximum(estimate, minimum), LARGEST_DECODED).astype(np.int64)
 
     def pin(self) -> dict[str, Any]:
-        """Return what a state records of the files: their count, a digest, and their version."""
+        """Return what a state records of the files: their number, a digest, and their version."""
         facts: dict[str, Any] = {"files": len(self.table.keys), "list": self.table.list_digest()}
         root = self.table.header.get("root")
         if pin := self.table.header.get("pin") or ({} if root is None else {"remote": root}):
@@ -161,7 +169,7 @@ class FormatData:
         return f"{files.url(place.file)}, {self.format.shard_of(place)}"
 
     def blocks(self, number: int, files: Files) -> Iterator[Block]:
-        """Yield the samples of a shard."""
+        """Yield the samples of shard ``number``, in order."""
         return self.format.blocks(self.place(number), files)
 
     def value_lengths(self, number: int, column: str, files: Files) -> NDArray[np.int64] | None:
@@ -169,7 +177,7 @@ class FormatData:
         return self.format.value_lengths(self.place(number), column, files)
 
     def can_range(self, number: int) -> bool:
-        """Whether some samples of a shard come without the others."""
+        """Whether some samples of a shard can be fetched without the others."""
         return self.format.can_range(self.place(number))
 
     def rows(self, number: int, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
@@ -178,13 +186,13 @@ class FormatData:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether shards are read where they lie, if that is on this machine's disk."""
+        """Whether shards are read in place if their files are on this machine's disk."""
         table, kind = self.table, self.format
         notes = (table.note_of(number) for number in range(len(table.keys)))
         return kind.is_read_in_place(table.files) and all(map(kind.maps, notes))
 
     def reader(self, number: int, folder: str, columns: ColumnSelection) -> Reader:
-        """Return a reader of a shard that is read in place, below a folder."""
+        """Return a reader of shard ``number``, whose file below ``folder`` is read in place."""
         place = self.place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
@@ -201,10 +209,18 @@ def make_table(
     header: Mapping[str, Any] | None = None,
     most_bytes: int | None = None,
 ) -> FileTable:
-    """Plan all files, many at once, and return their table; ``old`` saves unchanged ones.
+    """Plan all files, many at once, and return their table.
 
-    Raises what the first file met, in the order of the files, and FormatError where more than
-    ``most_bytes`` would have to come over a network.
+    - ``kind`` (Format): The format.
+    - ``files`` (Files): Reads the files.
+    - ``listing`` (FoundFiles): The files to plan.
+    - ``old`` (FileTable | None, default None): An earlier table, whose plans of unchanged files are
+      used again.
+    - ``header`` (Mapping | None, default None): Further values for the header of the table.
+    - ``most_bytes`` (int | None, default None): Most bytes to read over a network.
+
+    Raises the error of the first file, in the order of the files, that cannot be planned, and
+    FormatError if planning needs more than ``most_bytes``.
     """
     header = {**(header or {}), "reads": reads_of(kind)}
     if listing.pin or listing.schema:
@@ -221,7 +237,7 @@ def make_table(
         old_plans = {file: plan for file, plan in old.plans().items() if file.version or is_final}
     files.facts = listing.facts
 
-    def look(file: DataFile) -> Any:
+    def plan(file: DataFile) -> FilePlan:
         return old_plans.get(file) or kind.plan_file(file, files)
 
     workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
@@ -231,7 +247,7 @@ def make_table(
                 new = [file for file in listing.files if file not in old_plans]
                 sizes = pool.map(lambda file: kind.plan_bytes(file, files), new)
                 _check_bytes(kind, files, len(new), sum(sizes), most_bytes)
-            plans = list(pool.map(look, listing.files))
+            plans = list(pool.map(plan, listing.files))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -251,15 +267,15 @@ def _check_known(
         check_columns(sorted(column_names), selected, location or file_columns[0][0])
 
 
-def _in_no_file(
+def _columns_in_no_file(
     kind: Format,
     table: FileTable,
     file_columns: Sequence[tuple[str, Mapping[str, str]]],
     selected: Sequence[str] | None,
 ) -> dict[str, str]:
-    """Return the columns of a table that no file has yet and that are None for now.
+    """Return the columns of the table that no file has yet, which are None in all samples.
 
-    Raises FormatError where they are not.
+    Raises FormatError if there is such a column and ``missing="null"`` is not set.
     """
     names_in_files = {name for _, columns in file_columns for name in columns}
     table_columns = table.header.get("columns", ()) if file_columns else ()
@@ -275,8 +291,8 @@ def _in_no_file(
 
 
 def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: int | None) -> None:
-    """Say how much has to be read to plan, or raise FormatError where that is too much."""
-    if size < _TOLD_BYTES:
+    """Warn if planning reads much over a network; raise FormatError if it reads too much."""
+    if size < _WARNED_BYTES:
         return
     message = (
         f"{files.url('')}: to count the samples of {count:,} {kind.name} files, "
@@ -291,11 +307,12 @@ def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: 
 
 
 def reads_of(kind: Format) -> list[Any]:
-    """Return what plans depend on besides the files: format, revision and settings."""
+    """Return what plans depend on besides the files: name, revision and settings of a format."""
     return [kind.name, kind.revision, kind.settings()]
 
 
 def _check_unchanged(file: DataFile, path: str) -> None:
+    """Raise NotFoundError or ReplacedError if a local file is not the one that was planned."""
     from mds.errors import NotFoundError, ReplacedError
 
     try:
@@ -304,8 +321,7 @@ def _check_unchanged(file: DataFile, path: str) -> None:
         raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     if file.version and file.version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
         raise ReplacedError(
-            f"open {path}: the file changed while it is in use. Start again to read what is there "
-            f"now.",
+            f"open {path}: the file changed while it is in use. Restart to read its new content.",
             url=path,
             verb="open",
         )
@@ -317,16 +333,19 @@ def open_files(
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[FormatData, Files]:
-    """Plan a dataset of files anew, and return it with its reader of files.
+    """Plan a dataset of files without a cache, and return it with the `Files` that read it.
 
-    Raises ConfigError for a source of no format, and what planning raises.
+    - ``source`` (str): URL or path of files in a format.
+    - ``format`` (str | Format | None, default None): None goes by the endings of the files.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; None takes all.
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store.
+
+    Raises ConfigError for a source of no format, and the errors of planning.
     """
     kind = parse_format(format) or format_of_files(source, beside_index=True)
     if kind is None:
         known_formats = ", ".join(format_names())
-        raise ConfigError(
-            f"{redact(source)!r} holds no files that are read as they lie ({known_formats})."
-        )
+        raise ConfigError(f"{redact(source)!r} holds no files of a known format ({known_formats}).")
     place = kind.narrow(parse_place(source, kind.endings))
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))
@@ -336,12 +355,12 @@ def open_files(
 # --------------------------------------------------------------------- an index of files
 
 
-#: Root in an index whose files are in the folder of the index itself.
+#: Value of ``remote`` in an index whose files are in its own folder.
 HERE = "."
-#: The source of a table in an index.
+#: Value of "source" in the header of a table beside an index.
 PINNED = "mds index"
 _LARGEST_TABLE = 1 << 32
-#: What an index keeps of the header of a table.
+#: Entries of the header that the table beside an index keeps.
 _PINNED_HEADERS = ("pin", "schema", "columns")
 
 

@@ -1,8 +1,11 @@
-"""Samples as the bytes of an MDS shard: of columns that are encoded, or of records one by one.
+"""Make the bytes of MDS samples and shards, from encoded columns or from records.
 
-A sample is the size of every column without a fixed one, then the values (`format/layout.py`).
-Fixed columns that are neighbours are one array here, so a row costs one slice for each of those and
-one for each other column, some 0.1 us, and a copy.
+    sample   size of each variable column, u32 | values of all columns, in order
+    shard    count, u32 | offsets, u32 (count + 1) | configuration, JSON | samples
+
+`join_columns` makes samples of whole columns. Neighbouring columns of fixed size are joined to one
+array first, so a row costs one slice (about 0.1 us) for each group and for each variable column.
+`encode_records` makes samples of dicts, one by one. `write_shard` writes the file.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ from mds.formats.facts import Block
 from mds.shardfile.layout import VERSION, Columns, config_bytes, header_size
 
 Bytes = npt.NDArray[np.uint8]
-#: Values of one column: (rows, size) bytes where the size is fixed, else one piece a row.
+#: Encoded values of one column: uint8 of shape (rows, size) if the size is fixed, else a list with
+#: the bytes of each row.
 ColumnBytes = Bytes | list[bytes] | list[memoryview]
 
-#: Samples that `encode_records` makes a block of, unless they are large.
+#: Most samples, and bytes from which on a block is full, in a block of `encode_records`.
 _ROWS, _BYTES = 1024, 8 << 20
 #: The most bytes that a shard may take when it is decoded.
 LARGEST_DECODED = 1 << 30
 
 
 def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
-    """Join the bytes of columns, in their order, to a block of ``rows`` samples."""
+    """Join the encoded ``values`` of all columns, in order, to a block of ``rows`` samples."""
     variable = [each for each in values if not isinstance(each, np.ndarray)]
     sizes = np.zeros((rows, len(variable)), "<u4")
     for column, pieces in enumerate(variable):
@@ -40,22 +44,25 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
     lengths = sizes.sum(axis=1, dtype=np.int64) + 4 * len(variable)
     parts: list[list[Any]] = []
     fixed = [head]
-    for each in values:
-        if isinstance(each, np.ndarray):
-            fixed.append(each)
-            lengths += each.shape[1]
+    for column_bytes in values:
+        if isinstance(column_bytes, np.ndarray):
+            fixed.append(column_bytes)
+            lengths += column_bytes.shape[1]
         else:
-            parts += _cut(fixed)
-            parts.append(list(each))
+            parts += _cut_rows(fixed)
+            parts.append(list(column_bytes))
             fixed = []
     if not parts:
         return Block(lengths, np.concatenate(fixed, axis=1).tobytes())
-    parts += _cut(fixed)
+    parts += _cut_rows(fixed)
     return Block(lengths, b"".join(itertools.chain.from_iterable(zip(*parts, strict=True))))
 
 
-def _cut(fixed: Sequence[Bytes]) -> list[list[bytes]]:
-    """Join neighbouring fixed columns, one piece a row; return [] if they have no bytes."""
+def _cut_rows(fixed: Sequence[Bytes]) -> list[list[bytes]]:
+    """Join neighbouring fixed columns and cut the bytes into rows.
+
+    Returns a list with one list of pieces, one piece for each row, or [] if the columns are empty.
+    """
     width = sum(each.shape[1] for each in fixed)
     if not width:
         return []
@@ -66,28 +73,30 @@ def _cut(fixed: Sequence[Bytes]) -> list[list[bytes]]:
 def encode_records(
     columns: Columns, records: Iterable[Mapping[str, Any]], location: str
 ) -> Iterator[Block]:
-    """Blocks of samples that are dicts; ``location`` names the shard in errors.
+    """Encode records (dicts from column to value), and yield them in blocks.
 
-    Raises FormatError for a value that its column does not take, and for one that is not there.
+    ``location`` names the shard in errors. Raises FormatError for a value that its column does not
+    take, and for a record without one of the columns.
     """
     encode = sample_encoder(columns)
     samples: list[bytes] = []
-    waiting = 0
+    block_bytes = 0
     for row, record in enumerate(records):
         sample = encode(record, lambda row=row: f"{location}, sample {row}")  # type: ignore[misc]
         samples.append(sample)
-        waiting += len(sample)
-        if len(samples) == _ROWS or waiting >= _BYTES:
+        block_bytes += len(sample)
+        if len(samples) == _ROWS or block_bytes >= _BYTES:
             yield block_of(samples)
-            samples, waiting = [], 0
+            samples, block_bytes = [], 0
     if samples:
         yield block_of(samples)
 
 
 def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[], str]], bytes]:
-    """Return a function from a record, and one that describes it, to its stored bytes.
+    """Return a function that encodes one record to the bytes of a sample.
 
-    It raises FormatError as `encode_records` does.
+    Its arguments are the record and a function that describes the record's place for an error. It
+    raises FormatError as `encode_records` does.
     """
     packers: list[tuple[str, int | None, Callable[[Any], bytes]]] = [
         (name, size, parse_encoding(encoding).pack)
@@ -116,7 +125,7 @@ def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[]
 
 
 def block_of(samples: Sequence[bytes]) -> Block:
-    """Return a block of samples that are bytes already."""
+    """Return a block of samples that are encoded already."""
     return Block(np.fromiter(map(len, samples), np.int64, len(samples)), b"".join(samples))
 
 
@@ -128,10 +137,13 @@ def write_shard(
     location: str,
     grow: Callable[[int], object] = lambda _: None,
 ) -> int:
-    """Write an MDS shard of blocks; its bytes.
+    """Write blocks as an MDS shard to ``file``, and return its size in bytes.
 
-    ``grow`` is called before the file becomes that long. Raises ShardError when the blocks have
-    another number of samples than was planned, or more bytes than a shard may have.
+    - ``samples`` (int): Number of samples that were planned.
+    - ``location`` (str): Name of the shard, for errors.
+    - ``grow`` (Callable[[int], object]): Called with the new size before the file grows.
+
+    Raises ShardError if the blocks have another number of samples, or too many bytes for a shard.
     """
     config = shard_config(columns)
     first = header_size(samples) + len(config)
@@ -172,14 +184,14 @@ def _too_large(location: str) -> ShardError:
 
 
 def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], location: str) -> bytes:
-    """Return an MDS shard of blocks, in memory; see `write_shard`."""
+    """Return blocks as the bytes of an MDS shard; see `write_shard`."""
     file = io.BytesIO()
     write_shard(file, samples, columns, blocks, location)
     return file.getvalue()
 
 
 def shard_config(columns: Columns) -> bytes:
-    """Return the configuration of a shard, which is between the offsets and the samples."""
+    """Return the configuration of a shard: the JSON between its offsets and its samples."""
     return config_bytes(
         {
             "version": VERSION,

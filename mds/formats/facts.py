@@ -1,4 +1,4 @@
-"""What is known of the files of a dataset and of the shards in them: plain values."""
+"""Plain values that describe the files of a dataset, and the shards in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from mds.shardfile.layout import Columns
 
 
 class DataFile(NamedTuple):
-    """One file of a dataset: its key below the root, its bytes, and the store's version of it."""
+    """One file of a dataset.
+
+    - ``key``: path below the root of the dataset.
+    - ``size``: in bytes; -1 if unknown.
+    - ``version``: version or ETag that the store gives to the content; '' if it gives none.
+    """
 
     key: str
     size: int
@@ -21,14 +26,14 @@ class DataFile(NamedTuple):
 
 
 class FoundFiles(NamedTuple):
-    """The files of a dataset, in the order that samples have, and what they are files of.
+    """The files of a dataset, in the order of their samples.
 
-    - ``pin``: what names this state of a table or repository, such as ``{"version": 37}``.
-    - ``facts``: what is known of single files already, by key; `Format.plan_file` finds it in
-      `Files.facts`.
-    - ``schema``: digest of what plans depend on besides the files; with another one all files are
-      planned again. Such are the schema of a table, and indexes that lie beside the files.
-    - ``columns``: those of a table, of which some may be in none of its files yet.
+    - ``pin``: version of a table or repository, such as ``{"version": 37}``.
+    - ``facts``: facts of single files that were found while listing, by key; `Format.plan_file`
+      gets them in `Files.facts`.
+    - ``schema``: digest of what plans depend on besides the files, such as the schema of a table or
+      indexes beside the files. If it differs, all files are planned again.
+    - ``columns``: columns of a table. Some may not be in any of its files yet.
     """
 
     files: list[DataFile]
@@ -39,10 +44,13 @@ class FoundFiles(NamedTuple):
 
 
 class FileCosts(NamedTuple):
-    """Cost of reading files of a format: ``size`` bytes of them, ``decoded`` in the cache.
+    """Estimated cost of reading a dataset in a format.
 
-    ``slow_columns`` are decoded value by value, where others are not. ``whole_file_reason`` says
-    why a reader of a part needs the whole file; it is '' if a part is enough.
+    - ``format``: name of the format. ``files``: number of files.
+    - ``size``: bytes to fetch. ``decoded``: bytes that the decoded shards take in the cache.
+    - ``is_in_place``: whether files are read without copies in the cache.
+    - ``slow_columns``: columns whose values are decoded one by one.
+    - ``whole_file_reason``: why a reader of some columns needs whole files; '' if it does not.
     """
 
     format: str
@@ -55,7 +63,11 @@ class FileCosts(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some samples of a shard as an MDS shard stores them: the bytes of each, and all of them."""
+    """Some consecutive samples of a shard, encoded as in an MDS shard.
+
+    - ``sizes``: bytes of each sample, int64.
+    - ``data``: the samples, one after the other.
+    """
 
     sizes: npt.NDArray[np.int64]
     data: bytes
@@ -65,12 +77,12 @@ class Block(NamedTuple):
 class FilePlan:
     """Columns and shards of one file.
 
-    - ``columns``: the encoding of every column by name.
-    - ``samples``: samples of each shard, in order; a shard without samples is left out.
-    - ``sizes``: about how many bytes each shard takes as an MDS file.
-    - ``spans``: where in the file each shard is, as two numbers of the format's own choice; what is
-      not given is (0, 0), (1, 1), ...
-    - ``note``: what the format wants to know of the file when its shards are read.
+    - ``columns``: the encoding of every column, by name.
+    - ``samples``: number of samples of each shard, in order. Shards without samples are dropped.
+    - ``sizes``: approximate bytes of each shard as an MDS file.
+    - ``spans``: two numbers for each shard, by which the format finds it in the file, such as first
+      and last byte; None means (0, 0), (1, 1), ...
+    - ``note``: bytes that the format gets again whenever it reads a shard of the file.
     """
 
     columns: Mapping[str, str]
@@ -82,9 +94,11 @@ class FilePlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """One shard to be read: its file, its span and its note as planned, the columns wanted.
+    """A shard that is to be read.
 
-    ``has_chosen``: they were named, so that others do not matter.
+    - ``file``, ``span``, ``samples``, ``note``: as in the `FilePlan` of its file.
+    - ``columns``: the wanted columns.
+    - ``has_chosen``: whether the user named the columns; samples may then have further ones.
     """
 
     file: DataFile

@@ -1,7 +1,7 @@
-"""A reader of samples that are made when they are asked for, out of a file that is read in place.
+"""A reader that makes each sample on request, from a file that is read in place.
 
-What it makes are the bytes that an MDS shard would store, and these are decoded as any others. So a
-sample that is read in place is the sample of the cache and of a converted copy, type for type.
+It makes the bytes that an MDS shard would store, and decodes them like any others. A sample that is
+read in place therefore equals the sample from the cache or from a converted copy, type for type.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from mds.shardfile.layout import Columns
 
 
 class MadeReader(Reader):
-    """Samples of ``columns``; ``make(row)`` gives the stored bytes of one, which it checks.
+    """Reader of samples that functions make.
 
-    ``sample(row)``, where it is given, makes the same sample without them, and raises whatever it
-    likes where it cannot. What both need, such as a mapped file, they keep themselves.
+    - ``columns`` (Columns): All columns of the samples.
+    - ``samples`` (int): Number of samples.
+    - ``location`` (str): Name of the shard, for errors.
+    - ``make`` (Callable[[int], bytes]): Returns the MDS bytes of a row, and raises FormatError for
+      damage.
+    - ``selection`` (ColumnSelection): The columns to decode.
+    - ``sample`` (Callable[[int], dict] | None, default None): A faster way to the decoded sample of
+      a row. It may raise any exception; ``make`` is called then.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class MadeReader(Reader):
             try:
                 if 0 <= row < count:
                     return direct(row)
-            except Exception:  # noqa: BLE001 - told again by what knows the words
+            except Exception:  # noqa: BLE001 - `make` raises an error with a message
                 return get(row)
             return decode_slowly(row)
 
@@ -102,6 +108,6 @@ class MadeReader(Reader):
         )
 
     def close(self) -> None:
-        """Release the file; values that were given out have memory of their own."""
+        """Release the file. Values that were returned own their memory and stay valid."""
         super().close()
         self._make, self._sample = None, None

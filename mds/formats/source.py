@@ -37,21 +37,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: Has a function called in another thread.
+#: Starts a call in another thread, as `Executor.submit` does.
 Submit = Callable[..., "Future[Any]"]
 
 #: Largest gap between ranges that are fetched together, and largest request, in bytes.
 GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
-#: Files of a shard that `Files.map` has under way at once, read or not.
+#: Files that `Files.map` fetches or holds at once.
 _AHEAD = 64
 _NOTES = (".idx", ".json", "/_metadata")
 
 
 class Files:
-    """Files below the root of a dataset. Thread-safe; ``on_bytes`` is told what came.
+    """Reader of the files below the root of a dataset. Thread-safe.
 
-    ``submit`` has files of their own fetched side by side, by threads that outlive a shard.
+    - ``store`` (Store): Store of the root.
+    - ``on_bytes`` (Callable[[int], object] | None, default None): Called with the number of bytes
+      after each fetch.
+    - ``submit`` (Submit | None, default None): Starts the calls of `map` in a pool that outlives a
+      shard; None makes a pool for each call of `map`.
     """
 
     def __init__(
@@ -63,12 +67,12 @@ class Files:
         self.store = store
         self._on_bytes = on_bytes
         self._submit = submit
-        #: What `Format.find` has learnt of single files, by their keys.
+        #: Facts about single files, by key, which `Format.find` collected.
         self.facts: Mapping[str, bytes] = {}
-        self._notes: dict[str, DataFile | None] = {}  # small files beside others, by their key
-        self._listed: str | None = None  # what all keys began with that were listed
+        self._notes: dict[str, DataFile | None] = {}  # sidecars, by key; None: not there
+        self._listed: str | None = None  # prefix of all keys that were listed
         self._values_by_key: dict[str, Any] = {}
-        self._read: dict[str, bytes] = {}  # notes, by their key
+        self._note_bytes: dict[str, bytes] = {}  # contents of sidecars, by key
         self._lock = new_lock()
 
     @property
@@ -86,9 +90,9 @@ class Files:
         return None if folder is None else f"{folder.rstrip('/')}/{file.key}"
 
     def find(self, place: FilePlace) -> list[DataFile]:
-        """List the files of a place, by key. Raises NotFoundError for a missing named file.
+        """List the files of a place, sorted by key. Raises NotFoundError for a missing named file.
 
-        Files are asked for one by one only where no wildcard is and the store cannot list.
+        Files are looked up one by one only if the place has no wildcard and the store cannot list.
         """
         names = place.names
         if names is not None and (not place.patterns or not self.store.can_list):
@@ -104,7 +108,7 @@ class Files:
             if f"/{info.key}".endswith(_NOTES):
                 self._notes[info.key] = _file(info)
             if place.takes(info.key):
-                check_key(info.key)  # a bucket may have any, and paths are made of them
+                check_key(info.key)  # a bucket may have any key, and keys become paths
                 files.append(_file(info))
         self._listed = place.prefix
         files.sort()
@@ -118,9 +122,9 @@ class Files:
         return files
 
     def beside(self, key: str) -> DataFile | None:
-        """Return a sidecar (``.idx``, ``.json``) that may be there, or None.
+        """Return the sidecar (``.idx``, ``.json``) with this key, or None if there is none.
 
-        It costs no request where the files were listed.
+        It costs no request if the files were listed.
         """
         if key not in self._notes:
             is_listed = self._listed is not None and key.startswith(self._listed)
@@ -128,11 +132,11 @@ class Files:
         return self._notes[key]
 
     def listed(self, key: str) -> DataFile | None:
-        """Return a sidecar that the listing has found; no request is made for it."""
+        """Return the sidecar with this key if the listing has found it, without a request."""
         return self._notes.get(key)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the result of ``make``, called once for all files of a dataset; others wait."""
+        """Return the result of ``make()``, which is called once for each ``name``; threads wait."""
         with self._lock:
             if name not in self._values_by_key:
                 self._values_by_key[name] = make()
@@ -152,9 +156,9 @@ class Files:
 
     def get_once(self, note: DataFile) -> bytes:
         """Read a sidecar of a few kilobytes and keep it: planning needs it more than once."""
-        if note.key not in self._read:
-            self._read[note.key] = self.get(note)
-        return self._read[note.key]
+        if note.key not in self._note_bytes:
+            self._note_bytes[note.key] = self.get(note)
+        return self._note_bytes[note.key]
 
     def range(self, file: DataFile, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end``."""
@@ -163,7 +167,10 @@ class Files:
     def ranges(
         self, file: DataFile, spans: Sequence[tuple[int, int]], gap: int = GAP
     ) -> list[bytes | memoryview]:
-        """Several half-open ranges, in the order given, joined over gaps of so many bytes."""
+        """Read several half-open ranges, and return their bytes in the order of ``spans``.
+
+        Ranges that are at most ``gap`` bytes apart are fetched together.
+        """
         joined = list(_joined(sorted(spans), gap))
         joined_spans = [
             (start, min(start + LONGEST, end))
@@ -184,7 +191,7 @@ class Files:
             lengths = [len(chunk) for chunk in span_chunks]
             firsts += itertools.accumulate(lengths[:-1], initial=first)
             chunks += [memoryview(chunk) for chunk in span_chunks]
-        return [_taken(span, firsts, chunks) for span in spans]
+        return [_slice_chunks(span, firsts, chunks) for span in spans]
 
     def map(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield the results of ``act`` in order, many at once; the first error is raised."""
@@ -197,11 +204,14 @@ class Files:
     def stream(
         self, file: DataFile, start: int = 0, end: int | None = None
     ) -> Generator[bytes, None, None]:
-        """Yield the bytes as they arrive. Raises ReplacedError if the file was replaced."""
+        """Yield the bytes from ``start`` to before ``end`` (None: the end) as they arrive.
+
+        Raises ReplacedError if the file was replaced since it was planned.
+        """
         began, size = time.monotonic(), 0
         try:
             with self.store.stream(file.key, start, end) as body:
-                self._agree(file, body.info)
+                self._check_same(file, body.info)
                 for chunk in body:
                     size += len(chunk)
                     yield chunk
@@ -213,7 +223,7 @@ class Files:
             self._on_bytes(size)
         emit(Fetched(self.url(file), size, time.monotonic() - began, ranged=end is not None))
 
-    def _agree(self, file: DataFile, info: ObjectInfo) -> None:
+    def _check_same(self, file: DataFile, info: ObjectInfo) -> None:
         if -1 not in (info.size, file.size) and info.size != file.size:
             raise self._replaced(file, f"it had {file.size} bytes, and has {info.size} now")
         if info.version and file.version and info.version != file.version:
@@ -222,15 +232,18 @@ class Files:
     def _replaced(self, file: DataFile, change: str) -> ReplacedError:
         url = self.url(file)
         return ReplacedError(
-            f"get {url}: the file changed while it is in use: {change}. Start again to read what "
-            f"is there now.",
+            f"get {url}: the file changed while it is in use: {change}. Restart to read its new "
+            f"content.",
             url=url,
             verb="get",
         )
 
 
 def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
-    """Open the files below a root as they are now, also if its branch or tag moves on."""
+    """Open the files below a root at its current version: a later commit changes nothing.
+
+    ``open_at`` opens the store of a URL.
+    """
     store = open_at(root)
     pinned = store.pinned_url()
     return Files(store if pinned == store.url else open_at(pinned))
@@ -260,7 +273,7 @@ def _file(info: ObjectInfo) -> DataFile:
 
 
 def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, int]]:
-    """Fewer spans that cover those, which come in rising order."""
+    """Join sorted spans that are at most ``gap`` bytes apart, and yield the joined spans."""
     if not spans:
         return
     start, end = spans[0]
@@ -273,10 +286,13 @@ def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, i
     yield start, end
 
 
-def _taken(
+def _slice_chunks(
     span: tuple[int, int], firsts: Sequence[int], chunks: Sequence[memoryview]
 ) -> bytes | memoryview:
-    """Return a span out of the chunks that cover it."""
+    """Return the bytes of a span, from the chunks that cover it.
+
+    ``firsts`` are the offsets in the file at which the chunks begin.
+    """
     start, end = span
     index = max(bisect_right(firsts, start) - 1, 0)
     parts = []
@@ -299,9 +315,12 @@ _MOST_NAMES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A folder, and patterns for keys below it; without any every file there.
+    """The files that a URL means.
 
-    ``literal``: a key that is meant as it is written, and before patterns that were made of it.
+    - ``root``: the folder.
+    - ``patterns``: patterns of keys below the root. If empty and without ``literal``, all files.
+    - ``literal``: a key to take literally. If a file has exactly this key, it takes precedence over
+      the patterns that were made of it.
     """
 
     root: Url
@@ -310,7 +329,7 @@ class FilePlace:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The keys, where no pattern has a wildcard; None where the folder must be listed."""
+        """The keys, if no pattern has a wildcard; None if the folder must be listed."""
         if self.literal and not self.patterns:
             return (self.literal,)
         if not self.patterns or any(map(_has_wildcard, self.patterns)):
@@ -319,7 +338,7 @@ class FilePlace:
 
     @property
     def prefix(self) -> str:
-        """Common beginning of all keys, which saves a part of the listing."""
+        """The common prefix of all keys, to list no more than needed."""
         if not self.patterns:
             return self.literal
         heads = [re.split(r"[*?\[]", each, maxsplit=1)[0] for each in self.patterns]
@@ -328,16 +347,17 @@ class FilePlace:
         return "".join(letter for letter, _ in pairs)
 
     def takes(self, key: str) -> bool:
-        """Whether a key below the root is meant."""
+        """Whether a key below the root belongs to this place."""
         if not self.patterns:
             return key == self.literal or not self.literal
         return any(_matcher(each).match(key) for each in self.patterns)
 
 
 def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
-    """Parse the place of a URL; one that ends with one of ``endings`` is a file.
+    """Parse a URL or path to the place that it means.
 
-    Raises ConfigError for braces that do not close or that mean too many names.
+    A URL that ends with one of ``endings`` is a file, others are folders. Raises ConfigError for
+    braces that do not close or that give too many names.
     """
     url = reveal(location)
     if is_local(url):
@@ -355,12 +375,12 @@ def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
 
 
 def has_pattern(url: str) -> bool:
-    """Whether a URL or path has a wildcard or braces behind its first part."""
+    """Whether a URL or path has a wildcard or braces after its bucket, host or first folder."""
     return bool(_split_pattern(reveal(url))[1])
 
 
 def _split_pattern(url: str) -> tuple[str, str]:
-    """Split a URL before its first part with a wildcard."""
+    """Split a URL into the folder before the first wildcard, and the pattern below the folder."""
     start = url.index("://") + 3 if scheme_of(url) and "://" in url else 0
     if scheme_of(url) in ("http", "https") and "?" in url:
         url = url[: url.index("?")]  # there it begins a query
@@ -385,7 +405,7 @@ def _has_wildcard(pattern: str) -> bool:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Spell out the braces of a pattern."""
+    """Return the patterns that the braces of a pattern stand for."""
     parts = _BRACES.split(pattern)
     if any("{" in part or "}" in part for part in parts):
         raise ConfigError(f"{pattern!r}: the braces do not close, or are inside each other.")

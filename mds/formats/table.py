@@ -1,9 +1,17 @@
-"""The table of a dataset in a format: its files as they were, and the shards that are in them.
+r"""The table of a dataset in a format: its files when they were planned, and their shards.
 
-It is made once from a listing and a look at each file, kept beside the cache, and holds everything
-that planning and reading need, so a start that finds it asks the store for one listing and a fork
-or a spawned worker asks for nothing. Columns of numbers and packed names, never an object a shard.
-Bytes that come from a disk or a store are believed no more than an index.json is.
+The table is made once, from a listing and a plan of each file, and is kept beside the cache. It
+holds everything that planning and reading need: a start that finds it only lists the files, and a
+forked or spawned worker asks the store for nothing. It consists of columns of numbers and packed
+names, with no Python object per shard. A table from a disk or a store is checked like an
+index.json.
+
+    b"mds table 1\n"
+    8 bytes     xxh3_64 of everything that follows
+    one line    JSON: header, schemas, number of files, of shards, and bytes of the three texts
+    columns     of files: sizes i64, schema_of i32, note_ends i64
+                of shards: file i32, samples i64, decoded i64, begin i64, end i64
+    texts       keys, joined by NUL | versions, joined by NUL | notes, one after the other
 """
 
 from __future__ import annotations
@@ -24,8 +32,8 @@ from mds.shardfile.layout import Columns
 from mds.storage.base import check_key
 
 _MAGIC = b"mds table 1\n"
-_CHECK = 8  # bytes of the digest of everything behind it
-#: Most samples, bytes and files of a table: sums stay inside int64.
+_CHECK = 8  # bytes of the digest
+#: Largest number in a table, so that sums stay inside int64.
 _LARGEST = 1 << 48
 _KEPT_NOTES = 64
 _SHOWN_NAMES = 5
@@ -38,16 +46,17 @@ _SHARD_COLUMNS = {"file": "<i4", **dict.fromkeys(_NUMBERS, "<i8")}
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first few of many names, and how many more there are."""
+    """Return the first few names as one text, and the number of the others."""
     suffix = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + suffix
 
 
 class FileTable:
-    """Files and shards of a dataset.
+    """Files and shards of a dataset, as columns.
 
-    ``samples``, ``decoded`` (bytes as MDS, about), ``file``, ``begin`` and ``end`` are of shards,
-    ``keys``, ``versions`` and ``sizes`` of files.
+    One entry a shard: ``samples``, ``decoded`` (approximate bytes as MDS), ``file`` (number of its
+    file), ``begin`` and ``end`` (its span, see `FilePlan`). One entry a file: ``keys``,
+    ``versions``, ``sizes`` (bytes), ``schema_of`` (position in ``schemas``) and ``note_ends``.
     """
 
     samples: npt.NDArray[np.int64]
@@ -81,7 +90,10 @@ class FileTable:
     def build(
         cls, header: Mapping[str, Any], files: Sequence[DataFile], plans: Sequence[FilePlan]
     ) -> FileTable:
-        """Build the table of files and of their plans; ``header``: whose table it is."""
+        """Build the table of files from their plans.
+
+        ``header`` holds values of JSON that describe the dataset, such as its format and root.
+        """
         schemas: dict[str, int] = {}
         schema_of = [
             schemas.setdefault(json.dumps(plan.columns, sort_keys=True), len(schemas))
@@ -89,7 +101,7 @@ class FileTable:
         ]
         rows: list[tuple[int, int, int, int, int]] = []
         for number, plan in enumerate(plans):
-            spans = plan.spans or [(names, names) for names in range(len(plan.samples))]
+            spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
             shards = zip(plan.samples, plan.sizes, spans, strict=True)
             rows += [(number, n, size, *span) for n, size, span in shards if n]
         table = np.array(rows, np.int64).reshape(-1, 5)
@@ -114,13 +126,14 @@ class FileTable:
         return [*map(DataFile, self.keys, self.sizes.tolist(), self.versions)]
 
     def file_of(self, number: int) -> DataFile:
-        """One file."""
+        """Return one file, by its number."""
         return DataFile(self.keys[number], int(self.sizes[number]), self.versions[number])
 
     def note_of(self, number: int) -> bytes:
-        """Return the note that the format made of a file.
+        """Return the note in the plan of a file, by the file's number.
 
-        The last ones are kept: of a tar of a million files it is megabytes, asked for by each read.
+        Some notes stay in memory as bytes: that of a tar with a million files has megabytes, and
+        each read needs it.
         """
         note = self._notes_read.get(number)
         if note is None:
@@ -132,7 +145,7 @@ class FileTable:
         return note
 
     def place(self, number: int, columns: Columns, *, has_chosen: bool = False) -> ShardPlace:
-        """Return a shard to be read, of which these columns are wanted, by name or all."""
+        """Return shard ``number`` with the wanted columns; see `ShardPlace` for ``has_chosen``."""
         file = int(self.file[number])
         return ShardPlace(
             self.file_of(file),
@@ -144,22 +157,22 @@ class FileTable:
         )
 
     def plans(self) -> dict[DataFile, FilePlan]:
-        """Return the plan of each file, to plan files again of which some are unchanged."""
+        """Return the plan of each file, so that unchanged files need not be planned again."""
         bounds = np.searchsorted(self.file, np.arange(len(self.keys) + 1)).tolist()
         out = {}
         for number, file in enumerate(self.files):
-            mine = slice(bounds[number], bounds[number + 1])
+            shards = slice(bounds[number], bounds[number + 1])
             out[file] = FilePlan(
                 self.schemas[self.schema_of[number]],
-                self.samples[mine].tolist(),
-                self.decoded[mine].tolist(),
-                list(zip(self.begin[mine].tolist(), self.end[mine].tolist(), strict=True)),
+                self.samples[shards].tolist(),
+                self.decoded[shards].tolist(),
+                list(zip(self.begin[shards].tolist(), self.end[shards].tolist(), strict=True)),
                 self.note_of(number),
             )
         return out
 
     def found_columns(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Return the distinct column sets, each with the first file that has it."""
+        """Return the distinct sets of columns, each with the key of the first file that has it."""
         firsts = [int(np.argmax(self.schema_of == schema)) for schema in range(len(self.schemas))]
         pairs = sorted(zip(firsts, self.schemas, strict=True), key=lambda pair: pair[0])
         return [(self.keys[first], columns) for first, columns in pairs]
@@ -208,9 +221,9 @@ class FileTable:
 
     @property
     def last_changes(self) -> tuple[str, str]:
-        """List digest of the files before they last changed, and what changed, in words.
+        """The list digest of the files before their last change, and a description of the change.
 
-        Two empty texts where the files never changed in this cache folder.
+        Both are '' if the files never changed since this cache folder was made.
         """
         match self.header.get("changes"):
             case [str(list_digest), str(described)]:
@@ -235,7 +248,7 @@ class FileTable:
         yield self._notes
 
     def to_bytes(self) -> bytes:
-        """Return the table as a file."""
+        """Return the bytes of the table's file."""
         import xxhash
 
         body = b"".join(self._parts(self.header))
@@ -243,7 +256,10 @@ class FileTable:
 
     @classmethod
     def parse(cls, data: bytes | memoryview, location: str) -> FileTable:
-        """Parse the file of a table. Raises FormatError for anything else."""
+        """Parse the bytes of a table's file, called ``location`` in errors.
+
+        Raises FormatError for bytes that are no table, damaged or inconsistent.
+        """
         import xxhash
 
         view = memoryview(data)
@@ -285,7 +301,8 @@ class FileTable:
         table._check(files, lengths[2])
         return table
 
-    def _check(self, files: int, notes: int) -> None:
+    def _check(self, files: int, note_bytes: int) -> None:
+        """Raise ValueError for a name or a number that no table can have."""
         if len(self.keys) != files or len(self.versions) != files:
             raise ValueError("another number of files than names")
         for key in self.keys:
@@ -305,7 +322,7 @@ class FileTable:
         if np.any(self.begin > self.end):
             raise ValueError("a shard ends before it begins")
         ends = self.note_ends
-        if ends.size and (int(np.diff(ends, prepend=0).min()) < 0 or int(ends[-1]) != notes):
+        if ends.size and (int(np.diff(ends, prepend=0).min()) < 0 or int(ends[-1]) != note_bytes):
             raise ValueError("notes that overlap")
         if np.any(np.diff(self.file) < 0):
             raise ValueError("shards are not in the order of their files")

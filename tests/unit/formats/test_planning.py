@@ -21,7 +21,7 @@ def planned(kind, place, most=None):
 
 @pytest.fixture(autouse=True)
 def _tell_all(monkeypatch):
-    monkeypatch.setattr(dataset, "_TOLD_BYTES", 1000)
+    monkeypatch.setattr(dataset, "_WARNED_BYTES", 1000)
 
 
 def test_counting_tells_what_it_reads(tmp_path, caplog):

@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 
 _MAGIC = b"ARROW1"
 _ROWS = 8192
-#: How the note of a file begins whose batches can be mapped.
+#: First byte of a file's note: whether its batches can be mapped, or must be decoded.
 _MAPPED, _DECODED = b"\1", b"\0"
-#: Of a file that is none as a stream, and one shard.
+#: Note of a file that is no stream (its schema is only in the footer), and is one shard.
 _BY_FOOTER = b"\2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arrow(Columnar):
-    """Arrow IPC files and streams, read as they lie; every record batch is a shard.
+    """Arrow IPC files and streams, read in place; every record batch is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
     - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
@@ -80,14 +80,14 @@ class Arrow(Columnar):
     revision: ClassVar[int] = 3
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
-        """All of them, but for what `datasets` left of its own work (``cache-...arrow``)."""
+        """Return all files except the caches of `datasets` (``cache-...arrow``)."""
         files_by_ending = super().choose(files, source)
         return [
             file for file in files_by_ending if not file.key.rpartition("/")[2].startswith("cache-")
         ]
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
-        """All of a file behind a network."""
+        """Return the size of a file behind a network, which is read whole; 0 on a local disk."""
         return file.size if files.path(file) is None else 0
 
     def shard_of(self, shard: ShardPlace) -> str:
@@ -118,7 +118,7 @@ class Arrow(Columnar):
         return note[:1] == _MAPPED
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader of a record batch, which makes values of rows that are asked for."""
+        """Return a reader of a mapped record batch, which makes values when rows are read."""
         from mds.formats.arrow import ArrowReader, map_batch
 
         location = f"{path}, {self.shard_of(shard)}"
@@ -134,7 +134,7 @@ class Arrow(Columnar):
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
         """Yield the rows of a shard, some thousands at a time."""
-        del names  # a batch is decoded whole, and lent out column by column
+        del names  # a batch is decoded whole
         body = files.range(shard.file, *shard.span)
         try:
             is_file = shard.note == _BY_FOOTER
@@ -248,7 +248,7 @@ def _decoded_size(batch: pa.RecordBatch) -> int:
 
 
 def _can_take(kind: pa.DataType) -> bool:
-    """Whether pyarrow takes values of a type by their numbers: no views, no runs."""
+    """Whether `RecordBatch.take` works for a type: not for views and run-end encoding."""
     inside = [kind.field(position).type for position in range(kind.num_fields)]
     if isinstance(kind, pyarrow().BaseExtensionType):
         inside = [kind.storage_type]
@@ -257,7 +257,7 @@ def _can_take(kind: pa.DataType) -> bool:
 
 
 def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
-    """Whether the buffers of a batch lie in memory as they do in its file."""
+    """Whether all buffers of a batch are in the mapped file (addresses [begin, end))."""
     return all(
         not buffer or not buffer.size or begin <= buffer.address < end
         for column in batch.columns
@@ -298,11 +298,13 @@ Get = Callable[[int], Any]
 def map_batch(
     path: str, span: tuple[int, int], schema: bytes, names: Sequence[str], location: str
 ) -> pa.RecordBatch:
-    """Map the columns ``names`` of the record batch in these bytes of a file.
+    """Map a record batch of a local file, and return it with the columns ``names``.
 
-    ``schema`` is the message of its schema. What is not wanted is neither looked at nor taken.
+    - ``span`` (tuple[int, int]): First byte of the batch's message, and the byte after it.
+    - ``schema`` (bytes): The message with the schema of the file.
+    - ``location`` (str): Name of the shard, for errors.
 
-    Raises FormatError for one that is damaged.
+    Other columns are neither checked nor read. Raises FormatError for a damaged batch.
     """
     pa = pyarrow()
     start, end = span
@@ -326,7 +328,11 @@ def map_batch(
 
 
 class ArrowReader(MadeReader):
-    """The rows of a record batch."""
+    """Reader of the rows of a mapped record batch.
+
+    Numbers, text, bytes and lists of numbers are slices of the batch's buffers. Other values are
+    encoded as in an MDS sample and decoded, row by row. Columns of many rows are taken at once.
+    """
 
     def __init__(
         self, shard: ShardPlace, batch: pa.RecordBatch, location: str, selection: ColumnSelection
@@ -369,7 +375,7 @@ class ArrowReader(MadeReader):
         return reader.rows(range(len(numbers)), copy=copy)
 
     def close(self) -> None:
-        """Release the file; values that were given out have memory of their own."""
+        """Release the file. Values that were returned own their memory and stay valid."""
         super().close()
         self._batch = None
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Arrow's names of numbers that NumPy calls otherwise.
 _NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-#: Where Arrow looks for its allocator, once.
+#: Environment variable from which Arrow reads, once, which allocator to use.
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 NUMBERS = _INTEGERS | {"float16", "float32", "float64"}
 
@@ -53,10 +53,10 @@ def pyarrow() -> Any:
 
 @contextlib.contextmanager
 def _system_allocator() -> Iterator[None]:
-    """Use the system's allocator for Arrow, which is imported here, unless one is chosen.
+    """Make pyarrow, which is imported inside, use the system's allocator unless one is chosen.
 
-    Its own one keeps a heap for each thread that decodes: 95 MB of a worker that shuffles 262,144
-    rows, where this one has 55. Programs that the process starts do not see it.
+    Arrow's own allocator keeps a heap for each thread that decodes: 95 MB in a worker that shuffles
+    262,144 rows, instead of 55 MB. Child processes do not inherit the setting.
     """
     if _ALLOCATOR in os.environ:
         yield
@@ -72,7 +72,11 @@ def _system_allocator() -> Iterator[None]:
 def encoding_of(
     kind: pa.DataType, *, may_be_none: bool, may_be_empty: bool, feature: str = ""
 ) -> str:
-    """Return the encoding of a column; ``feature``: the encoding of the files in it."""
+    """Return the encoding of a column of type ``kind``.
+
+    ``may_be_none`` and ``may_be_empty`` say whether it may hold null, and empty lists. ``feature``
+    is the encoding of images or audio in it, or ''.
+    """
     if pyarrow().types.is_null(kind):
         return NULLS
     inner = _plain_encoding(kind, feature)
@@ -109,7 +113,7 @@ def _plain_encoding(kind: pa.DataType, feature: str) -> str:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary or of an extension."""
+    """Return the type of the stored values, without dictionary or extension types."""
     while True:
         if pyarrow().types.is_dictionary(kind):
             kind = kind.value_type
@@ -145,12 +149,12 @@ def is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_file(kind: pa.DataType) -> bool:
-    """Whether values are files as `datasets` stores images and sound."""
+    """Whether a type is the struct in which `datasets` stores images and audio."""
     return pyarrow().types.is_struct(kind) and {f.name for f in kind.fields} == {"bytes", "path"}
 
 
 def features_of(schema: pa.Schema) -> dict[str, str]:
-    """Return the columns that `datasets` declares as Image or Audio, with that kind."""
+    """Return "Image" or "Audio" for the columns that `datasets` declares as such, by name."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata["info"]["features"].items()
@@ -164,7 +168,7 @@ def features_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def encoding_of_file(start: bytes) -> str:
-    """Return the encoding of files by their first bytes."""
+    """Return the encoding of images by the magic bytes in their first bytes."""
     magic = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
     offsets = {
         name: offset for name, letters in magic.items() if (offset := start.find(letters)) >= 0
@@ -234,7 +238,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def values_for(column: pa.Array, encoding: str) -> list[Any]:
-    """Python values for an encoding that takes them one by one."""
+    """Return the values of a column as Python objects that an encoding takes."""
     types, kind = pyarrow().types, column.type
     if encoding == "str":
         if types.is_time64(kind) and kind.unit == "ns":
@@ -265,7 +269,7 @@ def _python(column: pa.Array) -> list[Any]:
 
 
 def _time_of_day(nanoseconds: int) -> str:
-    """Return a time as ISO 8601 has it, with the digits that Python's does not hold."""
+    """Return a time of day as ISO 8601 text, with all nanoseconds."""
     seconds, remainder = divmod(nanoseconds, 10**9)
     text = time(seconds // 3600, seconds // 60 % 60, seconds % 60).isoformat()
     return f"{text}.{remainder:09}" if remainder % 1000 else _with_micros(text, remainder // 1000)
@@ -300,7 +304,7 @@ def check_column(column: pa.Array) -> None:
 
 
 def places_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Return the bounds of the values of text, bytes and lists of numbers, else None."""
+    """Return the offsets of text, bytes or lists of numbers, shape (rows + 1,), else None."""
     types, kind = pyarrow().types, column.type
     is_long = (
         types.is_large_string(kind) or types.is_large_binary(kind) or types.is_large_list(kind)

@@ -40,15 +40,18 @@ class Columnar(Format):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
-        """Yield the rows of a shard as record batches of those columns that it has.
+        """Yield the rows of a shard as record batches of Arrow.
 
-        Raises FormatError where it cannot be decoded; ``location`` names the shard.
+        - ``names`` (Sequence[str]): The wanted columns; those that the file lacks are left out.
+        - ``location`` (str): Name of the shard, for errors.
+
+        Raises FormatError for a shard that cannot be decoded.
         """
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Columns of a file of which it is sure that they hold None, or an empty list.
+        """Return the columns of a file that certainly hold None or an empty list.
 
-        A plan has more as ``optional``: those of which the file does not say.
+        The plan declares further columns as ``optional``: those without statistics in the file.
         """
         return frozenset(
             name for name, kind in plan.columns.items() if kind.startswith(("optional[", "tensor:"))
@@ -78,8 +81,9 @@ class Columnar(Format):
 
 
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
-    """Return the bytes of every value of a column, as an encoding stores them.
+    """Encode all values of a column.
 
+    Returns an array of shape (rows, size) if the encoding has a fixed size, else a list of bytes.
     Raises EncodingError for a value that the encoding does not take.
     """
     column = plain(column)
@@ -94,9 +98,9 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
 
 
 def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
-    """Return the rows of a record batch as samples; a column that it lacks is None.
+    """Encode the rows of a record batch as samples. A column that the batch lacks is None.
 
-    Raises FormatError for a value that its column does not take.
+    ``location`` names the shard. Raises FormatError for a value that its column does not take.
     """
     values: list[ColumnBytes] = []
     for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
@@ -113,18 +117,18 @@ def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
 
 
 def with_wide_times(batch: Any, other: Any, location: str) -> Any:
-    """Return a batch with text for times that its nanoseconds cannot hold.
+    """Replace the times in a batch that overflowed its nanoseconds.
 
-    There a time is beyond what nanoseconds hold; a nested column with such a time is that of
-    ``other``. Raises FormatError for a time that Python's years do
-    not hold either.
+    ``other`` has the same rows with times in microseconds. A column of timestamps becomes text, in
+    which overflowed times come from ``other``; a nested column with such a time is taken from
+    ``other``. Raises FormatError for a year that Python's datetime does not have.
     """
     pa = pyarrow()
     for name in other.schema.names:
         position = batch.schema.get_field_index(name)
         narrow, wide = batch.column(position), other.column(name)
         if not pa.types.is_timestamp(narrow.type):
-            if not _holds(narrow.type, wide):
+            if not _can_hold(narrow.type, wide):
                 batch = batch.set_column(position, name, wide)
             continue
         numbers = [numbers_of(each.cast("int64").fill_null(0)) for each in (narrow, wide)]
@@ -143,8 +147,8 @@ def with_wide_times(batch: Any, other: Any, location: str) -> Any:
     return batch
 
 
-def _holds(kind: pa.DataType, column: pa.Array) -> bool:
-    """Whether a nested type, whose times are of nanoseconds, has all values of a column."""
+def _can_hold(kind: pa.DataType, column: pa.Array) -> bool:
+    """Whether a nested type with times in nanoseconds can hold all values of a column."""
     try:
         column.cast(kind)
     except pyarrow().ArrowException:
@@ -153,19 +157,20 @@ def _holds(kind: pa.DataType, column: pa.Array) -> bool:
 
 
 def unreadable(location: str, problem: str, error: BaseException) -> FormatError:
-    """Return an error of one line for damage that pyarrow reported."""
+    """Return a FormatError of one line for an error of pyarrow."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return FormatError(f"{location}: {problem}: {lines[0][:300]}")
 
 
 def _optional(column: pa.Array, inner: str) -> ColumnBytes:
+    """Encode a column as ``optional[inner]``: a zero byte for null, else a one and the value."""
     if column.null_count:
         present = column.drop_null()
         marks = numbers_of(column.is_valid()).tolist()
     else:
         present, marks = column, [True] * len(column)
     pieces = iter(_pieces(_present(present, inner)))
-    return [b"\1" + bytes(next(pieces)) if is_there else b"\0" for is_there in marks]
+    return [b"\1" + bytes(next(pieces)) if is_valid else b"\0" for is_valid in marks]
 
 
 def _pieces(values: ColumnBytes) -> list[Any]:
@@ -202,9 +207,9 @@ def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
 
 
 def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers in another type; floats may lose digits, nothing else may change.
+    """Convert numbers to another type. Floats may lose digits, nothing else may change.
 
-    Raises EncodingError for a number that the type does not hold.
+    Raises EncodingError for a number that the type cannot hold.
     """
     if values.dtype == dtype or not values.size:
         return values.astype(dtype, copy=False)
@@ -242,7 +247,7 @@ def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
-    """Arrays of a length each: a head that tells it, and the elements."""
+    """Encode lists of numbers as arrays of varying length: head with the length, elements."""
     kind = parse_encoding(encoding)
     dtype = kind.element_dtype
     assert dtype is not None
@@ -265,7 +270,7 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
 
 
 def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
-    """Return views of text and bytes in Arrow's buffer, or None for another type."""
+    """Return the values of text or bytes as views of Arrow's buffer, or None for other types."""
     pa = pyarrow()
     types, kind = pa.types, column.type
     if is_file(kind):
@@ -289,7 +294,10 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
 
 
 def _file_bytes(column: pa.Array) -> pa.Array:
-    """Return the bytes of files that `datasets` stores; each may be a path alone."""
+    """Return the bytes of images or audio that `datasets` stored.
+
+    Raises EncodingError for a file of which only the path is stored.
+    """
     contents = (
         column.field("bytes")
         if not column.offset

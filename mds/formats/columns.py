@@ -41,25 +41,32 @@ _ARRAYS = {"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as inferred: its encoding, an example for people, and what they should know."""
+    """An inferred column.
+
+    - ``name``, ``encoding``: of the column.
+    - ``example``: a value in a few characters, to be shown.
+    - ``note``: why this encoding was chosen, if that needs a reason.
+    - ``class_names``: the meaning of the numbers 0, 1, ... of a column of classes.
+    - ``description``: of the column, in words. Both are kept beside the dataset.
+    """
 
     name: str
     encoding: str
     example: str = ""
     note: str = ""
-    #: What the numbers of classes mean, in turn; kept beside the dataset.
     class_names: tuple[str, ...] = ()
-    #: What the column is, in words; kept beside the dataset too.
     description: str = ""
 
 
 def infer_columns(
     samples: Iterable[Mapping[str, Any]], *, is_text: bool = False, nulls: Sequence[str] = ()
 ) -> list[Column]:
-    """Columns, sorted by name, that hold every one of ``samples``.
+    """Return the columns, sorted by name, that hold all ``samples`` without loss.
 
-    With ``is_text`` every value is a str and numbers are recognised in it; those in ``nulls`` are
-    missing ones.
+    - ``samples`` (Iterable[Mapping[str, Any]]): Dicts from column to value.
+    - ``is_text`` (bool, default False): All values are str, as in a CSV file; columns of numbers
+      are recognised.
+    - ``nulls`` (Sequence[str], default ()): Texts that mean a missing value.
     """
     values_by_name: dict[str, list[Any]] = {}
     count = 0
@@ -78,7 +85,7 @@ def infer_columns(
 
 
 def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
-    """Return the encoding that holds all values, and a note if its choice needs a reason."""
+    """Return the encoding that holds all values, and a note on why, or ''."""
     kinds = _kinds(values)
     if kinds == {"int"}:
         return ("int", "") if all(v in _INT64 for v in values) else ("str_int", "beyond 64 bits")
@@ -111,9 +118,10 @@ def show_value(value: Any, width: int = 40) -> str:
 
 
 def _kinds(values: Sequence[Any]) -> set[str]:
-    """Return the kinds of the values. One value of each type decides, except for NumPy's.
+    """Return the kinds of the values, such as {"int", "null"}.
 
-    (A million values take 20 ms so, and 0.6 s one by one.)
+    One value of each Python type is looked at, which takes 20 ms for a million values; 0.6 s one by
+    one. NumPy scalars are looked at one by one, since their dtype counts.
     """
     types = set(map(type, values))
     if any(issubclass(each, np.generic) for each in types):
@@ -204,7 +212,7 @@ _FLOATS = ("float16", "float32", "float64")
 
 
 def merge_encodings(first: str, second: str) -> str | None:
-    """Return the encoding that holds the values of both without loss, or None."""
+    """Return the encoding that holds values of two encodings without loss, or None."""
     if first == second:
         return first
     if NULLS in (first, second):
@@ -229,9 +237,9 @@ def _is_array(name: str) -> bool:
 
 
 def as_columns(encodings: Mapping[str, str], selected: Sequence[str] | None = None) -> Columns:
-    """Columns in the order of their bytes, those that are ``selected`` or all.
+    """Return the ``selected`` columns (None: all), sorted by name as in a sample's bytes.
 
-    Raises ConfigError for a name that is not there.
+    Raises ConfigError for a selected name that is not a column.
     """
     for name in selected or ():
         if name not in encodings:
@@ -276,18 +284,26 @@ def _wider(first: str, second: str) -> str | None:
 
 
 def note_of(columns: Iterable[str], extra: bytes = b"") -> bytes:
-    """Return the note of a file with these columns, and with further bytes."""
+    """Return the note of a `FilePlan` that lists the columns of its file.
+
+    length of the names, u32 | names, JSON | extra
+    """
     names = json.dumps(sorted(columns)).encode()
     return len(names).to_bytes(4, "little") + names + extra
 
 
 def more_of(note: bytes) -> bytes:
-    """Return the bytes of a note behind its columns."""
+    """Return the ``extra`` bytes of a note that `note_of` made."""
     return note[4 + int.from_bytes(note[:4], "little") :]
 
 
 class KnownColumns:
-    """The columns of a file as planned, and which of them are wanted."""
+    """The columns with which a file was planned, compared with those of its samples.
+
+    - ``selected``: the wanted columns.
+    - ``omitted``: columns that were planned and are not wanted.
+    - ``gaps``: None for each wanted column that a sample may lack, by name.
+    """
 
     def __init__(self, shard: ShardPlace) -> None:
         names = shard.columns.names
@@ -299,22 +315,24 @@ class KnownColumns:
             raise FormatError(
                 f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
             ) from error
-        #: Columns that were planned and are not wanted.
         self.omitted = noted - {*names}
-        #: All that a sample may have; None where more do not matter.
+        # All columns that a sample may have; None if further ones do not matter.
         self._allowed = None if self.omitted or shard.has_chosen else noted
         pairs = zip(names, shard.columns.encodings, strict=True)
-        #: None for each column that may be it, which a sample need not have.
         self.gaps: dict[str, None] = dict.fromkeys(
             name for name, kind in pairs if kind == "json" or kind.startswith("optional[")
         )
 
     def is_late(self, record: Mapping[str, object]) -> bool:
-        """Whether a sample has a column that was not planned, and that matters."""
+        """Whether a sample has a column that was not planned, which is an error."""
         return self._allowed is not None and not record.keys() <= self._allowed
 
     def check(self, names: Iterable[str], location: str, subject: str) -> None:
-        """Raise FormatError for a column that was not planned; ``subject`` it comes from."""
+        """Raise FormatError if one of a sample's columns was not planned.
+
+        ``names`` are its columns. ``subject`` begins the sentence, such as "the line at byte 5 has
+        a key".
+        """
         if self._allowed is None or self._allowed.issuperset(names):
             return
         late = ", ".join(map(repr, sorted({*names} - self._allowed)))
@@ -328,9 +346,10 @@ class KnownColumns:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value with everything that JSON lacks replaced by an equivalent.
+    """Return a value in which everything that JSON lacks is replaced.
 
-    Raises EncodingError for bytes, which JSON has no word for at all.
+    Arrays become lists, dates and times ISO 8601 texts, decimals texts. Raises EncodingError for
+    bytes, for which JSON has no equivalent.
     """
     convert = _JSON.get(type(value))
     if convert is not None:

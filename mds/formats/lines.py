@@ -1,8 +1,13 @@
-"""Lines of JSON and of text as they lie: stretches of 64 MB that end where a line does.
+r"""Files of lines, JSON Lines and text: each line is a sample, about 64 MB of lines a shard.
 
-A line is a sample; white space between objects is none. A compressed file is one shard, since it
-cannot be entered in its middle. Columns are told from lines of the beginning and from further on,
-as `mds-convert` tells them; a line that does not fit is an error that names its byte.
+    byte 0                     64 MB            128 MB
+    {"a": 1}\n{"a": 2}\n ... {"a|": 812345}\n ... |
+    |-------- shard 0 ----------------------|---- shard 1 ...
+
+A shard ends with the first line that ends 64 MB or more after its beginning. A compressed file is
+one shard, because decompression cannot start in the middle. Columns are inferred from lines at the
+start of a file and further on, as `mds-convert` does. A later line that does not fit is an error
+that names its byte.
 """
 
 from __future__ import annotations
@@ -39,12 +44,13 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(Format):
-    """Base class of files of lines; a sample is a line.
+    """Base class of formats whose samples are lines.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
-      so far behind its beginning. Another number is another order.
+      at least this far after its beginning. Another size changes the order of an epoch.
     """
 
+    #: Whether lines of white space are no samples.
     skips_blank: ClassVar[bool]
     revision: ClassVar[int] = 2
 
@@ -57,20 +63,23 @@ class Lines(Format):
             raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
         object.__setattr__(self, "shard_size", size)
 
-    # ------------------------------------------------------------------ what a line is
+    # ------------------------------------------------------------------ methods to write
 
     @abstractmethod
     def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
-        """Infer the columns of a file from some of its lines, each with its byte."""
+        """Infer the encoding of each column from some lines of a file.
+
+        ``lines`` are pairs: the byte at which a line begins, and the line.
+        """
 
     @abstractmethod
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """Parse a line as a sample. Raises ValueError with the reason."""
+        """Parse a line as a sample. Raises ValueError, with the reason, for a wrong line."""
 
     # ------------------------------------------------------------------ the format
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Stretches of lines; the whole file is read."""
+        """Read the whole file, and cut its lines into shards."""
         location, ending, probe = files.url(file), compression_of(file.key), Probe()
         chunks = probe.watch(_chunks(file, files))
         size = None if ending else int(self.shard_size)
@@ -85,12 +94,12 @@ class Lines(Format):
         )
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
-        """All of it: where lines end is told by nothing else."""
+        """Return the size of the file: line ends can only be found by reading all of it."""
         del files
         return file.size
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the lines of a stretch, encoded."""
+        """Yield the lines of a shard, encoded."""
         location = files.url(shard.file)
         chunks: Iterable[bytes]
         if compression_of(shard.file.key):
@@ -103,7 +112,7 @@ class Lines(Format):
         yield from encode_records(shard.columns, records, f"{location}, {self.shard_of(shard)}")
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return the bytes of the stretch."""
+        """Describe a shard by its bytes in the file."""
         return f"bytes {shard.span[0]:,} to {shard.span[1]:,}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
@@ -111,7 +120,7 @@ class Lines(Format):
         return not any(compression_of(file.key) for file in files)
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader of a stretch of a plain file; it parses a line when that is asked for."""
+        """Return a reader of a shard in a plain file, which parses a line when it is read."""
         start, end = shard.span
         page = start - start % os.sysconf("SC_PAGE_SIZE")
         with open_regular(path) as file:
@@ -200,7 +209,7 @@ class JsonLines(Lines):
     skips_blank: ClassVar[bool] = True
 
     def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
-        """Columns that hold the values of all these lines."""
+        """Return the columns that hold the values of all these lines."""
         records = [self._record(line, offset, None, location) for offset, line in lines]
         return {column.name: column.encoding for column in infer_columns(records)}
 
@@ -244,11 +253,11 @@ class TextLines(Lines):
 
 
 def read_lines(file: DataFile, start: int, end: int, files: Files) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin at the bytes from ``start`` to before ``end`` of a file.
+    """Yield (offset, line) for each line of a file that begins in the bytes [start, end).
 
-    Each comes with its newline and with the byte at which it begins; a byte order mark is left out.
-    Of a compressed file all lines come, and bytes are those of its content. Raises FormatError for
-    a line above 1 GB and for damaged compressed data.
+    A line includes its newline, without a byte order mark. Of a compressed file all lines are
+    yielded, and offsets count its decompressed bytes. Raises FormatError for a line above 1 GB and
+    for damaged compressed data.
     """
     is_packed = compression_of(file.key) is not None
     first = 0 if is_packed else _first_line(file, start, end, files)
@@ -265,9 +274,9 @@ def read_lines(file: DataFile, start: int, end: int, files: Files) -> Iterator[t
 
 
 def _first_line(file: DataFile, start: int, end: int, files: Files) -> int:
-    """Return the byte from ``start`` on at which the first line begins; ``end`` if none does.
+    """Return the first byte in [start, end) at which a line begins, or ``end`` if none does.
 
-    No byte behind ``end`` is read: of a line of gigabytes every part then reads its own bytes only.
+    Nothing after ``end`` is read, so that the parts of a file do not all read the same long line.
     """
     if not start:
         return 0
@@ -299,9 +308,10 @@ def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
 def _makers(
     columns: Columns, selection: ColumnSelection
 ) -> list[tuple[str, Callable[[Any], Any]]] | None:
-    """Return converters from JSON values to those of columns, or None if one has none.
+    """Return (column, converter) for each selected column, or None if a column has no converter.
 
-    Each raises TypeError for a value that the column does not take.
+    A converter takes a parsed JSON value and returns the sample's value. It raises TypeError for a
+    value that the column does not take.
     """
     pairs = zip(columns.names, columns.encodings, strict=True)
     makers = [(name, _MAKERS.get(kind)) for name, kind in pairs if name in selection]
@@ -309,7 +319,10 @@ def _makers(
 
 
 def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Return checks for columns of numbers, whose encodings take True for 1, and round."""
+    """Return (column, check) for the columns of numbers.
+
+    Their encodings would store True as 1 and round large integers; a check raises TypeError.
+    """
     pairs = zip(columns.names, columns.encodings, strict=True)
     return [(name, _MAKERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
 
@@ -320,6 +333,7 @@ def _check_numbers(
     location: str,
     offset: int,
 ) -> None:
+    """Raise FormatError if an integer in the record of the line at ``offset`` does not fit."""
     for name, fit in numbers:
         value = record.get(name)
         if isinstance(value, int):  # other values are refused by the encoding

@@ -1,8 +1,8 @@
-"""Where lines end, found at the speed of memory, and stretches of lines that make shards.
+"""Find line ends at the speed of memory, and cut lines into shards.
 
-Pieces of a quarter of a megabyte stay in a processor's cache while they are compared and searched.
-
-`Probe` keeps lines from which columns are inferred: at the start of a file, and further on.
+`cut_lines` counts the lines of a stream and cuts it into stretches of lines, which become shards.
+`Probe` keeps the lines from which columns are inferred: some at the start of a file, some further
+on. Bytes are compared in pieces of 256 KB, which stay in a processor's cache.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy.typing as npt
 from mds.errors import FormatError
 
 _PIECE = 1 << 18
-#: Bytes that are compared at once to count: their answers stay in memory that is used again.
+#: Bytes that are compared at once to count lines. The arrays of results are used again.
 _COUNTED = 1 << 16
 _NEWLINE = 10
-#: Bytes of a line, which is held as a whole, several times over while it is decoded.
+#: Most bytes of a line, which is in memory as a whole, several times while it is decoded.
 _LONGEST = 1 << 30
-#: Lines of a shard. Decoded each takes eight bytes and more, and a shard a gigabyte at most.
+#: Most lines of a shard. A decoded line takes at least eight bytes, a shard at most 1 GB.
 _MOST_LINES = 1 << 27
-_SPACE = 32  # a line of bytes up to this one may be blank
-#: Where samples are taken: at the beginning, at 4 MB, and at every doubling of that.
+_SPACE = 32  # white space is at most this; a line that begins with more is not blank
+#: `Probe` takes lines at the beginning, at 4 MB, 8 MB, 16 MB, ...
 _FIRST = 4 << 20
-#: How much is looked at in each place, and how many lines of it count.
+#: Bytes that `Probe` keeps at each of these offsets, and lines that it uses.
 _WINDOW, _LINES = 1 << 20, 250
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some lines of a file: the bytes from ``start`` to before ``end``, ``lines`` that count."""
+    """Consecutive lines of a file: bytes [start, end), and the number of lines that are samples."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class Stretch:
 
 
 def line_ends(data: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
-    """Return the positions behind the newlines of some bytes."""
+    """Return the position after each newline, int64 of shape (newlines,)."""
     array = np.frombuffer(data, np.uint8)
     ends = [
         np.flatnonzero(array[offset : offset + _PIECE] == _NEWLINE) + (offset + 1)
@@ -52,9 +52,10 @@ def line_ends(data: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
 def line_bounds(
     data: bytes | bytearray | memoryview, *, skips_blank: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Begin and end of every line, its newline included; a last one may have none.
+    """Return the begin and the end of every line, as two int64 arrays of shape (lines,).
 
-    With ``skips_blank`` lines of white space are left out.
+    A line includes its newline; the last line may have none. With ``skips_blank`` lines of white
+    space are left out.
     """
     ends = line_ends(data)
     if len(data) and (not len(ends) or ends[-1] != len(data)):
@@ -73,7 +74,7 @@ def line_bounds(
 
 
 def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> int:
-    """Return the number of lines, as `line_bounds` has them."""
+    """Return the number of lines that `line_bounds` would return."""
     array, count = np.frombuffer(data, np.uint8), 0
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
@@ -91,9 +92,10 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
 
 
 def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator[bytes]:
-    """Pass chunks on, the first from a byte. Raises FormatError for a line above 1 GB.
+    """Yield the chunks unchanged, and raise FormatError once a line has more than 1 GB.
 
-    A few bytes that are compressed may become a line of any length.
+    ``offset`` is the byte at which the first chunk begins. Without this check a few compressed
+    bytes could become a line of any length.
     """
     begin = offset
     for chunk in chunks:
@@ -112,10 +114,11 @@ def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator
 def cut_lines(
     chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, location: str = ""
 ) -> list[Stretch]:
-    """Stretches that end with the first line that ends ``size`` bytes or more behind their start.
+    """Cut a stream into stretches of lines.
 
-    Without a ``size`` all is one. They depend on the bytes alone, however these come in chunks.
-    Raises FormatError for a stretch of so many lines that it could not be decoded.
+    A stretch ends with the first line that ends ``size`` bytes or more after its start; with None
+    the whole stream is one stretch. The result does not depend on how the bytes are chunked. Raises
+    FormatError for a stretch with too many lines to be decoded.
     """
     out: list[Stretch] = []
     start = counted = lines = 0
@@ -127,7 +130,7 @@ def cut_lines(
         start, lines = end, 0
 
     def take(data: bytes | bytearray | memoryview) -> None:
-        """Count whole lines that begin at ``counted``."""
+        """Count the whole lines in ``data``, which begins at the byte ``counted``."""
         nonlocal lines, counted
         view, first = memoryview(data), 0
         while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
@@ -162,7 +165,10 @@ def cut_lines(
 
 
 def whole_lines(chunks: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Chunks cut behind newlines, the first of which begins at a byte; each with its own."""
+    """Cut chunks after newlines, and yield each with the byte at which it begins.
+
+    ``offset`` is the byte at which the first chunk begins.
+    """
     partial_line: list[bytes] = []
     for chunk in chunks:
         line_end = chunk.rfind(b"\n") + 1
@@ -201,14 +207,20 @@ def _newline(data: memoryview, begin: int) -> int:
 
 
 class Probe:
-    """Windows of a file. They depend on its bytes alone, however these come in chunks."""
+    """Sampler of lines: keeps windows of a stream, and returns the first lines of each.
+
+        0        4 MB       8 MB                16 MB
+        |window| |window|   |window|            |window| ...
+
+    The windows (1 MB each) do not depend on how the bytes are chunked.
+    """
 
     def __init__(self) -> None:
         self._windows: list[tuple[int, bytearray]] = [(0, bytearray())]
         self._searched = 0  # bytes of the first window that hold no newline
 
     def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Pass chunks on, and keep the bytes that are in a window."""
+        """Yield the chunks unchanged, and keep the bytes that are in a window."""
         offset = 0
         for chunk in chunks:
             self._take(chunk, offset)
@@ -232,7 +244,7 @@ class Probe:
             self._windows.append((following, bytearray()))
 
     def _is_long(self) -> bool:
-        """Whether the first line has not ended yet, without which nothing would be known."""
+        """Whether the first window must grow because the first line has not ended yet."""
         start, window = self._windows[-1]
         if start or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
             return False
@@ -240,7 +252,10 @@ class Probe:
         return True
 
     def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
-        """Return the lines in the windows, with the byte of each; cut ones only at the start."""
+        """Return (offset, line) for the lines in the windows.
+
+        Lines that are cut by a window are left out, except in the first window.
+        """
         lines = []
         for start, window in self._windows:
             data = bytes(window)
@@ -248,7 +263,7 @@ class Probe:
             if start:
                 skipped = data.find(b"\n") + 1
                 offset, data = start + skipped, data[skipped:]
-            # Behind a first line of a megabyte is what came by chance.
+            # After a first line of a megabyte the end of the window depends on the chunks.
             last = data.find(b"\n", _WINDOW - 1) if len(data) > _WINDOW else data.rfind(b"\n")
             if start or (len(data) >= _WINDOW and last >= 0):
                 data = data[: last + 1]

@@ -1,9 +1,11 @@
-"""Parquet: a row group is a shard.
+"""Parquet files: each row group is a shard.
 
-A file is planned from its footer alone, one ranged read of its last 64 KB (a second where it is
-longer); the footer is kept, so a shard costs ranges of the columns that are wanted and nothing
-else. It is decoded without threads of pyarrow's own: several shards are decoded side by side
-already, and a forked worker would inherit a pool in use.
+    PAR1 | row group: a chunk of bytes for each column | row group | ... | footer | length | PAR1
+
+A file is planned from its footer: one ranged read of its last 64 KB, and a second one if the footer
+is longer. The footer is kept in the table of the dataset, so reading a shard fetches the chunks of
+the wanted columns and nothing else. pyarrow decodes without its own threads: several shards are
+decoded side by side already, and a forked worker would inherit a thread pool in use.
 """
 
 from __future__ import annotations
@@ -33,23 +35,23 @@ if TYPE_CHECKING:
     from mds.formats.source import Files
 
 _SNIFFED = 64 << 10
-#: Bytes of a footer that is kept in a table of files.
+#: Most bytes of a footer in the table of a dataset.
 _LARGEST_FOOTER = 1 << 30
-#: Bytes of samples, and rows, that are decoded at a time.
+#: Approximate bytes of samples, and most rows, in a batch.
 _BLOCK, _MOST_ROWS = 4 << 20, 8192
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parquet(Columnar):
-    """Parquet files, read as they lie; every row group is a shard.
+    """Parquet files, read in place; every row group is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
     - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
       None there; else it is an error.
-    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
-      those that follow from their types.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
+      those that follow from the types.
 
-    Raises ConfigError (a ValueError) for settings that make no sense.
+    Raises ConfigError (a ValueError) for impossible settings.
 
     >>> Parquet(columns=["text", "token_count"])  # doctest: +ELLIPSIS
     Parquet(columns=('text', 'token_count'), ...)
@@ -105,12 +107,12 @@ class Parquet(Columnar):
         return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
 
     def footer(self, file: DataFile, files: Files) -> bytes:
-        """Return the footer of a file, of a ``_metadata`` above it or of itself."""
+        """Return the footer of a file, from a ``_metadata`` file above it or from the file."""
         shared = shared_footer(file, files) if files.is_far else None
         return read_footer(file, files) if shared is None else shared
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Return the columns that hold None by their statistics."""
+        """Return the columns that hold None according to the statistics in the file."""
         return frozenset(name for name, has in _nulls(_footer_of(plan.note)).items() if has)
 
     @staticmethod
@@ -138,7 +140,7 @@ class Parquet(Columnar):
         return "bytes"
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return the number of the row group."""
+        """Describe a shard by the number of its row group."""
         return f"row group {shard.span[0]}"
 
     def share(self, shard: ShardPlace) -> float:
@@ -152,10 +154,7 @@ class Parquet(Columnar):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
-        """Yield the rows of a row group as record batches of those columns that the file has.
-
-        Raises FormatError where it cannot be decoded.
-        """
+        """Yield the rows of a row group as record batches; see `Columnar.batches`."""
         metadata, group = _parsed(shard), shard.span[0]
         stored_names = _names(metadata)
         present = [name for name in names if name in stored_names]
@@ -204,15 +203,15 @@ def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaDa
 
     try:
         if zstandard.frame_content_size(note) > _LARGEST_FOOTER:
-            raise ValueError("it is too large")  # noqa: TRY301 - told as any damage
+            raise ValueError("it is too large")  # noqa: TRY301 - reported like any damage
         return _parse(zstandard.ZstdDecompressor().decompress(note))
     except Exception as error:
         raise unreadable(location, "the footer that was kept cannot be read", error) from error
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
-    """Return the footer of a shard's file; those of a few files stay parsed."""
-    key = shard.note  # by its bytes: files of two datasets may agree in everything else
+    """Return the parsed footer of a shard's file. The last 16 stay in memory."""
+    key = shard.note  # the footer itself: files of two datasets may agree in everything else
     metadata = _remembered.pop(key, None)
     if metadata is None:
         metadata = _footer_of(key, shard.file.key)
@@ -237,9 +236,10 @@ def _names(metadata: pq.FileMetaData) -> set[str]:
 
 
 def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
-    """Whether columns have a null by the statistics of the file; None where these do not say.
+    """Return whether each column holds nulls, according to the statistics; None if unknown.
 
-    Of a list an empty one counts, too; of what is nested otherwise a null inside says nothing.
+    Statistics of a list column count empty lists as nulls. In other nested columns a null inside
+    does not show whether a whole value is null.
     """
     schema = metadata.schema.to_arrow_schema()
     names = set(schema.names)
@@ -290,14 +290,14 @@ def _top_of(path: str, names: set[str]) -> str | None:
 
 
 def _int96(metadata: pq.FileMetaData, group: int) -> set[str]:
-    """Return the paths of timestamps in Parquet's first type for them, INT96."""
+    """Return the paths of timestamps of type INT96, Parquet's first type for them."""
     row_group = metadata.row_group(group)
     columns = [row_group.column(index) for index in range(row_group.num_columns)]
     return {each.path_in_schema for each in columns if each.physical_type == "INT96"}
 
 
 def _spans(metadata: pq.FileMetaData, group: int, names: set[str]) -> list[tuple[int, int]]:
-    """Return the bounds of the chunks of columns in the file, in rising order."""
+    """Return (begin, end) of the chunks of some columns in the file, ascending."""
     row_group, spans = metadata.row_group(group), []
     for index in range(row_group.num_columns):
         column = row_group.column(index)
@@ -315,7 +315,7 @@ def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
 
 
 class _Chunks(io.RawIOBase):
-    """A file of which some spans are in memory; others are fetched when they are asked for."""
+    """A file object for pyarrow. Some spans are fetched beforehand, others when they are read."""
 
     def __init__(self, file: DataFile, files: Files, spans: Sequence[tuple[int, int]]) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ _BEHIND = 16 << 20
 
 
 def read_footer(file: DataFile, files: Files) -> bytes:
-    """Return the footer of a file with its length and magic, as a file of its own."""
+    """Read the footer of a file, with its length and magic: by itself a Parquet file."""
     url = files.url(file)
     if file.size < 12:
         raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
@@ -109,12 +109,16 @@ def _load(
 
 
 class _Footers:
-    """Footers by the keys of their files; without ``data`` there are none. Thread-safe."""
+    """The footers in a ``_metadata`` file, by the keys of their files. Thread-safe.
+
+    - ``data`` (bytes): Content of ``_metadata``; empty for one that is not used.
+    - ``folder`` (str): Key of its folder. ``url`` (str): Its URL, for warnings.
+    """
 
     def __init__(self, data: bytes, folder: str, url: str) -> None:
         self._footers: dict[str, bytes] = {}
         self._url, self._lock = url, new_lock()
-        self._is_told = not data
+        self._has_warned = not data
         if not data:
             return
         pa = pyarrow()
@@ -139,8 +143,8 @@ class _Footers:
         if footer is not None and _fits(footer, file):
             return footer
         with self._lock:
-            is_told, self._is_told = self._is_told, True
-        if not is_told:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
             log.warning(
                 "%s does not know %s as it is now; such files are looked at themselves. Write it "
                 "anew, or delete it.",
@@ -151,14 +155,14 @@ class _Footers:
 
 
 def _fits(footer: bytes, file: DataFile) -> bool:
-    """Whether a footer can be that of a file of this size."""
+    """Whether a footer can belong to a file of this size."""
     _, _, spans = _facts(footer)
     end = max((end for group in spans for _, end in group), default=4)
     return 4 <= end <= file.size - 12 <= end + len(footer) + _BEHIND
 
 
 def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
-    """Return the schema, and of each row group the rows and the bounds of its chunks."""
+    """Return the schema, the rows of each row group, and (begin, end) of each group's chunks."""
     from pyarrow import parquet
 
     metadata = parquet.read_metadata(pyarrow().BufferReader(footer))
@@ -170,7 +174,7 @@ def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
 
 
 def chunk_span(column: Any) -> tuple[int, int]:
-    """Return the bounds of the chunk of a column."""
+    """Return the first byte of a column chunk in its file, and the byte after it."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset
@@ -194,7 +198,7 @@ _MAX_DEPTH = 64  # structures inside structures
 def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
     """Raise ValueError for metadata of a column at which pyarrow would end the process.
 
-    ``parsed`` is what pyarrow made of the footer.
+    ``parsed`` is the footer as pyarrow parsed it.
     """
     schema = parsed.schema
     columns = [schema.column(number) for number in range(parsed.num_columns)]
@@ -251,13 +255,16 @@ def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> 
 
 
 class _Reader:
-    """A place in a footer, which moves on as fields are read or skipped."""
+    """A cursor in a footer, which advances as fields are read or skipped."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.offset = data, 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and type of each field here; what the caller does not read is skipped."""
+        """Yield (number, type) of each field of the structure at the cursor.
+
+        A field that the caller does not read is skipped.
+        """
         data, number = self.data, 0
         while head := data[self.offset]:
             self.offset += 1
@@ -273,7 +280,7 @@ class _Reader:
         self.offset += 1
 
     def structures(self) -> Iterator[int]:
-        """Yield the number of each structure of the list here, which the caller reads."""
+        """Yield 0, 1, ... for the structures of the list at the cursor; the caller reads each."""
         start = self.offset
         count, kind = _list_header(self.data, start)
         if kind != _STRUCT:
@@ -294,7 +301,10 @@ def _after_list_header(data: bytes, offset: int) -> int:
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return an unsigned number and the place behind it."""
+    """Return the unsigned number at an offset, and the offset after it.
+
+    Each byte holds seven bits, the lowest first; the highest bit says that another byte follows.
+    """
     number = shift = 0
     while shift < 70:
         byte = data[offset]
@@ -307,7 +317,7 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, offset: int, kind: int, depth: int = 0) -> int:
-    """Return the place behind a value of a type."""
+    """Return the offset after the value of a type at an offset."""
     if _I16 <= kind <= _I64:
         while data[offset] > 127:
             offset += 1

@@ -51,25 +51,25 @@ if TYPE_CHECKING:
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
-#: Files that are looked at to tell how large all are, and the bytes where none tells.
+#: Files whose sizes are looked up to estimate those of all, and the estimate if none is known.
 _LOOKED_AT, _SUPPOSED = 16, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawFiles(Format):
-    """Files below a folder, a sample each, in the order of a manifest.
+    """Files below a folder, one sample each, in the order of a manifest.
 
-    - ``manifest`` (str): The table of them below the folder: ``.parquet``, ``.csv``, ``.tsv`` or
-      ``.jsonl``, with a column of paths and any columns beside it.
+    - ``manifest`` (str): Path of the manifest below the folder: a ``.parquet``, ``.csv``, ``.tsv``
+      or ``.jsonl`` file with a column of paths and any other columns.
     - ``path`` (str, default "path"): The column of paths, which are relative to the folder.
-    - ``content`` (str, default "content"): The column that the bytes of a file become: an image or
-      a text where all paths end so, else bytes.
-    - ``size`` (str | None, default None): The column with the bytes of each file. Without it
-      sixteen files are looked at, to tell about how large shards are; on Amazon's S3 a file of a
-      known size takes a quarter of the processor time.
-    - ``samples_per_shard`` (int, default 256): How many neighbours are fetched and kept together.
-      Another number is another order.
-    - ``columns`` (Sequence[str] | None, default None): The only columns to have; without
+    - ``content`` (str, default "content"): Name of the column with the contents of the files. They
+      are images or text if all paths have such an ending, else bytes.
+    - ``size`` (str | None, default None): The column with the size of each file in bytes. Without
+      it the sizes of sixteen files are looked up, to estimate the sizes of shards. On Amazon S3,
+      fetching a file of known size takes a quarter of the CPU time.
+    - ``samples_per_shard`` (int, default 256): Number of consecutive files in a shard. Another
+      number changes the order of an epoch.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without
       ``content`` no file is read.
 
     Raises ConfigError for a number of samples below one.
@@ -98,15 +98,15 @@ class RawFiles(Format):
         return FilePlace(place.root, literal=self.manifest)
 
     def settings(self) -> Mapping[str, Any]:
-        """All but the column of sizes, which changes no sample."""
+        """Return all settings but ``size``, which changes no sample."""
         return {name: value for name, value in super().settings().items() if name != "size"}
 
     def takes(self, key: str) -> bool:
-        """Whether it is the manifest."""
+        """Whether a key is that of the manifest."""
         return key == self.manifest
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Neighbours of the manifest; it is read whole, no file of it is touched."""
+        """Cut the rows of the manifest into shards. It is read whole; no file of it is read."""
         location = files.url(file)
         columns, rows = read_manifest(files.get(file), file.key, location)
         if self.content in columns:
@@ -129,7 +129,7 @@ class RawFiles(Format):
         )
 
     def share(self, shard: ShardPlace) -> float:
-        """Nearly nothing without the files themselves."""
+        """Return 1, or 0 if the contents of files are not wanted."""
         return 1.0 if self.content in shard.columns.names else 0.0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
@@ -157,7 +157,7 @@ class RawFiles(Format):
         }
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return the first file of a shard, and the number of files."""
+        """Describe a shard by its number of files and its first file."""
         return f"{shard.samples:,} files from {self._rows(shard)[0].get(self.path)!r}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
@@ -190,7 +190,7 @@ class RawFiles(Format):
         return MadeReader(shard.columns, shard.samples, path, make, columns)
 
     def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
-        """Rows with the bytes of their files, which are fetched side by side."""
+        """Yield rows of the manifest with the contents of their files, fetched side by side."""
         if self.content not in shard.columns.names:
             yield from rows
             return
@@ -200,7 +200,7 @@ class RawFiles(Format):
             path = row[self.path]
             size = row[self.size] if self.size else -1
             try:
-                # A range goes around what the SDK of a store takes for a whole object.
+                # A range avoids the costly way in which SDKs fetch whole objects.
                 file = DataFile(path, size)
                 data = files.range(file, 0, size) if size > 0 else files.get(file)
             except NotFoundError as error:
@@ -210,7 +210,7 @@ class RawFiles(Format):
         yield from files.map(fetch, rows)
 
     def _sizes(self, rows: Rows, location: str, files: Files) -> npt.NDArray[np.int64]:
-        """Return the size of each file: of the manifest, or the mean of some files."""
+        """Return the size of each file, int64: from the manifest, or the mean of some files."""
         if self.size is not None:
             return np.array(check_sizes(rows, self.size, location), np.int64)
         step = -(-len(rows) // _LOOKED_AT)
@@ -224,7 +224,7 @@ class RawFiles(Format):
         return np.full(len(rows), sum(sizes) // len(sizes) if sizes else _SUPPOSED)
 
     def _rows(self, shard: ShardPlace) -> Rows:
-        """Return the rows of a shard, checked: a table may come from anywhere."""
+        """Return the manifest rows of a shard, checked since the table may be from anywhere."""
         location = shard.file.key
         rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], location)
         if len(rows) != shard.samples:
@@ -312,7 +312,7 @@ def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
 
 
 def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
-    """Rows as bytes. Raises FormatError for a value that JSON cannot say."""
+    """Compress rows as JSON. Raises FormatError for a value that JSON does not have."""
     import zstandard
 
     try:
@@ -325,7 +325,7 @@ def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
 
 
 def unpack_rows(data: bytes, location: str) -> Rows:
-    """Return the rows of `pack_rows`. Raises FormatError, which names ``location``, for others."""
+    """Return the rows that `pack_rows` packed. Raises FormatError for other bytes."""
     import zstandard
 
     unpack = zstandard.ZstdDecompressor().decompress
@@ -351,7 +351,7 @@ def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
 
 def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
     rows: Rows = []
-    # At newlines alone: a text may hold the other characters that end a line of a page.
+    # Not splitlines(): texts may hold the other characters at which it splits.
     for number, line in enumerate(data.decode("utf-8-sig").split("\n"), 1):
         text = line.strip()
         if not text:

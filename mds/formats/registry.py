@@ -1,4 +1,4 @@
-"""Formats by name and by the endings of their files; open to a user's own."""
+"""Formats by name and by the endings of their files; users can register their own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ENTRY_POINTS = "mds.formats"
 
 
 class BuiltinFormat(NamedTuple):
-    """Module, class and endings of a format of this package.
+    """A format of this package, whose module is imported when the format is used.
 
-    - ``module``, ``class_name``: loaded when the format is used, not before.
-    - ``endings``: those of the class, known without loading it.
-    - ``is_detected``: whether a folder that holds such files is of this format without ``format=``;
-      False for endings that files of other datasets have as well.
+    - ``module``, ``class_name``: where its class is.
+    - ``endings``: the endings of the class, known without importing it.
+    - ``is_detected``: whether a folder with such files is read in this format without ``format=``;
+      False for endings that other datasets use as well.
     """
 
     module: str
@@ -46,20 +46,20 @@ BUILTIN_FORMATS = {
     "tar": BuiltinFormat("tar", "Tar", (".tar",)),
     "text": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),
 }
-#: How many files of a folder are looked at to detect its format.
+#: Most files of a folder whose endings are compared to detect its format.
 _DETECTION_FILES = 1000
-#: The folder by which a Delta table is known.
+#: Folder that only a Delta table has.
 DELTA_LOG = "_delta_log"
 _formats: dict[str, type[Format]] = {}
 
 
 def register_format(kind: type[Format]) -> type[Format]:
-    """Make a format known to this process; also a decorator.
+    """Register a format in this process, and return its class; also a decorator.
 
     - ``kind`` (type[Format]): The class, with ``name`` and ``endings``.
 
-    Packages name theirs in the entry point group ``mds.formats``, so that worker processes know
-    them too. Raises ConfigError for a name that is taken.
+    Installed packages offer formats in the entry point group ``mds.formats``, which worker
+    processes know too. Raises ConfigError for a name that is taken.
 
     >>> register_format(Fasta)  # doctest: +SKIP
     """
@@ -78,7 +78,7 @@ def format_names() -> list[str]:
 
 
 def find_format(name: str) -> type[Format]:
-    """Return the class of a format. Raises ConfigError with the known names."""
+    """Return the class of a format by its name. Raises ConfigError for an unknown name."""
     if name in _formats:
         return _formats[name]
     if name in BUILTIN_FORMATS:
@@ -99,7 +99,7 @@ def find_format(name: str) -> type[Format]:
 
 
 def parse_format(format_or_name: str | Format | None) -> Format | None:
-    """Return the format that ``format=`` names or is, or None for MDS."""
+    """Return the format of an argument ``format=``; None stands for MDS."""
     if format_or_name is None or isinstance(format_or_name, Format):
         return format_or_name
     if not isinstance(format_or_name, str):
@@ -108,9 +108,9 @@ def parse_format(format_or_name: str | Format | None) -> Format | None:
 
 
 def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -> Format:
-    """Create a format with settings that are texts, such as those of a command line.
+    """Create a format with ``settings`` from a command line, as texts by name.
 
-    Raises ConfigError for one that it has not, one that it needs, and a value that cannot be.
+    Raises ConfigError for an unknown setting, a missing one, and an impossible value.
     """
     fields = {each.name: each for each in dataclasses.fields(kind) if each.name != "columns"}
     values: dict[str, Any] = {}
@@ -137,10 +137,10 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
 
 
 def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format | None:
-    """Return the one format that some of these files are of, or None if they are of none.
+    """Return the format of files with these names, or None if no format has such endings.
 
-    With ``is_folder`` the names are those of a folder, whose format is detected. Raises ConfigError
-    for files of several formats.
+    With ``is_folder`` the names are the contents of a folder, and only formats that are detected
+    count. Raises ConfigError for files of several formats.
     """
     listed = [name.lower() for name in names if not name.startswith((".", "_"))]
 
@@ -150,7 +150,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
         endings = _endings_of(name)
         return any(listed_name.endswith(endings) for listed_name in listed)
 
-    # Those of packages are asked where ours take none: to look for packages takes 20 ms.
+    # Installed packages are searched last, because that takes 20 ms.
     formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
     if listed and not formats:
         from mds.lazy_imports import plugin_names
@@ -166,7 +166,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
 
 
 def format_of_url(url: str) -> Format | None:
-    """Return the format of files that a URL names or has a pattern for, else None."""
+    """Return the format of the file or pattern that a URL ends with, or None for a folder."""
     text = reveal(url).rstrip("/")
     name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
     if ("." not in name and "*" not in text) or os.path.isdir(text):
@@ -187,16 +187,15 @@ def format_of_url(url: str) -> Format | None:
 
 
 def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
-    """Return the format of the files that a URL names or a local folder holds, else None.
+    """Return the format of the files at a URL or in a local folder, or None for MDS.
 
-    A folder with an index.json is MDS, unless files ``beside_index`` are meant.
-
-    Raises ConfigError where files of several formats lie in a folder.
+    A folder with an index.json is MDS, unless ``beside_index`` is True. Raises ConfigError for a
+    folder with files of several formats.
     """
     matching = format_of_url(url)
     if matching is None and is_local(url):
         if os.path.isdir(os.path.join(local_path(url), DELTA_LOG)):
-            return find_format("delta")()  # its folder has files of other versions too
+            return find_format("delta")()  # not Parquet: its folder has files of other versions too
         names = list(itertools.islice(_names_below(local_path(url)), _DETECTION_FILES))
         if beside_index or INDEX_NAME not in names:
             matching = format_of_names(names, is_folder=True)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from mds.formats.facts import DataFile
     from mds.formats.source import Files
 
-#: Bytes given to a library at once. Four of Zstandard may become 128 KB, so it is 32 MB that come.
+#: Compressed bytes that are decompressed at once. Four bytes of Zstandard can become 128 KB, so
+#: this many become at most 32 MB.
 _PIECE = 1 << 10
 #: Decompressed data are joined or cut to pieces of about this many bytes.
 _UNPACKED = 1 << 18
@@ -43,9 +44,10 @@ def content(file: DataFile, files: Files) -> Generator[bytes, None, None]:
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
-    """Yield what chunks of a compressed file hold, in pieces of 256 KB; ``location`` names it.
+    """Decompress the chunks of a file, and yield its content in pieces of 256 KB.
 
-    Raises FormatError for damage, and for a file that is cut short.
+    ``ending`` is that of the file's name, ``location`` names the file in errors. Raises FormatError
+    for damage, and for a file that is cut short.
     """
     pieces: list[bytes] = []
     size = 0
@@ -64,6 +66,7 @@ def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[by
 
 
 def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
+    """Decompress chunks of one member or many, and yield pieces as the library returns them."""
     make = _DECOMPRESSORS[ending]
     member: Any = None
     for chunk in chunks:
@@ -79,7 +82,7 @@ def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[byt
                     data = member.decompress(compressed)
                 except MemoryError:
                     raise
-                except Exception as error:  # each library has classes of its own for damage
+                except Exception as error:  # the class for damage differs by library
                     raise FormatError(
                         f"{location}: the compressed data are damaged: {error}."
                     ) from error
@@ -114,7 +117,7 @@ def _xz() -> Any:
     return lzma.LZMADecompressor()
 
 
-#: What makes a decompressor of one member, by the ending of a file.
+#: Functions that make a decompressor of one member, by the ending of a file.
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": _gzip,
     ".tgz": _gzip,

@@ -1,8 +1,8 @@
-"""Tars of samples as they lie (WebDataset): a tar is a shard, an ending is a column.
+"""Tars of samples (WebDataset), read in place: a tar is a shard, a file ending is a column.
 
-To plan, the number of samples is needed alone: from a note beside the tar (`tar_places.py`), or
-from its headers. Columns are told from its first samples; a number is what its text says, an image
-the bytes that are there, so nothing is decoded that is not asked for.
+Planning only needs the number of samples. It comes from a sidecar of the tar (`tar_places.py`) or
+from the headers in the tar. Columns are inferred from the first samples; images stay encoded and
+numbers are read from their text, so nothing is decoded that is not used.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ if TYPE_CHECKING:
     from mds.formats.source import Files
     from mds.readers import ColumnSelection, Reader
 
-#: Bytes of a counted tar that are fetched at once to infer its columns.
+#: Bytes that are fetched at once to infer the columns of a tar with a sidecar.
 _LOOK = 64 << 10
-#: Bytes of a sample from which on those that are not wanted are hopped over: a request is worth so
-#: many at 30 ms, where tars come side by side.
+#: If a sample is larger than this, unwanted files are skipped by requests of their own: so many
+#: bytes arrive in the 30 ms that a request takes, where several tars are fetched side by side.
 _HOP_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tar(Format):
-    """Tars whose files of one name, before the first dot, are a sample.
+    """Tars in which the files with one name, before the first dot, are a sample.
 
-    - ``columns`` (Sequence[str] | None, default None): The endings to read, and ``"__key__"``.
-    - ``missing`` (str | None, default None): With ``"null"`` a file that a sample does not have is
-      None there; else it is an error.
+    - ``columns`` (Sequence[str] | None, default None): The endings to read, and ``"__key__"`` for
+      the name; None takes all.
+    - ``missing`` (str | None, default None): ``"null"`` fills a file that a sample does not have
+      with None; without it such a sample is an error.
 
     >>> StreamingDataset(remote="s3://bucket/{00000..01023}.tar", batch_size=32)  # doctest: +SKIP
     """
@@ -91,11 +92,11 @@ class Tar(Format):
         return FilePlan(encodings, [total], [size], note=note_of(encodings, extra))
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
-        """All of it, unless its samples are noted beside it."""
+        """Return the size of the tar, or 0 if a sidecar counts its samples."""
         return file.size if noted_samples(file, files) is None else 0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the samples of a tar, a few in memory at a time; other columns are not read."""
+        """Yield the samples of a tar, with few in memory at once. Other columns are not read."""
         location = files.url(shard.file)
         values, places = TarValues(shard, location), TarPlaces.of(shard)
         if places is not None and places.files:
@@ -108,7 +109,7 @@ class Tar(Format):
         yield from encode_records(shard.columns, records, location)
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return the number of samples: a tar is one shard."""
+        """Describe a shard by its number of samples: it is the whole tar."""
         return f"{shard.samples:,} samples"
 
     def share(self, shard: ShardPlace) -> float:
@@ -120,7 +121,7 @@ class Tar(Format):
         return (places.size(names) + 1) / (places.size([*places.files]) + 1)
 
     def comes_whole(self, shard: ShardPlace) -> str:
-        """Return the reason if a sidecar has counted samples without the places of files."""
+        """Return the reason if a sidecar counts the samples but does not give places of files."""
         places = TarPlaces.of(shard)
         is_known = (places is not None and places.files) or self._hops(shard)
         if is_known or not KnownColumns(shard).omitted - {KEY}:
@@ -128,11 +129,11 @@ class Tar(Format):
         return "a note beside the tars counts samples, and does not say where their files are"
 
     def can_range(self, shard: ShardPlace) -> bool:
-        """Whether it is known where samples begin."""
+        """Whether the places of samples in the tar are known."""
         return TarPlaces.of(shard) is not None
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return samples by ranges, those of neighbours in one."""
+        """Return the MDS bytes of some samples. Those of neighbours come in one range."""
         location, encode = files.url(shard.file), sample_encoder(shard.columns)
         values, places = TarValues(shard, location), TarPlaces.of(shard)
         assert places is not None
@@ -157,8 +158,8 @@ class Tar(Format):
     def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
         """Merge the columns of all tars.
 
-        One that some samples of a tar have not is to be allowed; numbers are text where they are in
-        one tar.
+        A column that some samples of a tar lack needs ``missing="null"``. Numbers are text if they
+        are text in one of the tars.
         """
         texts = set()
         for key, columns in file_columns:
@@ -171,13 +172,13 @@ class Tar(Format):
                         f"{self.allow_missing}"
                     )
 
-        def told(name: str, encoding: str) -> str:
+        def common_encoding(name: str, encoding: str) -> str:
             if name in texts:
                 return encoding.replace("int", "str")
             return encoding.replace("optional[json]", "json")
 
         return super().merge(
-            [(key, {name: told(name, each) for name, each in columns.items()})
+            [(key, {name: common_encoding(name, each) for name, each in columns.items()})
              for key, columns in file_columns]
         )  # fmt: skip
 
@@ -192,9 +193,9 @@ class Tar(Format):
         """Yield samples of a tar, with a function that reads their bytes until the next one.
 
         - ``span`` (tuple[int, int] | None, default None): Only samples whose first header is at a
-          byte of this half-open range, which begins with a header. Of a tar on a local disk.
-        - ``is_counted`` (bool, default False): Whether a few samples are wanted, so that a remote
-          tar is read in pieces and not as a whole.
+          byte of this half-open range, which must begin with a header. For local tars only.
+        - ``is_counted`` (bool, default False): Whether few samples are needed; a remote tar is then
+          read in pieces and not as a whole.
 
         A tar may be compressed; it is then read from its beginning to its end.
         """
@@ -222,6 +223,6 @@ class Tar(Format):
 
     @staticmethod
     def _hops(shard: ShardPlace) -> bool:
-        """Whether to hop from header to header is cheaper than what lies between them."""
+        """Whether skipping unwanted files by requests of their own is cheaper than reading them."""
         is_large = shard.file.size > _HOP_BYTES * shard.samples
         return is_large and bool(KnownColumns(shard).omitted - {KEY})

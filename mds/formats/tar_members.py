@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mds.formats.facts import DataFile
     from mds.formats.source import Files
 
-#: Bytes of a tar from ``start`` to before ``end``, fewer where it ends.
+#: Function from ``start`` and ``end`` to these bytes of a tar; fewer if the tar ends before.
 ReadAt = Callable[[int, int], bytes]
 
 BLOCK = 512
@@ -36,9 +36,12 @@ _EMPTY = bytes(BLOCK)
 
 
 class Member(NamedTuple):
-    """One file of a tar: ``size`` bytes from ``start``; its first header is at ``header``.
+    """One file in a tar.
 
-    ``problem`` says why it has no bytes of its own, '' when it has.
+    - ``name``: its path in the tar.
+    - ``header``: byte of its first header.
+    - ``start``, ``size``: first byte of its content, and number of bytes.
+    - ``problem``: why it has no content of its own, such as a link; '' if it has.
     """
 
     name: str
@@ -49,17 +52,22 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the blocks of the file."""
+        """First byte after the file, including its padding to a block."""
         return self.start + -(-self.size // BLOCK) * BLOCK
 
 
 def members(
     read: ReadAt, location: str, size: int | None = None, offset: int = 0
 ) -> Iterator[Member]:
-    """Yield the files of a tar, from the header at ``offset``; ``location`` names it in errors.
+    """Yield the files of a tar, from the header at ``offset`` on.
 
-    ``size`` is that of the tar where all of it is read, and not some of its samples. Raises
-    FormatError for what is no tar, and for one that is cut short.
+    - ``read`` (ReadAt): Returns bytes of the tar.
+    - ``location`` (str): Name of the tar, for errors.
+    - ``size`` (int | None, default None): Bytes of the tar if it is read to its end, so that a
+      missing end is an error; None to read some of its files.
+    - ``offset`` (int, default 0): First byte to read, where a header must be.
+
+    Raises FormatError for bytes that are no tar, and for a tar that is cut short.
     """
     first, attributes, long_name = offset, {}, ""
     while True:
@@ -106,6 +114,7 @@ def members(
 
 
 def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
+    """Return why a file of this kind has no content of its own, and what to do, or ''."""
     if kind in _LINKS:
         to = target.rstrip(b"\0").decode("utf-8", "replace")
         way_out = "--hard-dereference" if kind == b"1" else "--dereference"
@@ -125,7 +134,7 @@ def _name(name: bytes, prefix: bytes, magic: bytes) -> str:
 
 
 def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> None:
-    # Of all bytes, those of the sum itself taken for spaces.
+    # The checksum is the sum of all bytes, with spaces in its own field.
     byte_sum = sum(header) - sum(checksum) + 8 * 32
     if byte_sum != _number(checksum, offset, location):
         problem = "this is no tar" if offset == 0 else f"there is no header at byte {offset:,}"
@@ -133,7 +142,7 @@ def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> No
 
 
 def _number(field: bytes, offset: int, location: str) -> int:
-    if field[0] & 0x80:  # binary, for what eleven octal digits cannot say
+    if field[0] & 0x80:  # binary, for numbers of more than eleven octal digits
         return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     text = field.split(b"\0", 1)[0].strip()
     try:
@@ -183,7 +192,7 @@ def _attributes(note: bytes, offset: int, location: str) -> dict[str, str]:
 
 
 def _check_global(attributes: dict[str, str], offset: int, location: str) -> None:
-    """Most are comments; one that names all files alike cannot be meant."""
+    """Raise FormatError for a global header that gives all files one name or size."""
     if wrong := sorted({"path", "size"} & attributes.keys()):
         raise FormatError(
             f"{location}: the header at byte {offset:,} gives the {wrong[0]} of all files that "
@@ -220,15 +229,15 @@ Mapped = mmap.mmap | bytes
 
 
 class Arriving:
-    """A file that is read once, from its beginning on. Memory is what was not forgotten yet."""
+    """A file that arrives in chunks and is read in order. `forget` frees the bytes before."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._data = bytearray()
-        self._offset = 0  # the byte of the file that the data begin with
+        self._offset = 0  # byte of the file at which `_data` begins
 
     def read(self, start: int, end: int) -> bytes:
-        """Read the bytes from ``start``, which is not forgotten, to before ``end``."""
+        """Return the bytes [start, end). ``start`` must not be forgotten yet."""
         while self._offset + len(self._data) < end and (chunk := next(self._chunks, b"")):
             self._data += chunk
         with memoryview(self._data) as view:
@@ -241,14 +250,14 @@ class Arriving:
 
 
 class Windows:
-    """A file of which only what is asked for is fetched, and what is right behind it."""
+    """A remote file that is fetched in windows of ``size`` bytes, each where a read begins."""
 
     def __init__(self, files: Files, file: DataFile, size: int) -> None:
         self._files, self._file, self._size = files, file, size
         self._offset, self._data = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
-        """Read the bytes from ``start`` to before ``end``."""
+        """Return the bytes [start, end)."""
         end = min(end, self._file.size)
         if start >= end:
             return b""
@@ -259,7 +268,7 @@ class Windows:
 
 
 def reads(data: Mapped) -> ReadAt:
-    """Return a function that reads bytes of a tar that is mapped, or in memory."""
+    """Return a `ReadAt` for a tar that is mapped or in memory."""
     return lambda start, end: data[start:end]
 
 

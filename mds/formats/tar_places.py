@@ -44,10 +44,17 @@ _LARGEST = 1 << 48
 
 
 class TarPlaces:
-    """Places of ``len`` samples.
+    """Where the samples of a tar, and the files in them, are.
 
-    ``starts``: in which block each begins and the last one ends. ``files``: of each column the
-    block within the sample where its bytes begin, 0 where the sample has none, and how many.
+    - ``starts``: block at which each sample begins, and block at which the last one ends; shape
+      (samples + 1,).
+    - ``files``: two arrays of shape (samples,) for each column. The first has the block, counted
+      from that of the sample, at which the file's content begins, or 0 if the sample has no such
+      file. The second has the size of the file in bytes.
+
+        block of the tar   100      101         102      103       106
+                           | header | 17.txt    | header | 17.jpg  | next sample
+        starts [.., 100, 106, ..]   files {"txt": ([.., 1], [.., 9]), "jpg": ([.., 3], [.., 1500])}
     """
 
     def __init__(self, starts: Narrow, files: Mapping[str, tuple[Narrow, Narrow]]) -> None:
@@ -57,7 +64,7 @@ class TarPlaces:
         return max(len(self.starts) - 1, 0)
 
     def spans(self, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Begin and end of samples, in bytes."""
+        """Return (begin, end) of the samples ``rows``, in bytes."""
         indices = np.asarray(rows, np.int64)
         begins, ends = (
             self.starts[each].astype(np.int64) * BLOCK for each in (indices, indices + 1)
@@ -65,7 +72,10 @@ class TarPlaces:
         return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
     def bounds(self, name: str) -> tuple[Numbers, Numbers]:
-        """Begin and end of the file of each sample in bytes, -1 where there is none."""
+        """Return begin and end of a column's file in each sample, in bytes; -1 if it has none.
+
+        Both are int64 of shape (samples,).
+        """
         if name not in self.files:
             nothing = np.full(len(self), -1, np.int64)
             return nothing, nothing
@@ -75,7 +85,7 @@ class TarPlaces:
         return begins, np.where(blocks == 0, -1, begins + sizes.astype(np.int64))
 
     def heads(self) -> tuple[Numbers, Numbers]:
-        """Begin and end of the headers of each sample's first file, in bytes."""
+        """Return begin and end of the headers of each sample's first file, in bytes."""
         starts = self.starts[:-1].astype(np.int64)
         first = np.full(len(self), 1 << 62, np.int64)
         for blocks, _ in self.files.values():
@@ -83,13 +93,17 @@ class TarPlaces:
         return starts * BLOCK, (starts + first) * BLOCK
 
     def size(self, names: Sequence[str]) -> int:
-        """Return the bytes of the files of some columns, without their headers."""
+        """Return the total size of the files of some columns, in bytes, without headers."""
         return sum(int(self.files[name][1].sum(dtype=np.int64)) for name in names)
 
     # ------------------------------------------------------------------ as bytes
 
     def to_bytes(self) -> bytes:
-        """Return the places as a part of a note."""
+        """Return the places as bytes for the note of a file.
+
+        one line   JSON: names of columns, dtype of each array
+        arrays     starts | blocks and sizes of the first column | of the second | ...
+        """
         arrays = _arrays(self)
         header = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
         head = json.dumps(header).replace("|u1", "<u1").encode()
@@ -105,12 +119,12 @@ class TarPlaces:
 
     @classmethod
     def of_starts(cls, starts: Sequence[int]) -> TarPlaces:
-        """Return the places of samples by their first bytes and the end of the last one."""
+        """Return places from the first byte of each sample and the end of the last one."""
         return cls(_narrow(np.asarray(starts, np.int64) // BLOCK), {})
 
 
 class FoundPlaces:
-    """Places that are put together while a tar is scanned."""
+    """Collector of the places of samples while a tar is scanned."""
 
     def __init__(self) -> None:
         self._starts = array.array("q")
@@ -133,10 +147,11 @@ class FoundPlaces:
         table = np.frombuffer(self._files, np.int64).reshape(-1, 4)
         files = {}
         for name, column in sorted(self._names.items()):
-            mine = table[table[:, 1] == column]
+            rows_of_column = table[table[:, 1] == column]
             blocks, sizes = np.zeros((2, count), np.int64)
-            blocks[mine[:, 0]] = (mine[:, 2] - starts[mine[:, 0]]) // BLOCK
-            sizes[mine[:, 0]] = mine[:, 3]
+            samples = rows_of_column[:, 0]
+            blocks[samples] = (rows_of_column[:, 2] - starts[samples]) // BLOCK
+            sizes[samples] = rows_of_column[:, 3]
             files[name] = (_narrow(blocks), _narrow(sizes))
         return TarPlaces(_narrow(starts // BLOCK), files)
 
@@ -207,36 +222,37 @@ def _narrow(numbers: Numbers) -> Narrow:
 # --------------------------------------------------------------------- sidecars
 
 
-_LARGEST_SIDECAR = 64 << 20  # bytes of a note
+_LARGEST_SIDECAR = 64 << 20  # bytes
 
 
 def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
-    """Return the number of a tar's samples by a sidecar, or the bounds of all samples.
+    """Return what a sidecar says of a tar: the number of samples, or where each begins.
 
-    None without one. Raises FormatError for a note that cannot be.
+    The list has the first byte of each sample and the end of the last one. None if there is no
+    sidecar. Raises FormatError for a sidecar that cannot be read.
     """
     folder, slash, name = file.key.rpartition("/")
     own = ((f"{file.key}.idx", _energon), (f"{file.key.removesuffix('.tar')}_stats.json", _stats))
     for key, read in own:
-        if (note := _there(key, files)) is not None:
-            with _told(note, name, files):
+        if (note := _small_sidecar(key, files)) is not None:
+            with _explain_damage(note, name, files):
                 return read(files.get_once(note), file.size)
-    note = _there(f"{folder}{slash}index.json", files)
+    note = _small_sidecar(f"{folder}{slash}index.json", files)
     if note is None:
         return None
-    with _told(note, name, files):
-        # Of all tars of the folder: fetched and parsed once for them.
+    with _explain_damage(note, name, files):
+        # It counts all tars of the folder, and is fetched and parsed once for them.
         counts = files.once(note.key, lambda: _wids(files.get(note)))
         return _count(counts[name]) if name in counts else None
 
 
-def _there(key: str, files: Files) -> DataFile | None:
+def _small_sidecar(key: str, files: Files) -> DataFile | None:
     note = files.beside(key)
     return note if note is not None and note.size <= _LARGEST_SIDECAR else None
 
 
 @contextlib.contextmanager
-def _told(note: DataFile, name: str, files: Files) -> Iterator[None]:
+def _explain_damage(note: DataFile, name: str, files: Files) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -48,7 +48,7 @@ _IMAGES = ("jpeg", "png")
 def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
     """Return a reader of a tar on a local disk.
 
-    Raises FormatError for one that is not as it was planned.
+    Raises FormatError for a tar that changed since it was planned.
     """
     data, values = mapped(path), TarValues(shard, path)
     if len(data) != shard.file.size:
@@ -80,10 +80,10 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         elif field.name in views:
             get = _getter(field, columns.images_of(field.name), data, *views[field.name])
             if field.name in have_gaps:
-                get = _where_there(get, views[field.name][0], field)
+                get = _optional_getter(get, views[field.name][0], field)
             getters.append((field.name, get))
         else:
-            getters.append((field.name, _nothing(field)))
+            getters.append((field.name, _missing_getter(field)))
 
     def sample(row: int) -> dict[str, Any]:
         return {name: get(row) for name, get in getters}
@@ -108,7 +108,7 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
 def _key_getter(key: Get) -> Get:
     def get(row: int) -> str:
         name: str = key(row)
-        name.encode()  # raises for a name that is not UTF-8; the slow path words the error
+        name.encode()  # raises for a name that is not UTF-8; `TarValues` then raises with a message
         return name
 
     return get
@@ -152,13 +152,16 @@ def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryvi
     return careful
 
 
-def _where_there(get: Get, begins: memoryview, field: Field) -> Get:
-    nothing = _nothing(field)
-    return lambda row: nothing(row) if begins[row] < 0 else get(row)
+def _optional_getter(get: Get, begins: memoryview, field: Field) -> Get:
+    get_missing = _missing_getter(field)
+    return lambda row: get_missing(row) if begins[row] < 0 else get(row)
 
 
-def _nothing(field: Field) -> Get:
-    """Return a getter for a missing file: None if allowed, else an error, worded elsewhere."""
+def _missing_getter(field: Field) -> Get:
+    """Return a getter for a missing file: it returns None if allowed, else raises ValueError.
+
+    `MadeReader` then makes the sample by `TarValues`, whose error has a message.
+    """
     may_be_none = field.encoding.name == "json" or field.encoding.name.startswith("optional[")
 
     def get(row: int) -> None:
@@ -172,17 +175,18 @@ def _nothing(field: Field) -> Get:
 
 
 Span = tuple[int, int]
-#: Bytes between two wanted files that one more request is worth, at 30 ms and 8 side by side.
+#: Ranges this close are fetched together: so many bytes arrive in the 30 ms of a request, with 8
+#: requests side by side.
 GAP = 256 << 10
-#: Bytes of wanted files that are in memory at once, and the most samples they are of.
+#: Most bytes of wanted files in memory at once, and most samples.
 _BATCH_BYTES, _BATCH = 16 << 20, 1024
-#: Approximate bytes of a block; allocators use memory of this size again.
+#: Approximate bytes of a block; allocators reuse memory of this size.
 _BLOCK_BYTES = 2 << 20
-_AS_THEY_LIE = ("bytes", "jpeg", "png")
+_COPIED_ENCODINGS = ("bytes", "jpeg", "png")
 
 
 class SampleBytes:
-    """Bytes of the chosen columns of some samples of a tar whose places are known."""
+    """The contents of the wanted files of some samples, from a tar whose places are known."""
 
     def __init__(
         self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
@@ -193,7 +197,7 @@ class SampleBytes:
     def fetch(
         cls, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
     ) -> SampleBytes:
-        """Get the bytes of samples from a mapped tar, or fetch them by ranges."""
+        """Read the samples ``rows`` from a mapped tar, or fetch them by ranges."""
         spans = _spans(places, np.asarray(rows, np.int64), shard)
         flat = [span for each in spans.values() for span in each if span[0] >= 0]
         path, pieces = files.path(shard.file), []
@@ -205,7 +209,7 @@ class SampleBytes:
         return cls(rows, spans, dict(zip(flat, pieces, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
-        """Yield the samples some megabytes at a time, so that blocks use the same memory again."""
+        """Yield the samples in parts of some megabytes, so that blocks reuse the same memory."""
         size = sum(end - start for start, end in self._data)
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
         for index in range(0, len(self.rows), step):
@@ -213,11 +217,11 @@ class SampleBytes:
             yield SampleBytes(self.rows[index : index + step], spans, self._data)
 
     def column(self, name: str) -> list[memoryview]:
-        """Return the bytes of a column, or headers for the key. Raises KeyError for a gap."""
+        """Return the files of a column; headers for the key. Raises KeyError for a missing file."""
         return [self._data[span] for span in self._spans[name]]
 
     def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
-        """Yield the samples as records, with errors that name what is wrong."""
+        """Yield the samples as records. Raises FormatError for wrong values."""
         for index, row in enumerate(self.rows):
             spans = {name: each[index] for name, each in self._spans.items() if each[index][0] >= 0}
             head = spans.pop(KEY, None)
@@ -231,7 +235,7 @@ class SampleBytes:
 
 
 def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
-    """All samples, as many at once as may be in memory."""
+    """Yield ranges of rows that cover all samples, each as many as may be in memory at once."""
     names = [name for name in shard.columns.names if name in places.files]
     each = places.size(names) // max(len(places), 1) + BLOCK
     step = max(1, min(_BATCH, _BATCH_BYTES // each))
@@ -242,7 +246,7 @@ def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
 def whole_records(
     places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield records of some samples of which only the beginning is known."""
+    """Yield records of some samples, given only where each sample begins."""
     sample_bytes = files.ranges(shard.file, places.spans(rows))
     for row, data in zip(rows, sample_bytes, strict=True):
         read = reads(bytes(data))
@@ -256,9 +260,9 @@ def whole_records(
 
 
 def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Span]]:
-    """Begin and end of what is wanted of each sample, -1 where there is none.
+    """Return (begin, end) of the wanted files of each sample by column; -1 for a missing file.
 
-    The name of a sample is in its first header, which ends where its first file begins.
+    For the key these are the headers of the first file, which hold the name of the sample.
     """
     out = {}
     for name in shard.columns.names:
@@ -276,7 +280,7 @@ def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -
     """Return the block of some samples. Raises FormatError for a wrong value."""
     try:
         return _joined(sample_bytes, values)
-    except Exception:  # noqa: BLE001 - told again by what knows the words
+    except Exception:  # noqa: BLE001 - `records` raises an error with a message
         encode = sample_encoder(shard.columns)
         samples = [
             encode(record, lambda row=row: f"{values.location}, sample {row}")  # type: ignore[misc]
@@ -291,7 +295,7 @@ def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
         pieces = sample_bytes.column(name)
         if name == KEY:
             columns.append([header_key(each, values.location).encode() for each in pieces])
-        elif encoding in _AS_THEY_LIE:
+        elif encoding in _COPIED_ENCODINGS:
             columns.append(pieces)
         elif encoding == "str" and not is_number(name):
             for each in pieces:
@@ -305,13 +309,13 @@ def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
 
 
 def _integers(numbers: Iterable[int | None]) -> npt.NDArray[np.uint8]:
-    """Eight bytes of each. Raises TypeError for one that is none."""
+    """Return the numbers as int64, uint8 of shape (rows, 8). Raises TypeError for None."""
     values: Any = list(numbers)
     return np.array(values, "<i8").view(np.uint8).reshape(len(values), 8)
 
 
 def _packed(name: str, encoding: str, pieces: list[memoryview]) -> ColumnBytes:
-    """Values that are stored otherwise than they lie."""
+    """Encode values that MDS does not store as the tar does."""
     kind = parse_encoding(encoding)
     packed = [kind.pack(value_of(name, bytes(each), encoding)) for each in pieces]
     if kind.size is None:

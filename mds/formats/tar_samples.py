@@ -33,13 +33,16 @@ _NUMBER = {"cls", "cls2", "index", "inx", "id", "label"}
 _WHOLE_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)")
 _TEXTS = ("str", "optional[str]")
 _IMAGE = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png"}
-# What others put between samples for themselves, and what desktops leave behind.
+# Files that other tools put between samples, and hidden files of desktops.
 _SKIPPED = re.compile(r"(^|/)(\.[^/]*|__[^/]*__(/.*)?)$")
 
 
 @dataclasses.dataclass(slots=True)
 class TarSample:
-    """The files of one sample by their ending; ``problem`` says why it is none, '' else."""
+    """The files of one sample, by ending.
+
+    ``problem`` says why they are not a valid sample; it is '' for a valid one.
+    """
 
     key: str
     files: dict[str, Member]
@@ -47,19 +50,19 @@ class TarSample:
 
     @property
     def start(self) -> int:
-        """The byte of its first header."""
+        """First byte of the sample: that of its first header."""
         return next(iter(self.files.values())).header
 
     @property
     def end(self) -> int:
-        """End of the last file, in bytes of the tar."""
+        """First byte after the last file of the sample."""
         return next(reversed(self.files.values())).end
 
 
 def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:
-    """Group the files of a tar to samples, in order."""
+    """Group the files of a tar into samples, and yield these in order."""
     sample: TarSample | None = None
-    seen_hashes: set[int] = set()  # hashes, a tenth of the memory of keys
+    seen_hashes: set[int] = set()  # of keys; hashes take a tenth of the memory
     for member in tar_members:
         key, ending = split_name(member.name)
         if not ending or _SKIPPED.search(member.name):
@@ -85,17 +88,17 @@ def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:
 
 
 def split_name(path: str) -> tuple[str, str]:
-    """Key and ending: ``'a/b.c/17.left.jpg'`` is ``('a/b.c/17', 'left.jpg')``."""
+    """Split a path into key and ending: ``'a/b.c/17.left.jpg'`` is ``('a/b.c/17', 'left.jpg')``."""
     folder, slash, base = path.rpartition("/")
     stem, _, ending = base.partition(".")
     return folder + slash + stem, ending.lower()
 
 
 def encoding_by_ending(ending: str) -> str | None:
-    """Return the encoding for an ending, or None if the values decide.
+    """Return the encoding of files with an ending, or None if it depends on their contents.
 
-    Whole numbers are text where one of them is not written as such, and an array says itself of
-    what type it is.
+    It depends for whole numbers, which are text if one of them is not a number, and for arrays,
+    which have a type each.
     """
     kind = ending.rpartition(".")[2]
     if kind in _IMAGE:
@@ -122,9 +125,13 @@ def whole_number(data: bytes) -> int | None:
 
 
 def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
-    """Return the value of a file of a sample, for an encoding if that is known.
+    """Return the value in a file of a sample.
 
-    Raises ValueError with the reason where it has none.
+    - ``ending`` (str): Ending of the file.
+    - ``data`` (bytes): Its content.
+    - ``encoding`` (str | None, default None): The encoding of the column, if it is known.
+
+    Raises ValueError, with the reason, for content that the ending does not allow.
     """
     kind = ending.rpartition(".")[2]
     if kind in _TEXT:
@@ -142,34 +149,34 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
     if kind == "npy":
         try:
             return np.load(io.BytesIO(data), allow_pickle=False)
-        except Exception as error:  # what NumPy raises for damage is of many kinds
+        except Exception as error:  # NumPy raises errors of many classes for damage
             raise ValueError(str(error)) from error
     return data
 
 
 Buffer = mmap.mmap | bytes | memoryview
-#: Begin and end of the wanted files of a sample, by column.
+#: Bytes (begin, end) of the wanted files of a sample, by column.
 Places = Mapping[str, tuple[int, int]]
-#: Samples from whose values a column is inferred.
+#: Number of samples from whose values a column is inferred.
 _PROBED = 64
 
 
 class TarValues:
-    """Makes records of the samples of one tar; ``location`` names it in errors."""
+    """Converter of the samples of one tar to records; ``location`` names the tar in errors."""
 
     def __init__(self, shard: ShardPlace, location: str) -> None:
         self.location, self.known_columns = location, KnownColumns(shard)
         self.encodings = dict(zip(shard.columns.names, shard.columns.encodings, strict=True))
 
     def check(self, sample: TarSample) -> None:
-        """Raise FormatError for a sample that is none, or has a file that was not planned."""
+        """Raise FormatError for an invalid sample, or one with a file that was not planned."""
         check_sample(sample, self.location)
         self.known_columns.check(
             (KEY, *sample.files), self.location, f"sample {sample.key!r} has a file"
         )
 
     def of_sample(self, sample: TarSample, read: ReadAt) -> Mapping[str, Any]:
-        """Return the record of a sample, after checking it."""
+        """Check a sample, and return its record: values by column."""
         self.check(sample)
         names = [name for name in self.encodings if name in sample.files]
         files = {name: sample.files[name] for name in names}
@@ -182,9 +189,13 @@ class TarValues:
         places: Places,
         read: Callable[[tuple[int, int]], bytes],
     ) -> Mapping[str, Any]:
-        """Return the record of a sample whose files are at these places; ``key`` finds its name.
+        """Return the record of a sample.
 
-        Raises FormatError for a value that cannot be, and for a file that is not there.
+        - ``key`` (Callable[[], str]): Returns the name of the sample.
+        - ``places`` (Places): Where its files are.
+        - ``read`` (Callable[[tuple[int, int]], bytes]): Returns the bytes of such a place.
+
+        Raises FormatError for a wrong value, and for a missing file.
         """
         record: dict[str, Any] = dict(self.known_columns.gaps)
         if KEY in self.encodings:
@@ -206,18 +217,18 @@ class TarValues:
 
 
 def check_sample(sample: TarSample, location: str) -> None:
-    """Raise FormatError for a sample that is none."""
+    """Raise FormatError for an invalid sample."""
     if sample.problem:
         raise FormatError(f"{location}: {sample.problem}.")
 
 
 def header_key(data: Buffer, location: str, offset: int = 0) -> str:
-    """Return the name of the sample whose first header is at a byte.
+    """Return the name of the sample whose first header is at ``offset`` in ``data``.
 
-    Raises FormatError where there is none.
+    Raises FormatError if there is no header.
     """
     short = bytes(data[offset : offset + BLOCK])
-    is_long = short[156:157] not in (b"0", b"\0")  # a longer name comes before
+    is_long = short[156:157] not in (b"0", b"\0")  # this header precedes that of the file
     if len(short) == BLOCK and not is_long and not (short[257:263] == b"ustar\0" and short[345]):
         name = short[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         folder, slash, base = name.rpartition("/")
@@ -228,7 +239,7 @@ def header_key(data: Buffer, location: str, offset: int = 0) -> str:
 
 
 class TarColumns:
-    """Columns that the samples of a tar have in common."""
+    """Inference of the columns of a tar from its samples."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -238,15 +249,15 @@ class TarColumns:
 
     @property
     def is_probed(self) -> bool:
-        """Whether more samples would tell no more than which files are missing."""
+        """Whether enough values were seen: more samples could only show missing files."""
         return self._samples >= _PROBED
 
     def add(self, sample: TarSample, read: ReadAt, location: str) -> None:
-        """Another sample; ``location`` names the tar in errors."""
+        """Take another sample into account; ``location`` names the tar in errors."""
         self._counts.update(sample.files.keys())
         self._samples += 1
         for ending, file in sample.files.items():
-            if is_number(ending):  # all are looked at: they are short, and one decides for all
+            if is_number(ending):  # all are read: they are short, and one text decides for all
                 if self._are_whole.get(ending, True):
                     data = read(file.start, file.start + file.size)
                     self._are_whole[ending] = whole_number(data) is not None

@@ -105,3 +105,11 @@ def mixed_with_mds(remote, reads, tmp_path):
     assert len(found) == 40
     assert sum(number < 1000 for number in found) == 12
     return found
+
+
+def write_arrow(path, whole, rows, kind="file", compression=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with make(str(path), whole.schema, options=options) as writer:
+        writer.write_table(whole, max_chunksize=rows)

@@ -47,17 +47,6 @@ def test_a_cache_folder_that_never_had_the_files_refuses_them_too(tmp_path):
         of(folder, tmp_path / "b").load_state_dict(state)
 
 
-def test_a_state_does_not_grow_with_the_files(tmp_path):
-    """A state of 2,000 files is as small as one of a single file, up to the digits of numbers."""
-    sizes = []
-    for count in (1, 2000):
-        folder = write(tmp_path / f"{count}", *[f"part-{n:05}.jsonl" for n in range(count)])
-        state = of(folder, tmp_path / f"cache{count}").state_dict(num_samples=1)
-        sizes.append(len(json.dumps(state)))
-    assert sizes[1] - sizes[0] < 30
-    assert max(sizes) < 1200
-
-
 def test_names_that_older_states_hold_are_ignored(tmp_path):
     """States once held packed names of files; whatever is there changes no answer."""
     folder = write(tmp_path / "lines", "a.jsonl", "b.jsonl")

@@ -5,8 +5,6 @@ import gzip
 import itertools
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -108,50 +106,9 @@ def test_packed_data_that_are_cut_short_or_damaged_are_told(ending):
 def test_packed_data_come_in_pieces_of_a_bounded_size(ending):
     """A few bytes that become many are not in memory at once."""
     pack = {".gz": gzip.compress, ".zst": zstandard.compress}[ending]
-    sizes = [len(piece) for piece in unpacked([pack(bytes(100 << 20))], ending, "x")]
-    assert sum(sizes) == 100 << 20
+    sizes = [len(piece) for piece in unpacked([pack(bytes(20 << 20))], ending, "x")]
+    assert sum(sizes) == 20 << 20
     assert max(sizes) <= 1 << 18
-
-
-BOMB = """
-import re, resource, sys
-from mds import StreamingDataset
-from mds.errors import FormatError
-# Over what the libraries have mapped, which depends on their versions and on the cores.
-mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (mapped + (3 << 30), mapped + (3 << 30)))
-try:
-    StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=2)
-except FormatError as error:
-    print(error)
-# Not ru_maxrss, which begins at what the process that started this one had.
-print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) >> 10, "MB")
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "unit", "message"),
-    [
-        ("a.txt.zst", b"\n", "more than 134,217,728 lines are one shard"),
-        ("a.jsonl.zst", b"{}\n", "more than 134,217,728 lines are one shard"),
-    ],
-)
-def test_a_few_bytes_that_become_many_lines_are_refused(tmp_path, name, unit, message):
-    """Half a gigabyte of lines in a file of some kilobytes costs an error and little memory."""
-    packer = zstandard.ZstdCompressor().compressobj()
-    unit *= (1 << 24) // len(unit)
-    count = 28 if b"{" in unit else 10
-    packed = [*(packer.compress(unit) for _ in range(count * 3 // 2)), packer.flush()]
-    (tmp_path / name).write_bytes(b"".join(packed))
-    done = subprocess.run(
-        [sys.executable, "-c", BOMB, tmp_path / name, tmp_path / "cache"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    error, used = done.stdout.splitlines()
-    assert message in error
-    assert int(used.removesuffix(" MB")) < 1200
 
 
 # ---------------------------------------------------------------------- datasets

@@ -1,15 +1,12 @@
 """Token files of Megatron-LM are read in place, document by document."""
 
-import importlib.util
-import itertools
 import os
-import pathlib
 import re
 import struct
 
 import numpy as np
 import pytest
-from megatron_files import DTYPES, write
+from megatron_files import HEADER, random_documents, same, tokens_of, write
 
 from devtools.httpserver import http_server
 from mds import Packing, StreamingDataLoader, StreamingDataset
@@ -17,53 +14,6 @@ from mds.errors import FormatError, ReplacedError
 from mds.events import Fetched, subscribe
 from mds.formats import Megatron
 from mds.testing.file_format_contract import FormatContract
-
-HEADER = 34
-
-
-def random_documents(rng, code, most=12, is_empty=False):
-    """Make documents of one to four sequences, some of which may have no tokens."""
-    kind = np.dtype(DTYPES[code])
-    tokens = rng.integers(0, 127, 4000).astype(kind)
-
-    def sequence(least):
-        start = rng.integers(0, 3900)
-        return tokens[start : start + rng.integers(least, 90)]
-
-    documents = [
-        [sequence(1), *(sequence(0) for _ in range(rng.integers(0, 4)))]
-        for _ in range(rng.integers(1, most))
-    ]
-    if is_empty:
-        documents.insert(rng.integers(0, len(documents)), [])
-    return documents
-
-
-def read_by_numpy(path):
-    """Read all documents with NumPy and the layout alone."""
-    data = pathlib.Path(f"{path}.idx").read_bytes()
-    code, count, cuts_count = struct.unpack_from("<BQQ", data, 17)
-    lengths = np.frombuffer(data, "<i4", count, HEADER)
-    offsets = np.frombuffer(data, "<i8", count, HEADER + 4 * count)
-    cuts = np.frombuffer(data, "<i8", cuts_count, HEADER + 12 * count)
-    body, dtype = pathlib.Path(f"{path}.bin").read_bytes(), DTYPES[code]
-    sequences = [np.frombuffer(body, dtype, n, at) for n, at in zip(lengths, offsets, strict=True)]
-    return [
-        np.concatenate([np.zeros(0, dtype), *sequences[first:last]])
-        for first, last in itertools.pairwise(cuts.tolist())
-    ]
-
-
-def read_by_megatron(path):
-    """Read all documents with the IndexedDataset of megatron-core."""
-    from megatron.core.datasets.indexed_dataset import IndexedDataset
-
-    indexed = IndexedDataset(str(path))
-    documents = []
-    for first, last in itertools.pairwise(indexed.document_indices.tolist()):
-        sequences = [indexed.get(number) for number in range(first, last)]
-        documents.append(np.concatenate([np.zeros(0, indexed.index.dtype), *sequences]))
-    return documents
 
 
 class TestMegatron(FormatContract):
@@ -86,48 +36,6 @@ class TestMegatron(FormatContract):
         with open(folder / "a.idx", "r+b") as file:
             file.truncate(60)
         return folder, "a.idx, byte 60: the file ends"
-
-
-def tokens_of(dataset):
-    return [np.asarray(dataset[number]["tokens"]) for number in range(dataset.num_samples)]
-
-
-def same(documents, others):
-    assert len(documents) == len(others)
-    for one, other in zip(documents, others, strict=True):
-        assert one.dtype == other.dtype
-        assert np.array_equal(one, other)
-
-
-READERS = [read_by_numpy]
-if importlib.util.find_spec("megatron") is not None:  # not a dependency of the tests
-    READERS.append(read_by_megatron)
-
-
-@pytest.mark.parametrize("read", READERS)
-def test_documents_are_those_that_others_read(tmp_path, read):
-    """300 random files, of each type, with and without modes and empty documents."""
-    rng = np.random.default_rng(7)
-    for number in range(300):
-        code = 1 + number % 8
-        # megatron-core gives sequences of several modes as pairs, so modes are left out there.
-        has_modes = number % 3 == 0 and read is read_by_numpy
-        path = tmp_path / f"{number}" / "web"
-        path.parent.mkdir()
-        write(path, random_documents(rng, code, is_empty=number % 5 == 0), code, has_modes)
-        size = int(rng.integers(1, 900))
-        dataset = StreamingDataset(local=str(path.parent), format=Megatron(shard_size=size))
-        same(tokens_of(dataset), read(path))
-
-
-def test_a_shard_is_consecutive_documents_of_64_megabytes(tmp_path):
-    """A document that is larger is a shard of its own; the rest is cut where the size is full."""
-    count = 3 << 20
-    write(tmp_path / "a", [[np.zeros(n, np.int32)] for n in (5, 20 * count, count, count)], 4)
-    dataset = StreamingDataset(local=str(tmp_path), format="megatron")
-    assert dataset.samples_per_shard.tolist() == [1, 1, 2]
-    assert len(dataset[1]["tokens"]) == 20 * count
-    assert len(dataset[3]["tokens"]) == count
 
 
 def test_it_is_known_by_a_url_and_not_by_a_folder(tmp_path):

@@ -1,6 +1,5 @@
 """A format of a user's own, in forty lines, does everything that MDS does."""
 
-import multiprocessing
 import os
 import pickle
 
@@ -87,24 +86,6 @@ def test_it_shuffles_resumes_and_mixes(numbers, tmp_path):
     again.load_state_dict(state)
     rest = [n for batch in again for n in batch["number"].tolist()]
     assert (first + rest)[:17] == whole
-
-
-def test_worker_processes_read_it(numbers, tmp_path):
-    """Two worker processes, forked or spawned, give what one process gives."""
-    whole = [
-        n
-        for b in StreamingDataLoader(of(numbers, tmp_path / "c"), batch_size=2)
-        for n in b["number"].tolist()
-    ]
-    for method in ("fork", "spawn"):
-        loader = StreamingDataLoader(
-            of(numbers, tmp_path / method),
-            batch_size=2,
-            num_workers=2,
-            multiprocessing_context=multiprocessing.get_context(method),
-        )
-        found = [n for batch in loader for n in batch["number"].tolist()]
-        assert sorted(found) == sorted(whole)
 
 
 def test_settings_of_a_format_are_said_in_one_value(numbers, tmp_path):

@@ -4,8 +4,6 @@ import datetime as dt
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -20,8 +18,6 @@ from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
 from mds.testing.file_format_contract import FormatContract  # noqa: E402
-
-ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class TestParquet(FormatContract):
@@ -230,31 +226,6 @@ def test_what_is_no_parquet_is_told(kind, tmp_path):
     assert words in str(caught.value)
 
 
-def test_every_cut_and_every_flipped_byte_is_told_or_harmless(tmp_path):
-    """Damage is an error of the library with the file's name, never another kind, never a crash."""
-    from mds.errors import MdsError
-
-    whole = (write_files(tmp_path / "files", groups=((5,),)) / "part-000.parquet").read_bytes()
-    folder = tmp_path / "damaged"
-    folder.mkdir()
-    rng = np.random.default_rng(5)
-    told = []
-    for trial in range(150):
-        data = bytearray(whole)
-        if trial % 3 == 0:
-            del data[rng.integers(len(data)) :]
-        else:
-            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
-        (folder / "a.parquet").write_bytes(data)
-        cache = str(tmp_path / f"c{trial}")
-        try:
-            list(StreamingDataset(remote=str(folder), local=cache, batch_size=2))
-        except MdsError as error:
-            told.append(str(error))
-    assert all("a.parquet" in text for text in told)
-    assert len(told) > 60
-
-
 def test_a_file_that_changes_behind_a_run_is_told(tmp_path):
     """It is never read half old, half new."""
     folder = write_files(tmp_path / "files")
@@ -411,57 +382,3 @@ def test_times_of_96_bits(tmp_path):
     pq.write_table(late, tmp_path / "files" / "a.parquet", use_deprecated_int96_timestamps=True)
     with pytest.raises(FormatError, match=r"row group 0, column 't': .*out of range"):
         of(tmp_path / "files", tmp_path)[0]
-
-
-@pytest.mark.parametrize(
-    ("before", "chosen", "found"),
-    [
-        ("import os", "", ["system"]),
-        ("import os", "mimalloc", ["mimalloc"]),
-        ("import pyarrow", "", ["mimalloc", "jemalloc"]),
-    ],
-)
-def test_arrow_allocates_as_the_system_does(tmp_path, before, chosen, found):
-    """Its own heaps, one for each thread, take 40 MB of a worker; who chose is left alone."""
-    write_files(tmp_path / "files")
-    code = f"""
-{before}
-import os, sys
-from mds import StreamingDataset
-dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[1] + "-cache", batch_size=4)
-assert len(dataset[3]["tokens"]) == 16
-import pyarrow
-print(pyarrow.default_memory_pool().backend_name, os.environ.get("{ALLOCATOR}", ""))
-"""
-    others = {name: value for name, value in os.environ.items() if name != ALLOCATOR}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "files")],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=others | ({ALLOCATOR: chosen} if chosen else {}),
-    )
-    allocator, *told = done.stdout.split()
-    assert allocator in found
-    assert told == ([chosen] if chosen else [])
-
-
-def test_rows_are_read_without_pandas(tmp_path):
-    """Pyarrow imports it, where it is installed, for many a small thing: 45 MB in every worker."""
-    write_files(tmp_path / "files")
-    with pa.ipc.new_file(tmp_path / "rows.arrow", table(0, 9).schema) as file:
-        file.write_table(table(0, 9))
-    code = """
-import sys
-from mds import StreamingDataLoader, StreamingDataset
-for place in ("files", "rows.arrow"):
-    url, cache = f"{sys.argv[1]}/{place}", f"{sys.argv[1]}/cache-{place}"
-    dataset = StreamingDataset(remote=url, local=cache, batch_size=4)
-    assert len(dataset[3]["tokens"]) == 16
-    for batch in StreamingDataLoader(dataset, batch_size=4):
-        batch["id"]
-print("pandas" in sys.modules)
-"""
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "False\n"

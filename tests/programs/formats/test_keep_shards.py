@@ -137,7 +137,7 @@ def test_the_command_writes_it(pair, tmp_path):
     with pytest.raises(FileExistsError):
         keep_shards(pair[0], out)
     assert keep_shards(pair[0], out, overwrite=True).samples == sum(map(sum, GROUPS))
-    with pytest.raises(ConfigError, match="no files that are read as they lie"):
+    with pytest.raises(ConfigError, match="no files of a known format"):
         keep_shards(str(tmp_path / "nowhere"), str(tmp_path / "x"))
 
 

@@ -1,0 +1,135 @@
+"""Processes that read formats: workers, their memory, and the modules that they import."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+import zstandard
+from numbers_format import Numbers
+
+pa = pytest.importorskip("pyarrow")
+
+from tables import table, write_files  # noqa: E402
+
+from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
+
+ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def of_numbers(folder, cache):
+    return StreamingDataset(remote=str(folder), local=str(cache), batch_size=2, format=Numbers.name)
+
+
+def test_worker_processes_read_it(numbers, tmp_path):
+    """Two worker processes, forked or spawned, give what one process gives."""
+    whole = [
+        n
+        for b in StreamingDataLoader(of_numbers(numbers, tmp_path / "c"), batch_size=2)
+        for n in b["number"].tolist()
+    ]
+    for method in ("fork", "spawn"):
+        loader = StreamingDataLoader(
+            of_numbers(numbers, tmp_path / method),
+            batch_size=2,
+            num_workers=2,
+            multiprocessing_context=multiprocessing.get_context(method),
+        )
+        found = [n for batch in loader for n in batch["number"].tolist()]
+        assert sorted(found) == sorted(whole)
+
+
+@pytest.mark.parametrize(
+    ("before", "chosen", "found"),
+    [
+        ("import os", "", ["system"]),
+        ("import os", "mimalloc", ["mimalloc"]),
+        ("import pyarrow", "", ["mimalloc", "jemalloc"]),
+    ],
+)
+def test_arrow_allocates_as_the_system_does(tmp_path, before, chosen, found):
+    """Its own heaps, one for each thread, take 40 MB of a worker; who chose is left alone."""
+    write_files(tmp_path / "files")
+    code = f"""
+{before}
+import os, sys
+from mds import StreamingDataset
+dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[1] + "-cache", batch_size=4)
+assert len(dataset[3]["tokens"]) == 16
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name, os.environ.get("{ALLOCATOR}", ""))
+"""
+    others = {name: value for name, value in os.environ.items() if name != ALLOCATOR}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "files")],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=others | ({ALLOCATOR: chosen} if chosen else {}),
+    )
+    allocator, *told = done.stdout.split()
+    assert allocator in found
+    assert told == ([chosen] if chosen else [])
+
+
+def test_rows_are_read_without_pandas(tmp_path):
+    """Pyarrow imports it, where it is installed, for many a small thing: 45 MB in every worker."""
+    write_files(tmp_path / "files")
+    with pa.ipc.new_file(tmp_path / "rows.arrow", table(0, 9).schema) as file:
+        file.write_table(table(0, 9))
+    code = """
+import sys
+from mds import StreamingDataLoader, StreamingDataset
+for place in ("files", "rows.arrow"):
+    url, cache = f"{sys.argv[1]}/{place}", f"{sys.argv[1]}/cache-{place}"
+    dataset = StreamingDataset(remote=url, local=cache, batch_size=4)
+    assert len(dataset[3]["tokens"]) == 16
+    for batch in StreamingDataLoader(dataset, batch_size=4):
+        batch["id"]
+print("pandas" in sys.modules)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+BOMB = """
+import re, resource, sys
+from mds import StreamingDataset
+from mds.errors import FormatError
+# Over what the libraries have mapped, which depends on their versions and on the cores.
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (3 << 30), mapped + (3 << 30)))
+try:
+    StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=2)
+except FormatError as error:
+    print(error)
+# Not ru_maxrss, which begins at what the process that started this one had.
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) >> 10, "MB")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "message"),
+    [
+        ("a.txt.zst", b"\n", "more than 134,217,728 lines are one shard"),
+        ("a.jsonl.zst", b"{}\n", "more than 134,217,728 lines are one shard"),
+    ],
+)
+def test_a_few_bytes_that_become_many_lines_are_refused(tmp_path, name, unit, message):
+    """Half a gigabyte of lines in a file of some kilobytes costs an error and little memory."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    unit *= (1 << 24) // len(unit)
+    count = 28 if b"{" in unit else 10
+    packed = [*(packer.compress(unit) for _ in range(count * 3 // 2)), packer.flush()]
+    (tmp_path / name).write_bytes(b"".join(packed))
+    done = subprocess.run(
+        [sys.executable, "-c", BOMB, tmp_path / name, tmp_path / "cache"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    error, used = done.stdout.splitlines()
+    assert message in error
+    assert int(used.removesuffix(" MB")) < 1200

@@ -194,7 +194,7 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
     rows = [("schedule", f"{unit} {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
     first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
     for i, (name, samples, turns) in enumerate(
-        zip(run.names, plan.choose, epoch.turns(), strict=True)
+        zip(run.names, plan.choose, epoch.sample_ranges(), strict=True)
     ):
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
         told = begin if begin == end else f"{begin} to {end}"

@@ -393,6 +393,6 @@ def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
         cursor = rewind.point.position.cursor
         now = scheduled.first + (cursor.windows[0][0] if cursor is not None else 0)
     if until is None:
-        last = max([*(span.first for span in run.stretches(choose, batch)), *dict(run.live)])
+        last = max([*(span.first for span in run.spans(choose, batch)), *dict(run.live)])
         until = max(last + last // 4, now, run.epoch_steps(order.epoch_size, batch), 1)
     return RunMixture(run.names, choose, scheduled.mixture, until, now, run.unit)

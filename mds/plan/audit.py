@@ -1,8 +1,9 @@
-"""Audit of an order: places of samples, and a commutative hash to compare two runs by.
+"""Audit of an order: places of samples, and a hash by which two runs are compared.
 
-The hash is a sum, so it can be kept in pieces, by worker or by rank, and put together in any order.
-Each summand mixes a sample id with the place in the epoch where it was due; for batches built by
-stream that is the global batch, because which rank gets what depends on the world.
+The hash is a sum modulo 2**64, so workers and ranks add up their own parts, and the parts can be
+added in any order. Each summand mixes a sample id with its *mark*, the place in the epoch at which
+the sample is due. For batches built by stream the mark is the first place of the global batch, as
+the world decides which rank gets which of its samples.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ _MASK = (1 << 64) - 1
 
 
 class Place(NamedTuple):
-    """Place of a sample: global batch, rank (of all, after replication), worker, place in batch."""
+    """Place of a sample in an epoch.
+
+    Attributes:
+        step: Global batch.
+        rank: Rank, of all ranks after replication.
+        worker: Worker of the rank.
+        place: Place in the batch of the rank.
+    """
 
     step: int
     rank: int
@@ -35,7 +43,11 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class OrderHash:
-    """Commutative (additive) hash of a multiset of samples and their places.
+    """Sum over samples with their places, which does not depend on their order.
+
+    Attributes:
+        total: Sum of the summands, modulo 2**64.
+        count: Number of summands.
 
     >>> a, b = OrderHash(), OrderHash()
     >>> a.add(np.arange(3), np.array([5, 6, 7]))
@@ -48,7 +60,7 @@ class OrderHash:
     count: int = 0
 
     def add(self, marks: Ids, ids: Ids) -> None:
-        """Add samples ``ids`` that were due at ``marks``; padding (-1) is left out."""
+        """Add samples ``ids`` that are due at ``marks``; padding (-1) is left out."""
         if len(ids) and int(ids.min()) < 0:
             real = ids >= 0
             marks, ids = marks[real], ids[real]
@@ -56,7 +68,7 @@ class OrderHash:
         self.count += len(ids)
 
     def take(self, total: int, count: int) -> None:
-        """Add a sum of ``count`` summands, modulo 2**64."""
+        """Add a sum of ``count`` summands."""
         self.total = (self.total + total) & _MASK
         self.count += count
 
@@ -69,7 +81,7 @@ class OrderHash:
 
     @classmethod
     def parse(cls, text: str) -> OrderHash:
-        """Return the hash of its text. Raises StateError for anything else."""
+        """Return the hash with this text. Raises StateError for a text that is not of a hash."""
         total, _, count = text.partition("-")
         try:
             return cls(int(total, 16), int(count))
@@ -78,7 +90,10 @@ class OrderHash:
 
 
 def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
-    """Return what each sample adds to an order hash; ids are real, without padding."""
+    """Return the summand of each sample for an order hash, uint64.
+
+    ``ids`` are sample ids without padding, ``marks`` the places at which they are due.
+    """
     # A product of odd numbers, so that neither id nor mark alone decides a bit.
     mixed = hash_counters(_ID, ids) | np.uint64(1)
     mixed *= hash_counters(_MARK, marks) | np.uint64(1)

@@ -1,19 +1,24 @@
-"""EpochPlan: lazy plan of one epoch, from (node, rank, worker, position) to sample ids.
+"""EpochPlan: the order of the samples of one epoch, from (node, rank, worker, place) to sample ids.
 
-A run makes one for each epoch, in every process, for free: nothing is computed before ids are
-asked for. At the start of an iteration a dataset says
+A run makes a plan for each epoch, in every process. Making it costs nothing: ids are computed when
+they are asked for. A dataset uses it like this::
 
     plan = EpochPlan(streams, world, epoch=next_epoch, resume=state, weights=weights, ...)
     for ids in plan.blocks(node, rank, worker, start): ...
     checkpoint = plan.state(samples_seen)
     plan = plan.following()
 
-``state`` is what was loaded, or None. A plan begins where a state of its epoch or a later one says,
-with the canonical nodes, seed and initial nodes of the state; ``following`` keeps these for the
-next epochs. To go back to a state of an earlier epoch, ask for that epoch: a state that is older
-than ``epoch`` is an error, or, if it is the incumbent's, used up as there, with a warning.
-``weights``, resolved once with the seed that the run was made with, keep the shares of the streams
-when a state brings another seed.
+``resume`` is a loaded state, or None. If the state is of ``epoch`` or a later one, the plan begins
+at the state's position, with its canonical nodes, seed and number of initial nodes. Plans from
+`following` keep these settings. A state of an earlier epoch is an error if it is of this library. A
+state of mosaicml-streaming is then ignored with a warning, as mosaicml-streaming itself does.
+
+``weights`` are resolved once, with the seed of the run. They keep the shares of the streams when a
+state brings another seed.
+
+How ids come about, from the inside out: a resampling (`sampling`, `keyed_sampling`) chooses the
+samples of the epoch; a `StreamOrder` shuffles them; global batches (`global_batches`,
+`stream_batches`) deal the positions of that order to steps, ranks and workers.
 """
 
 from __future__ import annotations
@@ -63,7 +68,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochInputs:
-    """Inputs of one epoch: its data, and the parameters in force."""
+    """Data and settings of one epoch, of which its orders and global batches are made.
+
+    Attributes:
+        sizes: Samples of each shard of each stream.
+        weights: Samples that each stream gives.
+        spec: Settings of the order.
+        params: Parameters of the shuffle in this epoch.
+        small_order: Samples below which every process computes an order for itself.
+        scheduled: Part of the schedule that the epoch has, if there is a schedule.
+    """
 
     sizes: Sequence[NDArray[np.int64]]
     weights: Weights
@@ -73,7 +87,10 @@ class EpochInputs:
     scheduled: ScheduledEpoch | None = None
 
     def streams(self) -> list[int]:
-        """Return the streams that take part. Raises PlanError if a required one is empty."""
+        """Return the numbers of the streams that give samples.
+
+        Raises PlanError if a stream gives none and the batching method needs all of them.
+        """
         giving = [i for i, count in enumerate(self.weights.choose) if count]
         by_stream = self.spec.batching_method != "random"
         if by_stream and len(giving) < len(self.sizes) and not self.spec.skip_empty_streams:
@@ -86,9 +103,11 @@ class EpochInputs:
         return giving
 
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
-        """Return one order of all streams for random batching, else one for each that takes part.
+        """Return the orders from which global batches take samples.
 
-        With a schedule one of all streams, over all their passes.
+        For random batching that is one order of the samples of all streams. For batching by stream
+        it is an order for each stream that gives samples. For a schedule it is one lookup of all
+        streams, over all their passes.
         """
         giving = self.streams()
         if not giving:
@@ -102,8 +121,10 @@ class EpochInputs:
             from mds.plan.passes import PassOrders, StreamPasses
 
             passes = [
-                PassOrders(self._pass_of(i, share), share.choose, self.params.nodes, turns)
-                for (i, share), turns in zip(enumerate(shares), self.scheduled.turns(), strict=True)
+                PassOrders(self._order_of_pass(i, share), share.choose, self.params.nodes, wanted)
+                for (i, share), wanted in zip(
+                    enumerate(shares), self.scheduled.sample_ranges(), strict=True
+                )
             ]
             return [StreamPasses(passes)]
         if self.spec.batching_method == "random":
@@ -113,15 +134,15 @@ class EpochInputs:
         ]
 
     def global_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
-        """Return the global batches, made of orders of so many samples."""
+        """Return the global batches of orders with so many ``samples`` each."""
         method = self.spec.batching_method
         if not samples:
             return NoBatches()
         if self.scheduled is not None:
-            stretch = self.scheduled
+            scheduled = self.scheduled
             from mds.plan.stream_batches import ScheduledBatches
 
-            return ScheduledBatches(stretch.mixture, stretch.first, stretch.last, partition)
+            return ScheduledBatches(scheduled.mixture, scheduled.first, scheduled.last, partition)
         if method == "random":
             return RandomBatches(samples[0], partition)
         if method == "stratified":
@@ -139,6 +160,7 @@ class EpochInputs:
         return DevicePerStreamBatches(samples, partition, rng)
 
     def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
+        """Return the order of the samples of some streams."""
         name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
         if algorithm is not None and algorithm.is_random_access:
             from mds.plan.keyed_sampling import KeyedResampling
@@ -150,19 +172,20 @@ class EpochInputs:
             return SequentialOrder(resampling, params, name, algorithm, self.small_order)
         return UnshuffledOrder(resampling, params, self.small_order)
 
-    def _pass_of(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
-        """Return a function that makes the order of a pass through a stream."""
-
-        def make(number: int) -> StreamOrder:
-            return self._order([share], self.params._replace(epoch=number, block=block))
-
+    def _order_of_pass(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
+        """Return a function from the number of a pass through a stream to its order."""
         assert self.scheduled is not None
-        # As long as the others' in time where it has most of the mixture.
+        # So blocks of all streams last equally long while each has its largest share.
         part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
         block = max(int(self.params.block * part), 1)
-        return make
+
+        def make_order(number: int) -> StreamOrder:
+            return self._order([share], self.params._replace(epoch=number, block=block))
+
+        return make_order
 
     def _block(self, stream: int) -> int:
+        """Return the samples of a shuffle block of one stream, by its share of the epoch."""
         block = int(self.params.block * self.weights.proportion[stream])
         if self.spec.shuffle and not block and self.spec.batching_method == "device_per_stream":
             raise PlanError(
@@ -172,21 +195,24 @@ class EpochInputs:
         return block
 
     def _choice_seed(self) -> int:
-        return self._seed_of(self.params, moves=self.spec.shuffle and self._is_balanced)
+        """Return the seed that shuffles which stream each batch is from."""
+        return self._seed(self.params, changes=self.spec.shuffle and self._is_balanced)
 
     @property
     def _is_balanced(self) -> bool:
+        """Whether each epoch draws other samples of a stream that does not give all of its own."""
         return self.spec.sampling_method == "balanced"
 
     @staticmethod
-    def _seed_of(params: ShuffleParams, *, moves: bool) -> int:
-        return params.seed + (params.epoch if moves else 0)
+    def _seed(params: ShuffleParams, *, changes: bool) -> int:
+        """Return the seed of the run, which ``changes`` with the epoch or not."""
+        return params.seed + (params.epoch if changes else 0)
 
     def _resampling_params(self, params: ShuffleParams) -> ResamplingParams:
         return ResamplingParams(
             self.spec.sampling_granularity,
-            self._seed_of(params, moves=self.spec.shuffle and self._is_balanced),
-            self._seed_of(params, moves=self._is_balanced),
+            self._seed(params, changes=self.spec.shuffle and self._is_balanced),
+            self._seed(params, changes=self._is_balanced),
         )
 
     def _keyed_params(self, params: ShuffleParams) -> ResamplingParams:
@@ -194,24 +220,35 @@ class EpochInputs:
         return ResamplingParams(self.spec.sampling_granularity, seed, seed)
 
 
-_FIRST_BLOCK_IDS = 1 << 10  # of a worker; its later blocks have more
-_BLOCK_IDS = 1 << 14
-_AUDIT_IDS = 1 << 16
+_FIRST_BLOCK_IDS = 1 << 10  # ids of the first block of a worker, which should come soon
+_BLOCK_IDS = 1 << 14  # ids of later blocks
+_AUDIT_IDS = 1 << 16  # ids that an audit computes at once
 
 
 class EpochPlan:
-    """Lazy plan of the order of one epoch.
+    """Order of the samples of one epoch; an `Order`.
 
-    ``streams``: a mapping per stream with ``shards`` (samples of each shard) and at most one of
-    ``proportion``, ``repeat``, ``choose``. ``world``: before replication. ``epoch``: the one to be
-    planned. ``initial_physical_nodes``: those the run began with, if a state said so before.
-    ``small_order``: samples below which every process computes an order for itself.
-    ``schedule``: how the shares of streams change; an epoch is then so many full global batches.
-    ``edits``: what was skipped and dropped of the order (`mds.plan.edits`).
-    ``spec``: the order settings, which may as well be given one by one, as those of OrderSpec.
+    - ``streams`` (Sequence[Mapping]): For each stream ``shards``, the samples of each shard, and at
+      most one of ``proportion``, ``repeat`` and ``choose``.
+    - ``world`` (World): Nodes, ranks and workers, before replication.
+    - ``spec`` (OrderSpec | None, default None): Settings of the order. They may be given one by one
+      as well, as the other keyword arguments.
+    - ``epoch`` (int, default 0): Epoch that is planned.
+    - ``resume`` (Mapping | ResumePoint | None, default None): State to continue from.
+    - ``epoch_size`` (int | str | None, default None, samples): Samples of an epoch.
+    - ``replication`` (int | None, default None, ranks): Neighbouring ranks with the same samples.
+    - ``initial_physical_nodes`` (int | None, default None): Nodes with which the run began.
+    - ``weights`` (Weights | None, default None): Samples of each stream, if they are resolved.
+    - ``dataset`` (str | None, default None): Fingerprint of the data, for states.
+    - ``small_order`` (int, default 2,000,000, samples): Orders of fewer samples are computed by
+      every process for itself.
+    - ``schedule`` (ScheduledRun | None, default None): Shares of streams that change. An epoch is
+      then a number of full global batches.
+    - ``edits`` (Sequence[Mapping], default ()): Steps that were skipped and samples that were
+      dropped (`mds.plan.edits`).
 
-    Raises ConfigError, PlanError or UnknownNameError for what makes no order, now or when ids are
-    asked for, and StateError for a state that is none.
+    Raises ConfigError, PlanError or UnknownNameError for settings that make no order, at once or
+    when ids are asked for, and StateError for a ``resume`` that is not a state.
     """
 
     unit = "samples"
@@ -254,6 +291,7 @@ class EpochPlan:
         self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
     def _init_from(self, point: ResumePoint) -> None:
+        """Set the position, and the settings that a state decides."""
         assert point.num_canonical_nodes is not None
         assert point.shuffle_seed is not None
         self.resume_point = point
@@ -274,7 +312,7 @@ class EpochPlan:
 
     @property
     def epoch_size(self) -> int:
-        """Samples of the epoch."""
+        """Samples that the epoch takes of all streams."""
         return self.weights.epoch_size
 
     @property
@@ -312,13 +350,13 @@ class EpochPlan:
 
     @cached_property
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
-        """Orders of the streams behind the global batches."""
+        """Orders from which the global batches take samples; see `EpochInputs.orders`."""
         with self._named_streams():
             return self.inputs.orders()
 
     @cached_property
     def long_orders(self) -> list[StreamOrder]:
-        """Orders of streams that take long to compute, which a node shares in files."""
+        """Orders that take long to compute, so that the processes of a node share them in files."""
         parts = (part for order in self.orders for part in order.parts)
         return [part for part in parts if not part.is_cheap]
 
@@ -329,8 +367,8 @@ class EpochPlan:
 
     @cached_property
     def global_batches(self) -> GlobalBatches:
-        """Global batches of the epoch."""
-        if not self.edits:  # as in most runs
+        """Global batches that remain, without skipped steps and with dropped samples replaced."""
+        if not self.edits:
             return self._batches(self.begin.place)
         from mds.plan.edits import DroppedBatches
 
@@ -339,6 +377,7 @@ class EpochPlan:
         return DroppedBatches(batches, self.drops) if len(self.drops) else batches
 
     def _batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
+        """Return the global batches from a place of the epoch on, without ranges of places."""
         partition = self._partition(place, skips)
         samples = [order.samples for order in self.orders]
         with self._named_streams():
@@ -346,7 +385,7 @@ class EpochPlan:
 
     @contextmanager
     def _named_streams(self) -> Iterator[None]:
-        """Use the names of streams in errors about them."""
+        """Replace numbers of streams by their names in errors about a stream."""
         try:
             yield
         except StreamPlanError as error:
@@ -355,6 +394,7 @@ class EpochPlan:
             raise
 
     def _partition(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
+        """Return how positions are dealt to ranks from a place of the epoch on."""
         return PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
@@ -364,14 +404,14 @@ class EpochPlan:
             self.resume_point.version is not None,  # written by this library
             bool(self.spec.exact),
             skips,
-            self._shape_begun,
+            self._initial_shape,
         )
 
     @cached_property
-    def _shape_begun(self) -> Shape | None:
-        """Shape for which batches by stream are padded; None is that of this world.
+    def _initial_shape(self) -> Shape | None:
+        """Shape for which batches by stream are padded; None for the shape of this world.
 
-        The padding decides how many batches a stream has, so a run keeps it on other ranks.
+        The padding decides how many batches a stream has, so a run keeps that of its beginning.
         """
         if self.spec.batching_method not in {"per_stream", "stratified"}:
             return None
@@ -379,25 +419,25 @@ class EpochPlan:
         if initial is None:
             return None
         nodes, ranks = initial
-        if size % ranks:  # of other global batches: such a state is refused
+        if size % ranks:  # the state has other global batches, and will be refused
             return None
         return Shape(nodes, ranks // nodes, self.shape.workers, size // ranks)
 
     @property
     def epoch_steps(self) -> int:
-        """Global batches of the whole epoch, with those that were seen or skipped."""
+        """Number of global batches of the whole epoch, seen and skipped ones included."""
         if self.schedule is not None:
             return self.schedule.epoch_steps(self.epoch_size, self.shape.global_batch)
         return self._batches(0).count
 
     def worker_samples(self, node: int, rank: int) -> list[int]:
-        """Return how many samples each worker of a rank gets in the whole epoch."""
+        """Return the number of samples that each worker of a rank gets in the whole epoch."""
         shape, batches = self.shape, self._batches(0)
         # Only the last steps have padding, of which no more than nodes + 1 are incomplete.
         regular = max(batches.count - shape.nodes - 1, 0)
         last = np.arange(regular, batches.count)
         real = np.full(len(last), shape.batch)
-        if self.spec.exact != "mask" and self.schedule is None:  # whose batches are all full
+        if self.spec.exact != "mask" and self.schedule is None:  # those have full batches only
             device = node * shape.ranks + rank
             slots = shape.slots(device, device + 1, batches.filled)
             ids = batches.block(last, slots, [np.zeros_like] * len(self.orders))
@@ -419,7 +459,7 @@ class EpochPlan:
 
     @cached_property
     def drops(self) -> DropTable:
-        """Samples that were dropped, and what replaces them in this epoch."""
+        """Table of dropped samples, and of those that replace them in this epoch."""
         from mds.plan.edits import DropTable, drops_of
 
         drops, seed = drops_of(self.edits), self.shuffle_seed
@@ -432,16 +472,20 @@ class EpochPlan:
 
     @property
     def length(self) -> int:
-        """Number of ids of one worker, with padding."""
+        """Number of ids of one worker that remain, padding included."""
         return -(-self.global_batches.count // self.shape.workers) * self.shape.batch
 
     def blocks(
         self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
     ) -> Iterator[Ids]:
-        """Yield the ids of a worker from its ``start``-th on: int64 of shape (n,), -1 for padding.
+        """Yield the ids of a worker from its ``start``-th on, in pieces: int64 of shape (n,).
 
-        ``rank`` counts within the node, ``worker`` within the rank, both after replication. Without
-        ``is_padded``, what follows the last id of a worker may be left out.
+        - ``node`` (int): Node, after replication as the other numbers.
+        - ``rank`` (int): Rank within the node.
+        - ``worker`` (int): Worker within the rank.
+        - ``start`` (int, default 0, samples): Ids of the worker that are left out.
+        - ``is_padded`` (bool, default True): Whether each worker gets as many ids, with -1 for
+          padding at the end. Otherwise padding after the last id may be left out.
         """
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
@@ -481,9 +525,8 @@ class EpochPlan:
     def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
         """Yield the ids of all workers of a node side by side, from the ``start``-th of each on.
 
-        2-D int64 arrays (ids, workers), the workers of the first rank first; -1 for padding, of
-        which what follows the last id may be left out. Of the ranks only each ``every``-th takes
-        part.
+        Each item is int64 of shape (ids, workers), the workers of the first rank first, with -1 for
+        padding. Padding after the last id may be left out. Only each ``every``-th rank takes part.
         """
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
@@ -497,13 +540,13 @@ class EpochPlan:
             steps = np.arange(first * shape.workers, min(until * shape.workers, batches.count))
             ids = np.full(((until - first) * shape.workers, len(slots)), -1, np.int64)
             ids[: len(steps)] = batches.block(steps, slots, lookups)
-            turns = ids.reshape(until - first, shape.workers, len(slots) // width, width)
-            side_by_side = turns.transpose(0, 3, 2, 1).reshape((until - first) * width, -1)
-            yield side_by_side[skip:]
+            batches_of_ranks = ids.reshape(until - first, shape.workers, len(slots) // width, width)
+            by_worker = batches_of_ranks.transpose(0, 3, 2, 1)
+            yield by_worker.reshape((until - first) * width, -1)[skip:]
             first, skip, size = until, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
-        """Return the places in the epoch of the ids ``start`` to ``stop`` - 1 of a worker."""
+        """Return the places in the epoch of a worker's ids ``start`` to ``stop`` - 1, int64."""
         batch = self.shape.batch
         first, skip = divmod(start, batch)
         mine = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
@@ -515,7 +558,7 @@ class EpochPlan:
     def batch(self, step: int) -> Ids:
         """Return the ids of a global batch, int64 (ranks, batch size), -1 for padding.
 
-        Steps are counted from where this plan begins. Raises IndexError beyond the last.
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
@@ -526,7 +569,7 @@ class EpochPlan:
     def step_rows(self, step: int) -> list[StepSample]:
         """Return the samples of a global batch, rank by rank.
 
-        Steps count from where this plan begins. Raises IndexError after the last one.
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         ranks = self.batch(step).tolist()
         return [StepSample(rank, id_) for rank, ids in enumerate(ranks) for id_ in ids if id_ >= 0]
@@ -540,7 +583,7 @@ class EpochPlan:
             yield from np.sort(self.global_batches.whole(first, last, lookups), axis=1)
 
     def locate(self, sample: int) -> list[Place]:
-        """Return every place where a sample is in the rest of the epoch, by step; often one."""
+        """Return every place of a sample in the rest of the epoch, by step; mostly one."""
         places = set()
         for number, order in enumerate(self.orders):
             for source in self.drops.sources(sample):
@@ -602,17 +645,17 @@ class EpochPlan:
         return f"{sum(counts)} ({digest(*counts)[:8]})"
 
     def data_facts(self) -> dict[str, Any]:
-        """Return nothing: the facts of the order lead back to it."""
+        """Return nothing: `order_facts` are enough to make the order again."""
         return {}
 
     def fingerprint(self) -> str:
-        """Return a name for the data and the order parameters."""
+        """Return a digest of the data and the settings."""
         return digest(repr(self.dataset_facts()), repr(self.order_facts()))
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
-        """Refuse a state of other data or another order, listing the differences (StateError).
+        """Raise StateError for a state of other data or another order, naming the differences.
 
-        Not done when a plan is made: a state is checked once, when it is loaded.
+        A state is checked once, when it is loaded. Making a plan from it checks nothing.
         """
         point = parse_state(state)
         point.check(self.dataset_facts(), self.order_facts())
@@ -638,10 +681,11 @@ class EpochPlan:
         return self._like(self.resume_point.at(self.begin.following()), self.schedule)
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
-        """Return the same plan with a schedule that counts something else."""
+        """Return the same plan with the schedule counted in another unit."""
         return self._like(self.resume_point, run)
 
     def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
+        """Return a plan of the same data and settings at another position."""
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
         plan.schedule, plan.edits = schedule, self.edits
@@ -651,7 +695,7 @@ class EpochPlan:
         return plan
 
     def _slots(self, node: int, rank: int) -> Ids:
-        """Return the slots of a rank that may have samples."""
+        """Return the slots of a rank in a global batch that may have samples."""
         device = node * self.shape.ranks + rank
         return self.shape.slots(device, device + 1, self.global_batches.filled)
 

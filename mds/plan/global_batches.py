@@ -1,9 +1,18 @@
-"""Global batches of one order: from (step, slot) to sample ids, for all ranks.
+"""Global batches of one order: from steps and slots to sample ids, for all ranks.
 
-A *step* is the index of a global batch, which all ranks see at once. A *slot* is the index of a
-sample in it: node by node, rank by rank, position by position. Step n is batch number n // workers
-of worker n % workers, of every rank. ``lookups`` map positions of an order to sample ids, one for
-each stream.
+A *step* is the number of a global batch, which all ranks get at the same time. A *slot* is the
+index of a sample in it: node by node, rank by rank, place by place in the batch of the rank. Step n
+is batch ``n // workers`` of worker ``n % workers`` of every rank.
+
+The positions of an order are *dealt* to slots in turns, as cards are: the first sample of a step
+goes to the first rank of node 0, the second to the first rank of node 1, and so on::
+
+    number in the step     0  1  2  3  4  5  6  7
+    node                   0  1  0  1  0  1  0  1      2 nodes of 2 ranks, batch size 2
+    rank in the node       0  0  1  1  0  0  1  1
+    place in the batch     0  0  0  0  1  1  1  1
+
+A *lookup* is a function from positions of an order to sample ids, int64 arrays both.
 """
 
 from __future__ import annotations
@@ -29,7 +38,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Shape of the world and its batches: nodes, ranks of a node, workers of a rank, batch size."""
+    """Shape of the world and its batches.
+
+    Attributes:
+        nodes: Number of nodes.
+        ranks: Ranks of a node.
+        workers: Workers of a rank.
+        batch: Samples of a batch of one rank.
+    """
 
     nodes: int
     ranks: int
@@ -38,7 +54,7 @@ class Shape:
 
     @property
     def world(self) -> int:
-        """Ranks of all nodes."""
+        """Number of ranks of all nodes."""
         return self.nodes * self.ranks
 
     @property
@@ -52,37 +68,51 @@ class Shape:
         return self.ranks * self.batch
 
     def slots(self, first: int, last: int, width: int | None = None) -> Ids:
-        """Return the first ``width`` slots of the ranks ``first`` to ``last`` - 1, int64."""
+        """Return the slots of the ranks ``first`` to ``last`` - 1, int64.
+
+        Ranks count over all nodes. Of each rank these are the first ``width`` slots, or all.
+        """
         width = self.batch if width is None else width
         return (np.arange(first, last)[:, None] * self.batch + np.arange(width)).reshape(-1)
 
     def deal(self, slots: Ids) -> Ids:
-        """Return the numbers of slots when a step is dealt round by round, int64."""
+        """Return the number in the step of the sample that is dealt to each slot, int64."""
         device = slots // self.batch
         node = device // self.ranks
         place, rank = slots - device * self.batch, device - node * self.ranks
         return (place * self.ranks + rank) * self.nodes + node
 
     def dealt(self, numbers: Ids) -> Ids:
-        """Return the slots to which numbers are dealt; the inverse of ``deal``."""
+        """Return the slot to which each number in the step is dealt: the inverse of `deal`."""
         place, device = np.divmod(numbers, self.world)
         rank, node = np.divmod(device, self.nodes)
         return (node * self.ranks + rank) * self.batch + place
 
     def shares(self, is_real: NDArray[np.bool_]) -> tuple[int, int]:
-        """Return the fewest and the most samples of a rank, of as many slots of each."""
+        """Return the fewest and the most samples that a rank gets.
+
+        ``is_real`` tells which slots have a sample, for as many slots of each rank.
+        """
         counts = is_real.reshape(self.world, -1).sum(axis=1)
         return int(counts.min()), int(counts.max())
 
 
 @dataclasses.dataclass(frozen=True)
 class PartitionSpec:
-    """Parameters of a partition: how positions of an order are dealt to ranks.
+    """Settings by which positions of an order are dealt to ranks.
 
-    ``initial``: physical nodes that the run began with, if known. ``drop``: samples that were seen.
-    ``is_precise``: ``drop`` is honoured to the sample, not rounded as the incumbent does.
-    ``is_exact``: every sample once. ``skips``: samples of the epoch that never come, as ranges.
-    ``begun``: the shape of the world that the run began with, where batches by stream keep it.
+    Attributes:
+        shape: Shape of the world.
+        canonical: Number of canonical nodes.
+        algo: ``"relaxed"``, or ``"orig"``, which requires that canonical nodes fit the nodes.
+        initial: Physical nodes with which the run began, if known.
+        drop: Samples of all ranks that were seen before.
+        is_precise: Whether ``drop`` counts to the sample. Otherwise it is rounded, as
+            mosaicml-streaming does.
+        is_exact: Whether every sample comes once; otherwise some are repeated so that all ranks get
+            equally many.
+        skips: Ranges of places of the epoch that are left out, each as its first and its end.
+        initial_shape: Shape of the world in which the run began, if batches by stream keep it.
     """
 
     shape: Shape
@@ -102,9 +132,11 @@ class PartitionSpec:
 
 
 class GlobalBatches(Protocol):
-    """Global batches of an epoch.
+    """Global batches of an epoch, from a position on.
 
-    Of the slots of a rank, those from ``filled`` on have no sample in any step.
+    Attributes:
+        count: Number of steps.
+        filled: Slots of each rank that may have a sample; later ones have none in any step.
     """
 
     count: int
@@ -116,16 +148,22 @@ class GlobalBatches(Protocol):
         ...
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return sample ids, int64 (steps, slots), -1 for nothing."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
+
+        ``lookups`` has the lookup of each order.
+        """
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order."""
+        """Return the steps and slots of positions of the order with number ``stream``."""
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return places in the epoch, int64 (steps, slots), equal in worlds with equal batches."""
+        """Return the places in the epoch of steps and slots, int64 (steps, slots).
+
+        They are the same in all worlds with equal global batches.
+        """
 
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return the canonical nodes whose samples a physical node reads."""
@@ -138,34 +176,35 @@ class NoBatches:
     shares = (0, 0)
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return nothing."""
+        """Return an array without slots."""
         del lookups
         return np.empty((len(steps), len(slots)), np.int64)
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Return nothing."""
+        """Return an array without steps."""
         del first, last, lookups
         return np.empty((0, 0), np.int64)
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return nothing."""
+        """Return no steps and no slots."""
         del stream, positions
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return nothing."""
+        """Return an array without slots."""
         return np.empty((len(steps), len(slots)), np.int64)
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """Return none."""
+        """Return an empty array."""
         del node
         return np.empty(0, np.int64)
 
 
 class RandomBatches:
-    """Global batches dealt from one order.
+    """Global batches dealt from one order of all samples.
 
-    Partitioned for the shape of ``spec`` or, if that does not fit, for that of the run's beginning.
+    The positions are partitioned for the shape of ``spec``, or for the shape with which the run
+    began if the canonical nodes do not fit the nodes of the former.
     """
 
     def __init__(self, samples: int, spec: PartitionSpec) -> None:
@@ -174,7 +213,7 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
-        # Even with the padding of another world, samples are dealt to the ranks of this one.
+        # Padding may be that of the initial world, but samples are dealt to the ranks of this one.
         self._has_initial_shape = spec.initial_shape is None or spec.initial_shape == shape
         self._dealt_shape = self.partition_shape if self._has_initial_shape else shape
         grid: PaddedGrid | ExactGrid
@@ -229,19 +268,19 @@ class RandomBatches:
         ids = lookups[0](self.partition.position_range(begin, min(end, self.partition.total)))
         if len(ids) < end - begin:
             ids = np.concatenate([ids, np.full(end - begin - len(ids), -1, np.int64)])
-        # Dealt round by round: positions in the batch, then ranks, then nodes.
+        # Numbers in a step run over places in the batch, then ranks, then nodes.
         grid = ids.reshape(last - first, shape.batch, shape.ranks, shape.nodes)
         steps: Ids = grid.transpose(0, 3, 2, 1).reshape(last - first, shape.global_batch)
         return steps
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions."""
+        """Return the steps and slots of positions of the only order."""
         del stream
         step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
         return step, self._dealt_shape.dealt(number)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the element of the reading of all canonical nodes."""
+        """Return the places in the epoch: elements of the partition's grid."""
         return self.partition.gaps.places(
             steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         )
@@ -271,7 +310,7 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
 
 
 def warn_repeated(samples: int) -> None:
-    """Warn that a state of mosaicml-streaming is rounded down, as it does itself."""
+    """Warn that so many samples are seen again, as the place of a state was rounded down."""
     if samples:
         warnings.warn(
             f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "
@@ -280,7 +319,7 @@ def warn_repeated(samples: int) -> None:
         )
 
 
-_CHUNK_IDS = 1 << 18
+_CHUNK_IDS = 1 << 18  # ids that are looked up at once
 
 
 def get_partitions(
@@ -294,9 +333,20 @@ def get_partitions(
     drop_first: int = 0,
     initial_physical_nodes: int | None = None,
 ) -> Ids:
-    """Return positions, int64 (nodes, ranks, workers, batches, batch size), -1 for padding.
+    """Return the positions that each worker gets, -1 for padding.
 
-    Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that do not fit.
+    - ``algo`` (str): ``"orig"`` or ``"relaxed"``.
+    - ``num_samples`` (int): Positions to deal, from 0 on.
+    - ``num_canonical_nodes`` (int): Canonical nodes.
+    - ``num_physical_nodes`` (int): Nodes of the world.
+    - ``ranks_per_node`` (int): Ranks of a node.
+    - ``workers_per_rank`` (int): Workers of a rank.
+    - ``batch_size`` (int): Samples of a batch of one rank.
+    - ``drop_first`` (int, default 0): Samples that were seen before.
+    - ``initial_physical_nodes`` (int | None, default None): Nodes with which the run began.
+
+    Returns int64 of shape (nodes, ranks, workers, batches, batch size). Raises UnknownNameError for
+    an unknown ``algo`` and PlanError for numbers that do not fit.
     """
     shape = Shape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
     spec = PartitionSpec(shape, num_canonical_nodes, algo, initial_physical_nodes, drop_first)
@@ -306,10 +356,13 @@ def get_partitions(
 def all_batches(
     shape: Shape, batches: GlobalBatches, lookups: Sequence[Callable[[Ids], Ids]]
 ) -> Ids:
-    """Return all global batches, cut for workers."""
+    """Return the ids of all global batches, with ``lookups`` of the orders.
+
+    The array is int64 of shape (nodes, ranks, workers, batches, batch size), -1 for padding.
+    """
     count = -(-batches.count // shape.workers)
     out = np.empty((shape.nodes, shape.ranks, shape.workers, count, shape.batch), np.int64)
-    # The same memory, step by step.
+    # A view of the same memory, ordered by steps.
     by_step = out.transpose(3, 2, 0, 1, 4)
     out[:, :, :, count - 1 :] = -1
     step = max(1, _CHUNK_IDS // (shape.global_batch * shape.workers))
@@ -327,4 +380,5 @@ def all_batches(
 
 
 def _identity(positions: Ids) -> Ids:
+    """Return positions as they are: a lookup of an order without a shuffle."""
     return positions

@@ -1,15 +1,20 @@
-"""Mixture of streams along a run: how many samples of each stream the first global batches have.
+"""Mixture of streams along a run: the samples of each stream in the first global batches.
 
-Sample j of a stream is due where the integral of the stream's share passes j - 1/2, and a global
-batch takes the samples that are due next, of equal ones that of the earlier stream first. So the
-counts never fall, and those of any global batch are found alone, by bisection in time. Where shares
-are changed while the training runs, what came before stays as it was: from then on the samples that
-have not come yet are due by the changed integral.
+Sample j of a stream is *due* at the time at which the integral of the stream's share passes
+j - 1/2. Time counts the samples of all streams. A global batch takes the samples that are due next;
+of samples that are due at the same time, that of the earlier stream comes first::
 
-All of it is integer arithmetic, so that every machine finds the same: a share is a multiple of
-2**-31, the same throughout a global batch, and time is counted in samples of all streams. A call
-costs about 1 us for a global batch and a stream where many are asked for at once, and 0.1 ms where
-it is one.
+    web     share 3/4    due at  2/3  2  10/3  14/3  6 ...
+    math    share 1/4    due at       2              6 ...
+    order                        web  web math  web  web  web math ...
+
+So the count of a stream never falls, and the counts before any global batch are found alone, by
+bisection in time. If the shares are changed while the training runs, what came before stays as it
+was: from then on the remaining samples are due by the changed integral.
+
+All of it is integer arithmetic, so that every machine computes the same: a share is a multiple of
+2**-31, and stays the same throughout a global batch. A call takes about 1 us for a global batch and
+a stream if many are asked for at once, and 0.1 ms for a single batch.
 """
 
 from __future__ import annotations
@@ -28,20 +33,24 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 SHARE_BITS = 31
-ONE = 1 << SHARE_BITS  # the share of a stream that has everything
+ONE = 1 << SHARE_BITS  # share of a stream that gives all samples
 MAX_STEPS = 1 << 31
 MAX_STREAMS = 1 << 12
 _MASK = ONE - 1
 _HALF = ONE >> 1
-_AT_ONCE = 1 << 12  # samples due that are computed at once while a time is searched
-_MAX_STAIRS = 1 << 20  # of a ramp; 200,000 global batches have one each
+_TIMES_AT_ONCE = 1 << 12  # times at which due samples are computed at once in a search
+_MAX_STAIRS = 1 << 20  # of a ramp; shorter ramps have a stair for each global batch
 
 
 class ShareSpan(NamedTuple):
-    """Shares from global batch ``first`` on, up to the next stretch.
+    """Shares of all streams from a global batch on, up to the next span.
 
-    They go from ``begin`` to ``end`` in the course of ``length`` global batches, along a ``shape``,
-    "linear" or "cosine"; ``length`` 0: they stay as at the beginning. Shares sum to ``ONE``.
+    Attributes:
+        first: First global batch.
+        begin: Share of each stream at the beginning, in units of 1 / ``ONE``; the sum is ``ONE``.
+        end: Shares after ``length`` global batches.
+        length: Global batches in which shares go from ``begin`` to ``end``; 0 keeps them.
+        shape: Curve on which they go, "linear" or "cosine".
     """
 
     first: int
@@ -52,7 +61,14 @@ class ShareSpan(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """Change of shares: what each stream has given, and the time by which that was due."""
+    """Change of the shares while a training runs.
+
+    Attributes:
+        step: Global batch from which the changed shares hold.
+        counts: Samples that each stream has given before.
+        time: Time up to which all due samples have come before.
+        early: Samples that have come before although they are due only later.
+    """
 
     step: int
     counts: Ids
@@ -61,29 +77,31 @@ class _Change(NamedTuple):
 
 
 class Mixture:
-    """Counts of each stream in the first global batches, of ``batch`` samples each.
+    """Samples of each stream in the first global batches of a run.
 
-    ``stretches`` ascend and begin at 0.
+    Args:
+        spans: Shares of the streams; spans ascend, and the first begins at 0.
+        batch: Samples of a global batch.
     """
 
-    def __init__(self, stretches: Sequence[ShareSpan], batch: int) -> None:
-        self.batch, self.streams = batch, len(stretches[0].begin)
-        self._stretches = tuple(stretches)
+    def __init__(self, spans: Sequence[ShareSpan], batch: int) -> None:
+        self.batch, self.streams = batch, len(spans[0].begin)
+        self._spans = tuple(spans)
         self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
-        self._earlier: tuple[Mixture, ...] = ()  # the mixtures before each change
-        self._starts = np.array([stretch.first for stretch in stretches], np.int64)
-        self._begin = np.array([stretch.begin for stretch in stretches], np.int64)
-        self._rise = np.array([np.subtract(s.end or s.begin, s.begin) for s in stretches], np.int64)
-        self._ramps = [_Ramp(s.length, s.shape) if s.length else None for s in stretches]
+        self._earlier: tuple[Mixture, ...] = ()  # mixtures before each change
+        self._starts = np.array([span.first for span in spans], np.int64)
+        self._begin = np.array([span.begin for span in spans], np.int64)
+        self._rise = np.array([np.subtract(s.end or s.begin, s.begin) for s in spans], np.int64)
+        self._ramps = [_Ramp(s.length, s.shape) if s.length else None for s in spans]
         self._base = np.zeros_like(self._begin)
-        for k in range(1, len(stretches)):
+        for k in range(1, len(spans)):
             length = self._starts[k : k + 1] - self._starts[k - 1]
             self._base[k] = self._base[k - 1] + self._since(k - 1, length)[0]
 
     def changed(self, step: int, shares: tuple[int, ...]) -> Mixture:
-        """Return the same mixture up to a step, and other shares from there to the end."""
+        """Return a mixture that is the same up to a step and has other shares from there on."""
         mixture = Mixture(
-            [*(s for s in self._stretches if s.first < step), ShareSpan(step, shares)], self.batch
+            [*(s for s in self._spans if s.first < step), ShareSpan(step, shares)], self.batch
         )
         counts, time = (each[0] for each in self._counts(np.array([step])))
         begin = step * self.batch
@@ -95,7 +113,7 @@ class Mixture:
     def counts(self, steps: Ids) -> Ids:
         """Return the samples of each stream in the global batches before each of ``steps``.
 
-        int64 (steps, streams). Raises PlanError for a step that no run reaches.
+        They are int64 of shape (steps, streams). Raises PlanError for a step beyond `MAX_STEPS`.
         """
         if len(steps) and not 0 <= int(steps.min()) <= int(steps.max()) < MAX_STEPS:
             raise PlanError(f"a schedule is for {MAX_STEPS:,} global batches at most.")
@@ -103,14 +121,14 @@ class Mixture:
             return self._counts(steps)[0]
         out = np.empty((len(steps), self.streams), np.int64)
         mixtures = [*self._earlier, self]
-        which = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")
-        for k in np.unique(which).tolist():
-            mine = which == k
-            out[mine] = mixtures[k].counts(steps[mine])
+        indexes = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")
+        for index in np.unique(indexes).tolist():
+            mine = indexes == index
+            out[mine] = mixtures[index].counts(steps[mine])
         return out
 
     def ranges(self, steps: Ids) -> tuple[Ids, Ids]:
-        """Return the counts before and after the global batches ``steps``, which ascend."""
+        """Return the counts before and after each of ``steps``, which ascend."""
         number = len(steps)
         if number and int(steps[-1]) - int(steps[0]) == number - 1:
             # Each begins where the one before it ends.
@@ -120,20 +138,20 @@ class Mixture:
         return counts[:number], counts[number:]
 
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
-        """Return the counts, and the time up to which all that was due has come."""
+        """Return the counts, and the time of each step up to which all due samples have come."""
         samples_before = steps * self.batch
-        # What came before the change has come, whatever is due by now.
+        # What came before the last change stays, whatever is due by now.
         _, base_counts, time, early = self.change
-        # By a time t, t samples are due, give or take half a sample of each stream, and some came
-        # early before the change.
+        # At time t, t samples are due, give or take half a sample of each stream, and some have
+        # come early before the change.
         reach = self.streams // 2 + 2
         low, high = np.maximum(samples_before - reach - early, time), samples_before + reach
         width = int((high - low).max(initial=0))
-        count_due = self._near(steps) if width < self.batch else self._due
+        count_due = self._due_near(steps) if width < self.batch else self._due
         column = np.arange(len(steps))
         while width > 1:
-            # A step with many times at once costs what one with a single time does.
-            parts = max(min(width, _AT_ONCE // (len(steps) * self.streams)), 2)
+            # Many times cost about as much as a single one.
+            parts = max(min(width, _TIMES_AT_ONCE // (len(steps) * self.streams)), 2)
             edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
             by_then = np.maximum(count_due(edges[1:-1])[0], base_counts).sum(axis=2)
             passed = (by_then <= samples_before).sum(axis=0)
@@ -144,7 +162,7 @@ class Mixture:
         missing = samples_before - counts.sum(axis=1)
         incomplete = np.flatnonzero(missing)
         if len(incomplete):
-            # Of the samples due within the next unit of time, those that are due first.
+            # The missing samples are due within the next unit of time: take the earliest.
             distance, share = distance[incomplete], share[incomplete]
             late = (ONE - distance) / np.maximum(share, 1)
             late[(distance + share < ONE) | (by_now[incomplete] < base_counts)] = np.inf
@@ -154,25 +172,30 @@ class Mixture:
             counts[incomplete] += place < missing[incomplete, None]
         return counts, low
 
-    def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
-        """Return the steps in which samples of a stream come, by their number since the beginning.
+    def steps_of_samples(self, stream: int, sample_numbers: Ids) -> Ids:
+        """Return the steps in which samples of a stream come.
 
-        MAX_STEPS - 1 for those that never do.
+        ``sample_numbers`` count the samples of the stream since the training began. The step is
+        MAX_STEPS - 1 for samples that never come.
         """
-        low, high = np.zeros(len(turns), np.int64), np.full(len(turns), MAX_STEPS - 1)
+        low = np.zeros(len(sample_numbers), np.int64)
+        high = np.full(len(sample_numbers), MAX_STEPS - 1)
         while int((high - low).max(initial=0)) > 1:
             middle = (low + high) >> 1
-            is_before = self.counts(middle)[:, stream] <= turns
+            is_before = self.counts(middle)[:, stream] <= sample_numbers
             low, high = np.where(is_before, middle, low), np.where(is_before, high, middle)
-        is_never = self.counts(high)[:, stream] <= turns
-        return np.where(is_never, MAX_STEPS - 1, low)
+        never_comes = self.counts(high)[:, stream] <= sample_numbers
+        return np.where(never_comes, MAX_STEPS - 1, low)
 
     def steps_of(self, stream: int, samples: int) -> int:
-        """Return how many whole global batches so many samples of a stream suffice for."""
-        return int(self.steps_of_turns(stream, np.array([samples]))[0])
+        """Return the number of whole global batches for which so many samples of a stream last."""
+        return int(self.steps_of_samples(stream, np.array([samples]))[0])
 
     def integrals(self, steps: Ids) -> NDArray[np.float64]:
-        """Return the samples that the shares of each stream amount to before steps."""
+        """Return the samples that are due of each stream before steps, as fractions.
+
+        They are float64 of shape (steps, streams).
+        """
         return self.integral(steps).astype(np.float64) * (self.batch / ONE)
 
     def shares(self, step: int) -> list[float]:
@@ -181,34 +204,41 @@ class Mixture:
         return [value / ONE for value in (last - first).tolist()]
 
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return the samples due by times, the way to the next (of ONE), and the shares there."""
+        """Return three arrays for times: samples due, progress to the next one, and shares.
+
+        Each has the shape of ``times`` and a dimension for streams. Progress is in units of
+        1 / ONE sample.
+        """
         step, offset = np.divmod(times, self.batch)
         flat, shape = step.reshape(-1), (*step.shape, self.streams)
         integrals = self.integral(flat).reshape(shape)
         share = self.integral(flat + 1).reshape(shape) - integrals
         return _due(self.batch, integrals, offset[..., None], share)
 
-    def _near(self, steps: Ids) -> _Near:
-        """Return the same for times in the global batches next to the begin of ``steps``."""
+    def _due_near(self, steps: Ids) -> _DueNear:
+        """Return the function `_due` for times less than a global batch from those of ``steps``."""
         around = self.integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
         before, current, after = around.reshape(3, len(steps), self.streams)
-        return _Near(self.batch, steps * self.batch, current, current - before, after - current)
+        return _DueNear(self.batch, steps * self.batch, current, current - before, after - current)
 
     def integral(self, steps: Ids) -> Ids:
-        """Return the integrals of the shares before steps, (steps, streams), in ONEs."""
-        stretch = np.searchsorted(self._starts, steps, side="right") - 1
-        if len(stretch) and int(stretch.min()) == int(stretch.max()):
-            k = int(stretch[0])
+        """Return the sum of the shares of the global batches before each step.
+
+        It is int64 of shape (steps, streams), in units of 1 / ``ONE``.
+        """
+        spans = np.searchsorted(self._starts, steps, side="right") - 1
+        if len(spans) and int(spans.min()) == int(spans.max()):
+            k = int(spans[0])
             integrals: Ids = self._base[k] + self._since(k, steps - self._starts[k])
             return integrals
         out = np.empty((len(steps), self.streams), np.int64)
-        for k in np.unique(stretch).tolist():
-            mine = stretch == k
+        for k in np.unique(spans).tolist():
+            mine = spans == k
             out[mine] = self._base[k] + self._since(k, steps[mine] - self._starts[k])
         return out
 
     def _since(self, k: int, length: Ids) -> Ids:
-        """Return what span k adds in so many global batches."""
+        """Return the integral over the first ``length`` global batches of span k."""
         added: Ids = self._begin[k] * length[:, None]
         ramp = self._ramps[k]
         if ramp is not None:
@@ -218,31 +248,43 @@ class Mixture:
         return added
 
 
-class _Near(NamedTuple):
-    """Samples due by times within a global batch of given ones, as `Mixture._due` finds them."""
+class _DueNear(NamedTuple):
+    """Function `Mixture._due` for times near the beginnings of known global batches.
+
+    Attributes:
+        batch: Samples of a global batch.
+        begin: Time at which each global batch begins.
+        integrals: Integrals of the shares at these times.
+        shares_before, shares: Shares in the global batch before, and in the global batch itself.
+    """
 
     batch: int
-    at: Ids
-    here: Ids
-    before: Ids
-    after: Ids
+    begin: Ids
+    integrals: Ids
+    shares_before: Ids
+    shares: Ids
 
     def __call__(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        offset = (times - self.at)[..., None]
-        share = np.where(offset < 0, self.before, self.after)
-        return _due(self.batch, self.here, offset, share)
+        offset = (times - self.begin)[..., None]
+        share = np.where(offset < 0, self.shares_before, self.shares)
+        return _due(self.batch, self.integrals, offset, share)
 
 
 def _due(batch: int, integrals: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
-    """Return the samples due so many units of time after, or before, a place."""
+    """Return the samples due, the progress to the next one, and the shares.
+
+    They are those at times ``offset`` after the beginning of a global batch, or before it. The
+    samples due are round((batch * integral + offset * share) / ONE).
+    """
+    # In two parts, since the product of batch and integral may exceed 64 bits.
     remainder = batch * (integrals & _MASK) + offset * share + _HALF
     return batch * (integrals >> SHARE_BITS) + (remainder >> SHARE_BITS), remainder & _MASK, share
 
 
 class _Ramp:
-    """Integral of a rise from 0 to 1 in ``length`` global batches, in units of ONE.
+    """Integral of a rise from 0 to ``ONE`` in ``length`` global batches.
 
-    It rises in stairs, one a global batch unless there are very many.
+    The rise has stairs, one for each global batch unless there are very many.
     """
 
     def __init__(self, length: int, shape: str) -> None:
@@ -255,7 +297,10 @@ class _Ramp:
         self._before = np.concatenate([[0], np.cumsum(self._heights * np.diff(edges))])
 
     def integral(self, length: Ids) -> Ids:
-        """Return the integral from the beginning; after the end the value stays at 1."""
+        """Return the integral over the first ``length`` global batches.
+
+        After the end of the ramp the value stays at ``ONE``.
+        """
         inside = np.minimum(length, self._length)
         stair = np.minimum(inside // self._width, len(self._heights) - 1)
         integrals: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
@@ -264,7 +309,10 @@ class _Ramp:
 
 
 def _sine(angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sine from -pi/2 to pi/2 by sums and products, equal to the bit on all machines."""
+    """Return the sine of angles from -pi/2 to pi/2, by a series.
+
+    Sums and products give the same bits on all machines, which `numpy.sin` does not.
+    """
     square = angle * angle
     series = np.zeros_like(angle)
     for k in range(23, 1, -2):

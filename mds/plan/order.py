@@ -1,8 +1,8 @@
-"""Order of an epoch: what everything above `mds.plan` asks, for samples, schedules and packs alike.
+"""Order of an epoch: the protocol by which all packages use samples, schedules and packs alike.
 
-`EpochPlan` is the order of samples, of a schedule too; `PackPlan` is that of packs of documents.
-What differs between them stays inside: samples stop anywhere, packs stop at steps and need a
-cursor; a dropped sample is replaced, a dropped document becomes padding.
+`EpochPlan` is the order of samples, with a schedule or without. `PackPlan` is the order of packs of
+documents. They differ inside: samples can stop anywhere, packs stop at steps and need a cursor; a
+dropped sample is replaced by another one, a dropped document becomes padding.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class StepSample(NamedTuple):
     """Sample of a step, or a piece of a document.
 
     Attributes:
-        rank: Rank that gets it.
+        rank: Rank that gets the sample, of all ranks.
         sample: Number of the sample.
-        tokens: First token of the piece and the one after the last; None for a whole sample.
+        tokens: First token of the piece and the token after its last; None for a whole sample.
     """
 
     rank: int
@@ -45,21 +45,22 @@ class StepSample(NamedTuple):
 
 
 class Order(Protocol):
-    """Order of one epoch, from a position on, as a function of settings, world and data alone.
+    """Order of one epoch from a position on: a function of settings, world and data alone.
 
-    Nothing is computed before it is asked for. Nodes, ranks and workers count after replication; a
-    rank counts within its node and a worker within its rank.
+    Nothing is computed before it is asked for. Nodes, ranks and workers are those after
+    replication. A rank counts within its node and a worker within its rank.
     """
 
-    #: What positions count, "samples" or "packs".
+    #: Unit of positions, "samples" or "packs".
     unit: str
     epoch: int
+    #: Position at which this order begins, in the middle of its epoch after a resume.
     begin: Position
     spec: OrderSpec
     world: World
     shuffle_seed: int
     num_canonical_nodes: int
-    #: Schedule of the run, in the steps that it counts.
+    #: Schedule of the run; its steps are global batches, or windows of packs.
     schedule: ScheduledRun | None
 
     @property
@@ -68,69 +69,69 @@ class Order(Protocol):
 
     @property
     def epoch_size(self) -> int:
-        """Samples that the epoch takes."""
+        """Samples that the epoch takes of all streams."""
 
     @property
     def choose(self) -> Sequence[int]:
-        """Samples that each stream gives."""
+        """Samples that each stream gives to an epoch, or to a pass through it with a schedule."""
 
     def following(self) -> Self:
-        """Return the order of the next epoch, with the settings of a loaded state in force."""
+        """Return the order of the next epoch, with the same settings."""
 
     # ------------------------------------------------------------------ what a node reads
 
     @property
     def long_orders(self) -> Sequence[StreamOrder]:
-        """Orders of streams that take long to compute, which processes of a node share in files."""
+        """Orders that take long to compute, so that the processes of a node share them in files."""
 
     def nodes_read(self, node: int) -> Ids:
         """Return the canonical nodes whose samples a node reads, sorted."""
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """Yield what the workers of a node read, from the ``start``-th sample of each on.
+        """Yield the samples that the workers of a node read, from the ``start``-th of each on.
 
-        Each item is (times, ids), both int64 of shape (n,): ascending places in the order of a
-        worker, and the samples that are read then. Only each ``every``-th rank takes part.
+        Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
+        worker; times ascend. Only each ``every``-th rank takes part.
         """
 
     # ------------------------------------------------------------------ states
 
     def dataset_facts(self) -> dict[str, Any]:
-        """Return what a state records of the data, as plain JSON."""
+        """Return facts about the data, which a state records and compares, as plain JSON."""
 
     def order_facts(self) -> dict[str, Any]:
-        """Return what a state records of the settings, as plain JSON."""
+        """Return the settings that a state records and compares, as plain JSON."""
 
     def data_facts(self) -> dict[str, Any]:
-        """Return what a state records, besides, to lead back to the order; as plain JSON."""
+        """Return settings that a state records only to make the order again, as plain JSON."""
 
     def fingerprint(self) -> str:
-        """Return a name for the data and the settings."""
+        """Return a text that is equal for equal data and settings."""
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
-        """Refuse a state that does not fit this order, naming the differences (StateError)."""
+        """Raise StateError for a state that does not fit this order, naming the differences."""
 
     # ------------------------------------------------------------------ audits
 
     @property
     def scheduled(self) -> ScheduledEpoch | None:
-        """Steps of the schedule that the epoch has."""
+        """Part of the schedule that the epoch has; None without a schedule."""
 
     @property
     def steps(self) -> int:
-        """Global batches that remain, the last of which may be short."""
+        """Number of global batches that remain; the last one may be short."""
 
     def step_rows(self, step: int) -> list[StepSample]:
         """Return the samples of a global batch, rank by rank.
 
-        Steps count from where this order begins. Raises IndexError after the last one.
+        Steps count from the beginning of this order. Raises IndexError after the last one.
         """
 
     def step_reads(self) -> Iterator[Ids]:
-        """Yield for each remaining global batch sorted numbers that tell its samples."""
+        """Yield for each remaining global batch a sorted array that identifies its samples."""
 
     def locate(self, sample: int) -> list[Place]:
-        """Return every place where a sample is in the rest of the epoch, by step."""
+        """Return every place of a sample in the rest of the epoch, by step."""
 
     def order_hash(self, steps: int) -> OrderHash:
         """Return the hash of the next ``steps`` global batches, without reading any data."""

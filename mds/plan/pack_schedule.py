@@ -1,10 +1,11 @@
-"""Schedule of packed documents: windows of so many tokens each, mixed by shares of the tokens.
+"""Schedule of packed documents: windows of equally many tokens, mixed by shares of the tokens.
 
-A run of packs has one sequence of windows since the training began, over all epochs, each for as
-many tokens. Document j of a stream is due where the stream's share of the tokens, summed up over
-windows, passes j - 1/2 times its mean length. So the documents of any window follow from whole
-numbers alone, and the windows do not depend on ranks, workers or batches. A milestone
-becomes the first window that begins there or later, so a schedule is followed to within a window.
+A run with packs and a schedule has one sequence of windows since the training began, over all
+epochs. Each window is planned for equally many tokens. Document j of a stream is due where the
+stream's share of the tokens, summed over windows, passes j - 1/2 times the mean length of its
+documents. So the documents of any window follow from integers alone, and windows do not depend on
+ranks, workers or batches. A milestone becomes the first window that begins there or later, so a
+schedule is followed to within a window.
 """
 
 from __future__ import annotations
@@ -32,16 +33,25 @@ if TYPE_CHECKING:
 
 
 class Documents(NamedTuple):
-    """Documents of a stream: the number that is ``stored``, and their tokens as packed."""
+    """Documents of a stream.
+
+    Attributes:
+        stored: Number of documents.
+        tokens: Their tokens as packed: without those that are cut or left out.
+    """
 
     stored: int
     tokens: int
 
 
 class TokenMixture(Mixture):
-    """Documents of each stream in the windows before a window, of ``epoch_tokens`` / ``windows``.
+    """Documents of each stream in the first windows of a run.
 
-    ``shares`` has the share of the tokens of each stream, in windows.
+    Args:
+        shares: Shares of the tokens of each stream, by window.
+        documents: Documents of each stream.
+        epoch_tokens: Tokens of an epoch.
+        windows: Windows of an epoch.
     """
 
     def __init__(
@@ -52,13 +62,16 @@ class TokenMixture(Mixture):
         self._tokens, self._windows = epoch_tokens, windows
 
     def integral(self, steps: Ids) -> Ids:
-        """Return the integrals of the shares before windows, (windows, streams), in ONEs."""
+        """Return the sum of the shares in the windows before each of ``steps``, in 1 / ONE.
+
+        It is int64 of shape (steps, streams).
+        """
         return self._shares.integral(steps)
 
     def counts(self, steps: Ids) -> Ids:
-        """Return the documents of each stream in the windows before ``steps``, (steps, streams).
+        """Return the documents of each stream in the windows before each of ``steps``.
 
-        Raises PlanError for a window that no run reaches.
+        They are int64 of shape (steps, streams). Raises PlanError for a window beyond `MAX_STEPS`.
         """
         self._shares.counts(steps[:0])
         shares_due = self.integral(steps).tolist()
@@ -68,25 +81,37 @@ class TokenMixture(Mixture):
         return np.array(counts, np.int64).reshape(len(steps), self.streams)
 
     def _due_documents(self, stream: int, integral: int) -> int:
-        """Return the documents of a stream that are due, rounded to the nearest number."""
+        """Return the number of documents of a stream that are due, rounded to the nearest one.
+
+        ``integral`` is the sum of its shares in the windows before.
+        """
         count, tokens = self._documents[stream]
         denominator = 2 * self._windows * ONE * tokens
         return (
             (2 * integral * self._tokens * count + denominator // 2) // denominator if tokens else 0
         )
 
-    def steps_of_turns(self, stream: int, turns: Ids) -> Ids:
-        """Return the windows in which documents of a stream come, MAX_STEPS - 1 for never."""
+    def steps_of_samples(self, stream: int, sample_numbers: Ids) -> Ids:
+        """Return the windows in which documents of a stream come, MAX_STEPS - 1 for never.
+
+        ``sample_numbers`` count the documents of the stream since the training began.
+        """
 
         def due(window: int) -> int:
             return self._due_documents(stream, int(self.integral(np.array([window]))[0, stream]))
 
         all_windows = range(MAX_STEPS)
-        windows = [bisect.bisect_right(all_windows, turn, key=due) - 1 for turn in turns.tolist()]
+        windows = [
+            bisect.bisect_right(all_windows, number, key=due) - 1
+            for number in sample_numbers.tolist()
+        ]
         return np.array(windows, np.int64)
 
     def tokens(self, steps: Ids) -> NDArray[np.float64]:
-        """Return about the tokens of each stream in the windows before each of ``steps``."""
+        """Return an estimate of the tokens of each stream in the windows before each of ``steps``.
+
+        It takes the mean length of documents, and is float64 of shape (steps, streams).
+        """
         means = [tokens / max(count, 1) for count, tokens in self._documents]
         tokens: NDArray[np.float64] = self.counts(steps) * np.array(means)
         return tokens
@@ -94,10 +119,13 @@ class TokenMixture(Mixture):
 
 @dataclasses.dataclass(frozen=True)
 class PackedRun(ScheduledRun):
-    """Schedule of packs, whose steps are windows; live weights hold from a window on.
+    """Schedule of a run with packs; its steps are windows, and live weights hold from a window on.
 
-    An epoch has so many ``windows`` for ``epoch_tokens`` together. ``step_tokens``: of a global
-    batch, where knots count these.
+    Attributes:
+        documents: Documents of each stream.
+        epoch_tokens: Tokens of an epoch.
+        windows: Windows of an epoch.
+        step_tokens: Tokens of a unit of milestones: of a global batch, or 1.
     """
 
     documents: tuple[Documents, ...] = ()
@@ -116,15 +144,21 @@ class PackedRun(ScheduledRun):
         window: int,
         step_tokens: int,
     ) -> PackedRun:
-        """Return a run for windows of about ``window`` documents.
+        """Return a run with its schedule counted in windows.
 
-        ``choose``: documents that a pass takes of each stream; ``epoch_size``: of an epoch.
+        Args:
+            run: Run as the schedule was written.
+            documents: Documents of each stream.
+            choose: Documents that a pass takes of each stream.
+            epoch_size: Documents of an epoch.
+            window: About the documents of a window.
+            step_tokens: Tokens of a global batch.
         """
         pass_tokens = sum(_pass_tokens(choose, documents))
         tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
         windows = [1, -(-epoch_size // window)]
         for count, of_stream in documents:
-            # Of short documents alone a window has no more than are packed at once.
+            # A window of the shortest documents has at most as many as can be packed at once.
             windows.append(-(-tokens * count // (MAX_WINDOW_DOCUMENTS * max(of_stream, 1))))
         step = step_tokens if run.schedule.unit == "steps" else 1
         return cls(run.schedule, run.names, run.live, tuple(documents), tokens, max(windows), step)
@@ -142,15 +176,16 @@ class PackedRun(ScheduledRun):
             facts["global_batch_size"] = batch
         return {**facts, "schedule": self.key(samples, batch)}
 
-    def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """Return the shares of the tokens as the schedule was written, in windows."""
+    def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
+        """Return the shares of the tokens as the schedule was written, by window."""
         del batch
-        return _by_windows(self).stretches(_pass_tokens(samples, self.documents), 1)
+        return _by_windows(self).spans(_pass_tokens(samples, self.documents), 1)
 
     def mixture(self, samples: Sequence[int], batch: int) -> TokenMixture:
-        """Return the documents that windows have of streams of so many a pass.
+        """Return the documents of each stream in the first windows.
 
-        Raises ConfigError when a stream without tokens has a share.
+        ``samples`` are the documents of a pass of each stream. Raises ConfigError if a stream
+        without tokens has a share.
         """
         del batch
         shares = _by_windows(self).mixture(_pass_tokens(samples, self.documents), 1)
@@ -161,9 +196,10 @@ class PackedRun(ScheduledRun):
         return -(-milestone * self.step_tokens * self.windows // self.epoch_tokens)
 
     def late_milestones(self) -> list[tuple[int, int]]:
-        """Return milestones inside a window, and where each takes effect, in their unit.
+        """Return pairs of a milestone and the later point at which it takes effect.
 
-        A delay of one step, or of a hundredth of the time before, is left out.
+        Both are in the unit of milestones. A milestone inside a window takes effect with the next
+        window. Delays of one step, or of up to a hundredth of the milestone, are left out.
         """
         effects = []
         for milestone, _ in self.schedule.knots:
@@ -175,19 +211,22 @@ class PackedRun(ScheduledRun):
 
 
 def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:
-    """Return the tokens that a pass of so many samples takes of each stream."""
+    """Return the tokens of each stream in a pass of so many ``samples``."""
     both = zip(samples, documents, strict=True)
     return tuple(n * tokens // max(count, 1) for n, (count, tokens) in both)
 
 
 @functools.lru_cache(maxsize=32)
 def _by_windows(run: PackedRun) -> ScheduledRun:
-    """Return the run with milestones that count windows."""
+    """Return the run with milestones counted in windows."""
     return _by_steps(run, run.window_of)
 
 
 def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
-    """Return a run with milestones at steps; the last of those at one step holds."""
+    """Return a run whose milestones are counted in steps, by a function from milestone to step.
+
+    If several milestones are at one step, the last one holds.
+    """
     written = run.schedule.to_json()
     kind = "temperature" if run.schedule.is_temperature else "knots"
     written[kind] = [[step_of(milestone), value] for milestone, value in written[kind]]
@@ -198,15 +237,15 @@ def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
 
 
 def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
-    """Return the share of each stream with which a run begins.
+    """Return the shares of all streams at the beginning of a run.
 
-    Raises ConfigError when a stream without samples has a share, at any time.
+    Raises ConfigError if a stream without samples has a share at any milestone.
     """
     return _by_steps(run, int).mixture(samples, 1).shares(0)
 
 
 def check_packed_schedule(schedule: Schedule, packing: Packing) -> None:
-    """Refuse milestones that cannot be counted with packs (ConfigError)."""
+    """Raise ConfigError for milestones in a unit that cannot be counted with packs."""
     if schedule.unit == "samples" or schedule.tokens_per_sample is not None:
         option = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
         raise ConfigError(

@@ -31,26 +31,34 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-class DocumentWindows(Protocol):
-    """Windows of an epoch, in rows that are read side by side."""
+_PACK_KEY = 0x7061636B  # keys that shuffle packs are derived from it
 
-    #: Number of windows of each row.
+
+class DocumentWindows(Protocol):
+    """Windows of documents of an epoch, in rows that are read in turns.
+
+    A row is a canonical node; with a schedule there is one row.
+    """
+
+    #: Number of windows of each row, int64.
     counts: Ids
 
     def ids(self, row: int, window: int) -> Ids:
-        """Return the documents of a window, in their order."""
+        """Return the sample ids of the documents of a window, in their order."""
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """Return the row and the window of each place of a document."""
+        """Return the row and the window of each occurrence of a document."""
 
     def key(self) -> str:
-        """Return a name for all that the documents depend on."""
+        """Return a text that is equal for equal documents in all windows."""
 
 
 class OrderWindows:
-    """Windows of ``size`` documents of an order, a row for each canonical node.
+    """Windows of consecutive documents of an order, a row for each canonical node.
 
-    Without an order there are none.
+    Args:
+        order: Order of the documents; None for an epoch without any.
+        size: Documents of a window.
     """
 
     def __init__(self, order: StreamOrder | None, size: int) -> None:
@@ -64,12 +72,12 @@ class OrderWindows:
         return self._order.lookup()
 
     def ids(self, row: int, window: int) -> Ids:
-        """Return the documents of a window, in their order."""
+        """Return the sample ids of the documents of a window, in their order."""
         first = int(self._starts[row]) + window * self._size
         return self._lookup(np.arange(first, min(first + self._size, int(self._starts[row + 1]))))
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """Return the row and the window of each place of a document."""
+        """Return the row and the window of each occurrence of a document."""
         windows = []
         for position in self._order.find(sample).tolist() if self._order is not None else ():
             row = int(np.searchsorted(self._starts, position, side="right")) - 1
@@ -77,14 +85,17 @@ class OrderWindows:
         return windows
 
     def key(self) -> str:
-        """Return a name for all that the documents depend on."""
+        """Return a text that is equal for equal documents in all windows."""
         return self._order.key() if self._order is not None else ""
 
 
 class ScheduledWindows:
-    """Windows of a schedule, all in one row; ``passes`` are the orders of all streams.
+    """Windows of a schedule, all in one row.
 
-    ``name``: for what they depend on.
+    Args:
+        epoch: Windows that the epoch has.
+        passes: Orders of the documents of all streams; None for an epoch without any.
+        name: Text that is equal for equal orders.
     """
 
     def __init__(self, epoch: ScheduledEpoch, passes: StreamPasses | None, name: str) -> None:
@@ -97,7 +108,7 @@ class ScheduledWindows:
         return self._passes.lookup()
 
     def ids(self, row: int, window: int) -> Ids:
-        """Return the documents of a window: those of each stream that are due, evenly spread."""
+        """Return the sample ids of a window: the due documents of all streams, evenly mixed."""
         del row
         step = self._epoch.first + window
         first, last = self._epoch.mixture.counts(np.array([step, step + 1]))
@@ -109,22 +120,27 @@ class ScheduledWindows:
         return self._lookup(np.stack([streams, first[streams] + within])[:, order])
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """Return the row and the window of each place of a document."""
+        """Return the row and the window of each occurrence of a document."""
         windows = []
-        for stream, turn in self._passes.find(sample).T if self._passes is not None else ():
-            (window,) = self._epoch.mixture.steps_of_turns(int(stream), np.array([turn]))
+        for stream, number in self._passes.find(sample).T if self._passes is not None else ():
+            (window,) = self._epoch.mixture.steps_of_samples(int(stream), np.array([number]))
             windows.append((0, int(window) - self._epoch.first))
         return windows
 
     def key(self) -> str:
-        """Return a name for all that the documents depend on."""
+        """Return a text that is equal for equal documents in all windows."""
         return digest(self._name, self._epoch.first, self._epoch.last)
 
 
 class Pieces(NamedTuple):
-    """Pieces of packs, end to end; ``counts`` is the number of pieces of each pack.
+    """Pieces of several packs, end to end; a piece is a document or a part of it.
 
-    ``places``: of their documents in the order.
+    Attributes:
+        ids: Sample id of each piece's document.
+        starts: First token of each piece in its document.
+        sizes: Tokens of each piece.
+        places: Place of each piece's document in the order.
+        counts: Number of pieces of each pack.
     """
 
     ids: Ids
@@ -136,7 +152,13 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TakenPacks:
-    """Consecutive packs of a reading: pack ``numbers[i]`` of ``windows[window_of[i]]``."""
+    """Consecutive packs of an epoch, from several windows.
+
+    Attributes:
+        windows: Packs of the windows.
+        window_of: Index in ``windows`` for each pack.
+        numbers: Number of each pack in its window.
+    """
 
     windows: Sequence[Packs]
     window_of: Ids
@@ -160,7 +182,10 @@ class TakenPacks:
         )
 
     def weights(self, places: Ids, kind: str) -> Ids:
-        """Return the attention work or the tokens of packs; 0 for places after the last one."""
+        """Return the attention work, or the tokens, of the packs at ``places`` among these packs.
+
+        ``kind`` is "attention" or "tokens". A place after the last pack has 0.
+        """
         totals = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
@@ -172,7 +197,10 @@ class TakenPacks:
         return totals
 
     def pieces(self, places: Ids) -> Pieces:
-        """Return the pieces of packs; places after the last one have none."""
+        """Return the pieces of the packs at ``places`` among these packs.
+
+        A place after the last pack has no pieces.
+        """
         counts = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
@@ -208,11 +236,17 @@ class TakenPacks:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packs:
-    """Packs of a window: pieces of documents, and the bounds of each pack among them.
+    """Packs of a window.
 
-    Piece i is the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` of sample ``ids[i]``; pack k has
-    the pieces ``bounds[k]`` to ``bounds[k + 1]``. ``places``: of its document in the order.
-    ``dropped`` documents and ``cut_tokens`` tokens were left out.
+    Piece i has the tokens ``starts[i]`` to ``starts[i] + sizes[i]`` - 1 of sample ``ids[i]``, and
+    pack k has the pieces ``bounds[k]`` to ``bounds[k + 1]`` - 1.
+
+    Attributes:
+        ids, starts, sizes: Document, first token and number of tokens of each piece.
+        bounds: First piece of each pack, and the end.
+        places: Place of each piece's document in the order.
+        dropped: Number of documents that were left out.
+        cut_tokens: Number of tokens that were cut off.
     """
 
     ids: Ids
@@ -238,11 +272,16 @@ class Packs:
 
 
 def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
-    """Pack one window of samples with their lengths, in the order of the samples.
+    """Return the packs of a window.
 
-    ``key`` permutes the packs; None leaves them in the order of their first documents. ``place``:
-    that of the window's first sample. Raises PlanError for a document that is too long under
-    overflow="error".
+    Args:
+        ids: Documents of the window, in their order.
+        lengths: Tokens of each document.
+        packing: Settings of the packing.
+        key: Key by which packs are shuffled; None keeps the order of their first documents.
+        place: Place in the order of the first document.
+
+    Raises PlanError for a document that is longer than a pack under ``overflow="error"``.
     """
     lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
     if packer.cuts:
@@ -259,7 +298,7 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         np.minimum.at(first, pack_of, np.arange(len(pack_of)))
         order_of_packs = np.argsort(first, kind="stable")
     else:
-        order_of_packs = keyed_order(derive_key(_PACKS, key), count)
+        order_of_packs = keyed_order(derive_key(_PACK_KEY, key), count)
     new = np.empty(count, np.int64)
     new[order_of_packs] = np.arange(count)
     pack_of = new[pack_of]
@@ -273,7 +312,11 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
 
 
 def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
-    """Return the same for batches that are padded to their longest document."""
+    """Return the pack of each document, and the number of packs, for a budget.
+
+    A pack has documents of like lengths, longest first. With all of them padded to the longest, it
+    has at most ``budget`` tokens.
+    """
     order = radix_argsort(budget - sizes, budget)
     ordered = sizes[order].tolist()
     bounds, next_document = [0], 0
@@ -286,7 +329,11 @@ def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
 
 
 def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
-    """Return pieces that fit: documents, starts, sizes, and what was left out."""
+    """Return pieces that fit into packs, by the ``overflow`` of the packing.
+
+    Returns the index of each piece's document, its first token and its size; the number of
+    documents that were left out, and the number of tokens that were cut off.
+    """
     room, places = packing.room, np.arange(len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
         places = places[lengths > 0]
@@ -318,8 +365,9 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
 def balance(weights: Ids, groups: int) -> Ids:
     """Return the group of each pack, int64, so that groups have similar sums of weights.
 
-    Every group gets as many, so ``groups`` divides their number. The heaviest first, each to the
-    group that has least so far; then neighbours exchange what makes the heaviest group lighter.
+    Every group gets equally many packs, so ``groups`` must divide their number. Packs are given out
+    heaviest first, each to the group with the smallest sum. Then the heaviest group exchanges packs
+    with others while that makes it lighter.
     """
     group_of = np.empty(len(weights), np.int64)
     places = len(weights) // groups
@@ -341,7 +389,10 @@ def balance(weights: Ids, groups: int) -> Ids:
 
 
 def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> None:
-    """Exchange packs of the heaviest group with others while that makes it lighter."""
+    """Exchange packs of the heaviest group with others while that makes it lighter, in place.
+
+    ``values`` are the weights of packs, ``members`` the packs of each group, ``loads`` their sums.
+    """
     mean = sum(loads) / len(loads)
     for _ in range(4 * len(loads)):
         heavy = max(range(len(loads)), key=loads.__getitem__)
@@ -368,10 +419,8 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
 
 
 def _sums(values: Ids, bounds: Ids) -> Ids:
+    """Return the sum of the values from each bound to the next one."""
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=ends[1:])
     sums: Ids = np.diff(ends[bounds])
     return sums
-
-
-_PACKS = 0x7061636B  # what the key is for

@@ -1,13 +1,18 @@
-"""Partition of the global order over nodes and ranks, in closed form.
+"""Partition of positions over nodes and ranks, by formulas.
 
-The order is thought of as a grid with a row for each canonical node, read column by column.
-Element t of that reading goes to physical node t mod P, element i of a node to rank i mod r, and
-consecutive groups of b to the workers in turn. Nothing is stored, so any slice costs what it
-yields. Where samples do not divide evenly some are dealt twice, at the places where the incumbent
-does so, unless the partition is exact.
+The positions of an order are thought of as a grid with a row for each canonical node. The grid is
+read column by column, and the *elements* of that reading are dealt in turns: element t goes to
+physical node t mod P, and element i of a node to rank i mod R of it::
 
-`Gaps` are places of the epoch that are left out: what a run saw before it was resumed, and steps
-that were skipped.
+    canonical node 0 | 0 2 4 6 |     elements, with the positions 0, 1, 2, 3
+    canonical node 1 | 1 3 5 7 |     elements, with the positions 4, 5, 6, 7
+
+Nothing is stored, so any slice costs only the time for its own elements. If samples do not divide
+evenly, some are dealt twice, and mosaicml-streaming decides which (`PaddedGrid`), unless the
+partition is exact (`ExactGrid`).
+
+`Gaps` are places of the epoch that are left out: those that a run saw before it was resumed, and
+steps that were skipped.
 """
 
 from __future__ import annotations
@@ -29,9 +34,14 @@ if TYPE_CHECKING:
 
 
 class PaddedGrid:
-    """Grid with padding: positions 0 to ``samples`` - 1 as equal rows of canonical nodes.
+    """Grid in which rows of all canonical nodes are equally long; short ones repeat positions.
 
-    Raises PlanError when the nodes do not fit each other, or there are too few samples.
+    Args:
+        samples: Positions of the grid.
+        canonical: Number of canonical nodes.
+        nodes: Number of physical nodes; its padding makes the columns a multiple of them.
+
+    Raises PlanError if neither number of nodes divides the other, or there are too few samples.
     """
 
     def __init__(self, samples: int, canonical: int, nodes: int) -> None:
@@ -44,10 +54,10 @@ class PaddedGrid:
         self.samples, self.canonical = samples, canonical
         ratio = max(nodes // canonical, 1)
         self._columns = -(-samples // canonical)  # before padding
-        self._pad = -self._columns % ratio  # so that the physical nodes come out even
+        self._pad = -self._columns % ratio  # so that all physical nodes get equally many
         width = self._columns + self._pad
         self.size = canonical * width
-        # So few samples are simply repeated.
+        # With so few samples the grid repeats them from the first one on.
         self.is_cyclic = samples < canonical or samples == canonical < nodes
         first = width - 2 * self._pad - ratio + 1
         self._sources = np.arange(max(first, 0), max(first + self._pad, 0))
@@ -59,17 +69,17 @@ class PaddedGrid:
 
     @cached_property
     def starts(self) -> Ids:
-        """Places where rows begin, and the end."""
+        """First position of each row, and the end; int64 (canonical nodes + 1,)."""
         nodes = self.canonical
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
     @property
     def regular(self) -> int:
-        """Elements before the first that may repeat a position."""
+        """Number of elements before the first one that may repeat a position."""
         return 0 if self.is_cyclic else max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Return the positions in the order of elements, in reading order, of the grid."""
+        """Return the position of each element."""
         if self.canonical == 1 and not self._pad:
             return elements
         column = elements // self.canonical
@@ -83,7 +93,7 @@ class PaddedGrid:
             column[added] = self._sources[source_index]
         column += self.starts[row]
         if ends_late:
-            # The last place of a short row repeats the one before it.
+            # The last element of a short row repeats the one before it.
             np.minimum(column, self.starts[row + 1] - 1, out=column)
         return column
 
@@ -95,7 +105,12 @@ class PaddedGrid:
 
 
 class ExactGrid:
-    """Grid without padding: no position is repeated, short rows end before the others."""
+    """Grid without padding: no position is repeated, and short rows lack the last column.
+
+    Args:
+        samples: Positions of the grid.
+        canonical: Number of canonical nodes.
+    """
 
     is_cyclic = False
 
@@ -109,11 +124,11 @@ class ExactGrid:
 
     @property
     def regular(self) -> int:
-        """Elements before the last column, which some rows do not have."""
+        """Number of elements before the last column, which short rows lack."""
         return max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Return the positions in the order of elements, in reading order."""
+        """Return the position of each element."""
         if self.canonical == 1:
             return elements
         column = elements // self.canonical
@@ -131,11 +146,18 @@ class ExactGrid:
 
 
 class Partition:
-    """Round-robin partition of positions over ``nodes`` nodes of ``ranks`` ranks.
+    """Positions of a grid, dealt in turns to all ranks.
 
-    The first ``drop`` elements were seen and are dropped, and those of ``skips`` never come.
+    An *index* counts the elements that are dealt, without those that are left out. Index n is
+    sample ``n // (nodes * ranks)`` of its rank.
 
-    ``is_even``: samples near the end are repeated so that every rank gets as many.
+    Args:
+        grid: Grid of positions.
+        nodes: Physical nodes.
+        ranks: Ranks of a node.
+        drop: Elements at the beginning that were seen; a negative number counts from the end.
+        is_even: Whether samples near the end are repeated, so that all ranks get equally many.
+        skips: Ranges of elements that are left out, each as its first and its end.
     """
 
     def __init__(
@@ -149,7 +171,7 @@ class Partition:
         skips: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.grid, self.nodes, self.ranks = grid, nodes, ranks
-        # A drop below zero counts from the end, as a slice does.
+        # A negative number counts from the end, as in a slice.
         self.offset = min(drop, grid.size) if drop >= 0 else max(grid.size + drop, 0)
         self.gaps = Gaps([(0, self.offset), *skips])
         self.remaining = self.gaps.number(grid.size)
@@ -165,13 +187,13 @@ class Partition:
             )
 
     def positions(self, indices: Ids) -> Ids:
-        """Return positions of elements; element t is number t // (nodes * ranks) of its rank."""
+        """Return the position of each index."""
         if len(indices) and int(indices.max()) >= self.remaining:
             indices = self._repeat_to_even(indices)
         return self.grid.positions(self.gaps.places(indices))
 
     def position_range(self, first: int, last: int) -> Ids:
-        """Return the positions of the elements ``first`` to ``last`` - 1 as dealt."""
+        """Return the positions of the indices ``first`` to ``last`` - 1."""
         ends = self.gaps.places(np.array([first, last - 1]))
         begin, end = int(ends[0]), int(ends[1]) + 1
         if last > self.remaining or end - begin != last - first:
@@ -179,35 +201,36 @@ class Partition:
         return self.grid.position_range(begin, end)
 
     def _repeat_to_even(self, indices: Ids) -> Ids:
+        """Replace indices after the last sample of a node by those of samples that repeat there."""
         node, of_node = indices % self.nodes, indices // self.nodes
         mine = self._per_node
         over = np.flatnonzero(of_node >= mine)
         back = self.ranks + self._extra - 1
         of_node[over] = of_node[over] - back if back <= mine else (of_node[over] - mine) % mine
         indices = of_node * self.nodes + node
-        # Only after a drop that is no multiple of the nodes: the last round misses some of them.
+        # If the dropped elements are no multiple of the nodes, the last turn misses some nodes.
         missing = np.flatnonzero(indices >= self.remaining)
         earlier = indices[missing] - self.nodes
         indices[missing] = np.where(earlier >= 0, earlier, indices[missing] % self.remaining)
         return indices
 
     def find(self, positions: Ids) -> Ids:
-        """Return the indices of all elements at positions: the inverse of `positions`."""
+        """Return all indices that have one of these positions: the inverse of `positions`."""
         starts = self.grid.starts
         irregular = min(self.gaps.number(self.grid.regular), self.remaining)
         row = np.searchsorted(starts, positions, side="right") - 1
         elements = (positions - starts[row]) * self.grid.canonical + row
         indices = self.gaps.numbers(elements[self.gaps.is_in_no_gap(elements)])
         indices = indices[indices < irregular]
-        # The end is irregular and short: a few elements for each rank and canonical node.
+        # The end repeats positions; it has a few elements for each rank and canonical node.
         ends = np.arange(irregular, self.total)
         return np.concatenate([indices, ends[np.isin(self.positions(ends), positions)]])
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """Return the canonical nodes that a node reads."""
+        """Return the canonical nodes whose positions a physical node gets."""
         canonical = self.grid.canonical
         share = (node + self.offset) % self.nodes
-        # Of too few samples, and of a closed-up last column, any may go to any node.
+        # With too few samples, and with an incomplete last column, any node may get any of them.
         is_plain = isinstance(self.grid, PaddedGrid) and not self.grid.is_cyclic
         skipped = self.gaps.lasts - self.gaps.firsts
         is_plain = is_plain and not (skipped[self.gaps.firsts > 0] % self.nodes).any()
@@ -220,7 +243,10 @@ class Partition:
 
 
 def _position_range(starts: Ids, first: int, last: int) -> Ids:
-    """Return the positions of consecutive elements, all of whose columns are in every row."""
+    """Return the positions of the elements ``first`` to ``last`` - 1, of columns in every row.
+
+    ``starts`` has the first position of each row, and the end.
+    """
     canonical = len(starts) - 1
     columns = np.arange(first // canonical, -(-last // canonical))
     skip = first % canonical
@@ -228,7 +254,10 @@ def _position_range(starts: Ids, first: int, last: int) -> Ids:
 
 
 def check_drop(samples: int, ranks: int, drop: int) -> None:
-    """Refuse a resume beyond the end, give or take one round over the ranks (PlanError)."""
+    """Raise PlanError for a resume after the end of the epoch, and one turn over all ranks.
+
+    ``drop`` is the number of samples that were seen.
+    """
     if samples + (ranks - samples % ranks) < drop:
         raise PlanError(
             f"cannot resume at sample {drop} of an epoch of {samples} samples: the state is of "
@@ -237,9 +266,18 @@ def check_drop(samples: int, ranks: int, drop: int) -> None:
 
 
 class Gaps:
-    """Gaps at ``ranges`` of places, each from its first place to the one after its last.
+    """Places of an epoch that are left out, and the numbers of the places that remain.
 
-    They may overlap and come in any order.
+    ::
+
+        place     0  1  2  3  4  5  6  7  8
+        gaps      x  x  x        x  x  x          (0, 3) and (5, 8)
+        number             0  1           2
+
+    A lookup takes well below 1 us: only the ends of the gaps are kept.
+
+    Args:
+        ranges: First place and end of each gap, in any order. They may overlap.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -251,18 +289,21 @@ class Gaps:
                 merged.append([first, last])
         pairs = np.array(merged, np.int64).reshape(-1, 2)
         self.firsts, self.lasts = pairs[:, 0], pairs[:, 1]
-        self._passed = np.zeros(len(pairs) + 1, np.int64)
-        np.cumsum(self.lasts - self.firsts, out=self._passed[1:])
-        self._numbers = self.firsts - self._passed[:-1]
+        # Places in gaps before each gap, and in all.
+        self._places_before = np.zeros(len(pairs) + 1, np.int64)
+        np.cumsum(self.lasts - self.firsts, out=self._places_before[1:])
+        self._numbers = self.firsts - self._places_before[:-1]
         # Most runs have one gap at most, at the beginning of the epoch.
         self._is_beginning = not merged or (len(merged) == 1 and merged[0][0] == 0)
-        self._total = int(self._passed[-1])
+        self._total = int(self._places_before[-1])
 
     def places(self, numbers: Ids) -> Ids:
-        """Return the remaining places with these numbers."""
+        """Return the remaining place with each number."""
         if self._is_beginning:
             return numbers + self._total if self._total else numbers
-        places: Ids = numbers + self._passed[np.searchsorted(self._numbers, numbers, side="right")]
+        places: Ids = (
+            numbers + self._places_before[np.searchsorted(self._numbers, numbers, side="right")]
+        )
         return places
 
     def place(self, number: int) -> int:
@@ -270,16 +311,16 @@ class Gaps:
         return int(self.places(np.array([number]))[0])
 
     def numbers(self, places: Ids) -> Ids:
-        """Return the number of remaining places before each place."""
+        """Return for each place how many remaining places come before it."""
         gap = np.searchsorted(self.firsts, places, side="right")
-        numbers = places - self._passed[gap]
+        numbers = places - self._places_before[gap]
         inside = np.flatnonzero(gap)
         inside = inside[places[inside] < self.lasts[gap[inside] - 1]]
         numbers[inside] += self.lasts[gap[inside] - 1] - places[inside]
         return numbers
 
     def number(self, place: int) -> int:
-        """Return the number of remaining places before a place."""
+        """Return how many remaining places come before a place."""
         return int(self.numbers(np.array([place]))[0])
 
     def is_in_no_gap(self, places: Ids) -> NDArray[np.bool_]:

@@ -1,8 +1,13 @@
-"""Order of a stream over all its passes: after the last sample comes the first of the next pass.
+"""Passes through the streams of a schedule: after the last sample comes the first of the next pass.
 
-Each pass is an order of its own, shuffled by its number as an epoch is. A *turn* is the number of a
-sample since the training began: pass ``turn // samples``, and in it the canonical nodes read side
-by side. Orders of passes are made when a turn of theirs is asked for, and few are kept.
+Each pass through a stream is an order of its own, shuffled by the number of the pass as an epoch is
+by its number. The *sample number* counts the samples that a stream gives since the training began.
+With n samples in a pass, sample number s is sample ``s % n`` of pass ``s // n``, and in a pass the
+canonical nodes are read in turns. Orders of passes are made when they are needed, and few are kept.
+
+A global batch takes a few samples of each stream. Asking each stream in turn would cost as many
+calls, so `StreamPasses` asks the current passes of all streams together, if their positions can be
+computed alone (random access). Samples of another pass are asked for stream by stream.
 """
 
 from __future__ import annotations
@@ -27,13 +32,17 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-_KEPT = 4  # orders of passes that are kept; an iteration is in one or two
+_MAX_KEPT = 4  # orders of passes that are kept; an iteration reads one or two
 
 
 class PassOrders:
-    """Orders of the passes of one stream, of ``samples`` samples each.
+    """Orders of the passes through one stream.
 
-    ``make`` makes the order of a pass. ``turns``: those that are asked for, first and behind last.
+    Args:
+        make: Function from the number of a pass to its order.
+        samples: Samples of a pass.
+        canonical: Number of canonical nodes.
+        wanted: First sample number that is needed, and the end.
     """
 
     def __init__(
@@ -41,144 +50,160 @@ class PassOrders:
         make: Callable[[int], StreamOrder],
         samples: int,
         canonical: int,
-        turns: tuple[int, int],
+        wanted: tuple[int, int],
     ) -> None:
-        self._make, self.samples, self.canonical, self.turns = make, samples, canonical, turns
+        self._make, self.samples, self.canonical, self.wanted = make, samples, canonical, wanted
         self._partition = Partition(ExactGrid(samples, canonical), 1, 1, is_even=False)
         self._orders: dict[int, StreamOrder] = {}
-        first, last = turns
+        first, last = wanted
         self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """Orders behind it that take long to compute; all of them are kept."""
+        """Orders of all needed passes, which are kept, if they take long to compute; else none."""
         if not self._passes or self._order(self._passes[0]).is_cheap:
             return []
         return [self._order(number) for number in self._passes]
 
     @property
-    def can_be_together(self) -> bool:
-        """Whether `first_order` gives the order of a pass."""
+    def can_be_grouped(self) -> bool:
+        """Whether the stream can be asked together with others; see `first_order`."""
         return bool(self._passes) and _is_plain(self._order(self._passes[0]))
 
     def first_order(self) -> RandomAccessOrder:
-        """Return the order of the first pass, for a random-access order with every sample once."""
+        """Return the order of the first pass, which has random access and every sample once."""
         order = self._order(self._passes[0])
         assert _is_plain(order)
         return order
 
     def lookup(self) -> Lookup:
-        """Return a function from turns to sample ids, which is fastest when turns ascend."""
+        """Return a function from sample numbers to ids, which is fastest if numbers ascend."""
         lookups: dict[int, Lookup] = {}
 
-        def take(turns: Ids) -> Ids:
-            if not len(turns):
-                return turns
-            first, last = int(turns.min()) // self.samples, int(turns.max()) // self.samples
-            if first == last:  # as mostly, and a division for each turn would cost as much again
-                elements = turns - first * self.samples
-                return self._held(lookups, first)(self._partition.positions(elements))
-            numbers, elements = np.divmod(turns, self.samples)
+        def take(sample_numbers: Ids) -> Ids:
+            if not len(sample_numbers):
+                return sample_numbers
+            first = int(sample_numbers.min()) // self.samples
+            last = int(sample_numbers.max()) // self.samples
+            if first == last:  # as mostly; a division for each number would take as long again
+                elements = sample_numbers - first * self.samples
+                return self._lookup_of_pass(lookups, first)(self._partition.positions(elements))
+            passes, elements = np.divmod(sample_numbers, self.samples)
             positions = self._partition.positions(elements)
-            out = np.empty(len(turns), np.int64)
-            for number in np.unique(numbers).tolist():
-                mine = numbers == number
-                out[mine] = self._held(lookups, number)(positions[mine])
+            out = np.empty(len(sample_numbers), np.int64)
+            for number in np.unique(passes).tolist():
+                mine = passes == number
+                out[mine] = self._lookup_of_pass(lookups, number)(positions[mine])
             return out
 
         return take
 
     def find(self, sample: int) -> Ids:
-        """Return all turns of a sample among the wanted ones."""
+        """Return all needed sample numbers of a sample, ascending."""
         parts = [np.zeros(0, np.int64)]
         for number in self._passes:
             elements = self._partition.find(self._order(number).find(sample))
             parts.append(np.sort(elements) + number * self.samples)
-        turns = np.concatenate(parts)
-        return turns[(turns >= self.turns[0]) & (turns < self.turns[1])]
+        sample_numbers = np.concatenate(parts)
+        first, last = self.wanted
+        return sample_numbers[(sample_numbers >= first) & (sample_numbers < last)]
 
-    def _held(self, lookups: dict[int, Lookup], number: int) -> Lookup:
+    def _lookup_of_pass(self, lookups: dict[int, Lookup], number: int) -> Lookup:
+        """Return the lookup of a pass, and keep it in ``lookups`` in place of an early one."""
         if number not in lookups:
-            while len(lookups) >= _KEPT:
+            while len(lookups) >= _MAX_KEPT:
                 del lookups[min(lookups)]
             lookups[number] = self._order(number).lookup()
         return lookups[number]
 
     def _order(self, number: int) -> StreamOrder:
+        """Return the order of a pass, and keep it in place of an early one."""
         if number not in self._orders:
             plain_order = next((each for each in self._orders.values() if _is_plain(each)), None)
-            # Much of a random-access order is the same in every pass.
+            # Passes of a random-access order have much in common.
             order = plain_order.at_epoch(number) if plain_order is not None else self._make(number)
-            if order.is_cheap and len(self._orders) >= _KEPT:
+            if order.is_cheap and len(self._orders) >= _MAX_KEPT:
                 self._orders.pop(min(self._orders))
             self._orders[number] = order
         return self._orders[number]
 
 
 def _is_plain(order: StreamOrder) -> TypeGuard[RandomAccessOrder]:
-    """Whether an order is computed at any position and has every sample once."""
+    """Whether an order has random access and every sample once."""
     return isinstance(order, RandomAccessOrder) and order.resampling.is_plain
 
 
 class StreamPasses:
-    """Orders of ``streams`` over all their passes.
+    """Orders of several streams over all their passes, as one order.
 
-    Its positions are columns of two rows, int64: the stream, and the turn in it.
+    A position is a pair: the stream, and the sample number in it. Arrays of positions are int64 of
+    shape (2, n).
+
+    Args:
+        streams: Passes of each stream.
     """
 
     def __init__(self, streams: Sequence[PassOrders]) -> None:
         self.streams = tuple(streams)
         self.per_stream = np.array([stream.samples for stream in streams])
         self.samples = int(self.per_stream.sum())
-        self.at_hand: AtHand | None = None
+        #: Latest passes that were asked together.
+        self.current: CurrentPasses | None = None
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """Orders behind it that take long to compute."""
+        """Orders of passes that take long to compute."""
         return [part for stream in self.streams for part in stream.parts]
 
     def lookup(self) -> Lookup:
-        """Return a function from positions to sample ids, which is fastest when turns ascend."""
-        return TurnLookup(self)
+        """Return a function from positions to ids, which is fastest if sample numbers ascend."""
+        return PassLookup(self)
 
     def materialize(self) -> Lookup:
-        """Return the same as `lookup`."""
+        """Return `lookup`, since the ids of all passes would be too many for memory."""
         return self.lookup()
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample among the wanted turns."""
+        """Return all needed positions of a sample."""
         positions = [np.zeros((2, 0), np.int64)]
         for number, stream in enumerate(self.streams):
-            turns = stream.find(sample)
-            positions.append(np.stack([np.full(len(turns), number), turns]))
+            sample_numbers = stream.find(sample)
+            streams = np.full(len(sample_numbers), number)
+            positions.append(np.stack([streams, sample_numbers]))
         return np.concatenate(positions, axis=1)
 
     @cached_property
-    def has_together(self) -> NDArray[np.bool_]:
+    def is_grouped(self) -> NDArray[np.bool_]:
         """Mask of the streams that can be asked together with others."""
-        return np.array([stream.can_be_together for stream in self.streams])
+        return np.array([stream.can_be_grouped for stream in self.streams])
 
-    def take_up(self, streams: Ids, passes: Ids) -> AtHand:
-        """Keep the latest of these passes of each stream ready, if it can be kept."""
+    def switch_to(self, streams: Ids, passes: Ids) -> CurrentPasses:
+        """Make the latest of these passes of each stream the current one, and return them.
+
+        ``passes`` has a pass of the stream beside it in ``streams``.
+        """
         latest = np.full(len(self.streams), -1)
         np.maximum.at(latest, streams, passes)
-        latest[~self.has_together] = -1
-        # As one value, since threads may ask at the same time.
-        self.at_hand = (self.at_hand or self._all_first()).at_passes(latest)
-        return self.at_hand
+        latest[~self.is_grouped] = -1
+        # Assigned as one value, since threads may ask at the same time.
+        self.current = (self.current or self._first_passes()).at_passes(latest)
+        return self.current
 
-    def _all_first(self) -> AtHand:
-        """Return a pass of each stream that can be asked together with others."""
-        passes, first = np.full(len(self.streams), -1), np.zeros(len(self.streams), np.int64)
+    def _first_passes(self) -> CurrentPasses:
+        """Return the first pass of each stream that can be asked together with others."""
+        passes, first_ids = np.full(len(self.streams), -1), np.zeros(len(self.streams), np.int64)
         shuffles = {}
-        for number in np.flatnonzero(self.has_together).tolist():
+        for number in np.flatnonzero(self.is_grouped).tolist():
             order = self.streams[number].first_order()
-            passes[number], first[number] = order.params.epoch, order.first_id
+            passes[number], first_ids[number] = order.params.epoch, order.first_id
             shuffles[number] = order.shuffle
-        return AtHand(passes, first, next(iter(shuffles.values())).group(shuffles))
+        return CurrentPasses(passes, first_ids, next(iter(shuffles.values())).group(shuffles))
 
     def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
-        """Return positions in the orders of passes, whose canonical nodes are read side by side."""
+        """Return the positions of elements of passes, whose canonical nodes are read in turns.
+
+        ``elements`` count the samples of a pass of the stream beside them, as an `ExactGrid` does.
+        """
         nodes = self.streams[0].canonical
         if nodes == 1:
             return elements
@@ -194,15 +219,21 @@ class StreamPasses:
         return column
 
 
-class AtHand(NamedTuple):
-    """Passes that are kept ready: the number for each stream, -1 for none, and the first id."""
+class CurrentPasses(NamedTuple):
+    """Passes of all streams that are asked together.
+
+    Attributes:
+        passes: Number of the pass of each stream, -1 for a stream that is asked alone.
+        first_ids: First sample id of each stream.
+        group: Shuffles of these passes, by the number of the stream.
+    """
 
     passes: Ids
-    first: Ids
+    first_ids: Ids
     group: ShuffleGroup
 
-    def at_passes(self, latest: Ids) -> AtHand:
-        """Return the same with other passes of some streams, -1 for those that stay."""
+    def at_passes(self, latest: Ids) -> CurrentPasses:
+        """Return the same with other passes of some streams; -1 keeps the pass of a stream."""
         changed = np.flatnonzero((latest >= 0) & (latest != self.passes))
         if not len(changed):
             return self
@@ -210,47 +241,48 @@ class AtHand(NamedTuple):
         return self._replace(passes=passes, group=self.group.at_epochs(changed, latest[changed]))
 
 
-class TurnLookup:
-    """Lookup of sample ids from streams and turns."""
+class PassLookup:
+    """Lookup of sample ids from streams and sample numbers."""
 
     def __init__(self, passes: StreamPasses) -> None:
         self._passes = passes
-        self._alone: dict[int, Lookup] = {}
+        self._stream_lookups: dict[int, Lookup] = {}
 
     def __call__(self, positions: Ids) -> Ids:
-        """Return the sample ids of positions."""
-        streams, turns = positions
-        if not self._passes.has_together.any():
-            return self._one_by_one(streams, turns)
-        samples, at_hand = self._passes.per_stream[streams], self._passes.at_hand
-        numbers = turns // samples
-        if at_hand is None or not (is_there := at_hand.passes[streams] == numbers).all():
-            at_hand = self._passes.take_up(streams, numbers)
-            is_there = at_hand.passes[streams] == numbers
-        elements = turns - numbers * samples
-        if is_there.all():
-            return self._together(at_hand, streams, elements)
-        out = np.empty(len(turns), np.int64)
-        out[is_there] = self._together(at_hand, streams[is_there], elements[is_there])
-        out[~is_there] = self._one_by_one(streams[~is_there], turns[~is_there])
+        """Return the sample ids of positions, int64 of shape (2, n)."""
+        streams, sample_numbers = positions
+        if not self._passes.is_grouped.any():
+            return self._ask_each_stream(streams, sample_numbers)
+        samples, current = self._passes.per_stream[streams], self._passes.current
+        passes = sample_numbers // samples
+        if current is None or not (is_current := current.passes[streams] == passes).all():
+            current = self._passes.switch_to(streams, passes)
+            is_current = current.passes[streams] == passes
+        elements = sample_numbers - passes * samples
+        if is_current.all():
+            return self._ask_together(current, streams, elements)
+        out = np.empty(len(sample_numbers), np.int64)
+        out[is_current] = self._ask_together(current, streams[is_current], elements[is_current])
+        is_other = ~is_current
+        out[is_other] = self._ask_each_stream(streams[is_other], sample_numbers[is_other])
         return out
 
-    def _one_by_one(self, streams: Ids, turns: Ids) -> Ids:
-        """Return the sample ids of turns, one stream after the other."""
+    def _ask_each_stream(self, streams: Ids, sample_numbers: Ids) -> Ids:
+        """Return the sample ids of sample numbers, one stream after the other."""
         small = streams.astype(np.min_scalar_type(len(self._passes.streams)))
-        out = np.empty(len(turns), np.int64)
+        out = np.empty(len(sample_numbers), np.int64)
         for stream in np.flatnonzero(np.bincount(small)).tolist():
             mine = np.flatnonzero(small == stream)
-            if stream not in self._alone:
-                self._alone[stream] = self._passes.streams[stream].lookup()
-            out[mine] = self._alone[stream](turns[mine])
+            if stream not in self._stream_lookups:
+                self._stream_lookups[stream] = self._passes.streams[stream].lookup()
+            out[mine] = self._stream_lookups[stream](sample_numbers[mine])
         return out
 
-    def _together(self, at_hand: AtHand, streams: Ids, elements: Ids) -> Ids:
-        """Return the sample ids of elements of the passes that are kept ready."""
+    def _ask_together(self, current: CurrentPasses, streams: Ids, elements: Ids) -> Ids:
+        """Return the sample ids of elements of the current passes."""
         if not len(elements):
             return elements
         positions = self._passes.elements_to_positions(streams, elements)
-        ids = at_hand.group.ids_at(streams, positions)
-        ids += at_hand.first[streams]
+        ids = current.group.ids_at(streams, positions)
+        ids += current.first_ids[streams]
         return ids

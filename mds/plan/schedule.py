@@ -1,4 +1,4 @@
-"""Schedule of a mixture: the shares of streams as a function of how far the training is.
+"""Schedule of a mixture: the shares of streams as a function of the progress of the training.
 
 A `Schedule` is what a user writes, checked when it is made. A `ScheduledRun` is a schedule with the
 names of a dataset's streams and the weights that were set while it ran; it gives the `Mixture`,
@@ -44,27 +44,30 @@ _MAX_PASSES = 1 << 40
 class Schedule:
     """Shares of streams that change during a run.
 
-    - ``knots`` (Mapping[int, Mapping[str, float]]): Weights of the streams by name, by when they
-      hold; one is for 0. Weights need not sum to one; a stream that is left out gets nothing.
-    - ``between`` (str, default 'steps'): How shares go from knot to knot: ``"steps"`` keeps them up
-      to the next one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
-    - ``unit`` (str, default 'steps'): What knots count since the training began, over all epochs:
-      ``"steps"`` are global batches, ``"samples"`` and ``"tokens"`` are rounded up to whole ones.
-    - ``tokens_per_sample`` (int | None, default None, tokens): Needed for tokens, save in packs.
-    - ``spent`` (str, default 'again'): What comes when a stream has given all its samples:
-      ``"again"`` goes through them once more, shuffled anew; ``"stop"`` ends the training before
-      the first global batch that asks for more; ``"error"`` refuses the epoch in which that is.
-    - ``max_passes`` (int | Mapping[str, int] | None, default None, passes): How often a stream may
-      be gone through, of all or, by name, of some; None is once for ``"stop"`` and ``"error"``.
-      With ``"again"`` the epoch that would go beyond is refused when it begins.
+    - ``knots`` (Mapping[int, Mapping[str, float]]): Milestones of the training, and for each the
+      weights of the streams by name. One milestone is 0. Weights need not sum to one; a stream that
+      is left out gives nothing.
+    - ``between`` (str, default 'steps'): Shares between two milestones: ``"steps"`` keeps those of
+      the first one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
+    - ``unit`` (str, default 'steps'): Unit of milestones, counted since the training began, over
+      all epochs. ``"steps"`` are global batches; ``"samples"`` and ``"tokens"`` are rounded up to
+      whole global batches.
+    - ``tokens_per_sample`` (int | None, default None, tokens): Required with ``unit="tokens"``,
+      unless samples are packed.
+    - ``spent`` (str, default 'again'): Behavior when a stream has given all its samples:
+      ``"again"`` begins another pass, shuffled anew; ``"stop"`` ends the training before the first
+      global batch that needs more; ``"error"`` refuses the epoch with that batch.
+    - ``max_passes`` (int | Mapping[str, int] | None, default None, passes): Most passes through
+      each stream, or by name through some of them. None is one pass with ``"stop"`` and
+      ``"error"``. With ``"again"`` an epoch that would need more passes is refused when it begins.
 
-    Raises ConfigError for what makes no schedule.
+    Raises ConfigError for arguments that make no schedule.
 
     >>> Schedule({0: {"web": 8, "math": 2}, 1000: {"web": 1, "math": 1}}, between="linear")
     Schedule({0: {'web': 8, 'math': 2}, 1000: {'web': 1, 'math': 1}}, between='linear')
     """
 
-    #: Pairs of when and what: weights, as pairs of names and numbers, or a temperature.
+    #: Pairs of a milestone and its weights, as pairs of names and numbers, or its temperature.
     knots: tuple[tuple[int, Any], ...]
     is_temperature = False
 
@@ -98,9 +101,9 @@ class Schedule:
     ) -> Schedule:
         """Return a schedule in which a stream of n samples has weight ``n ** (1 / temperature)``.
 
-        - ``knots`` (Mapping[int, float]): Temperatures, by when they hold; 1 takes streams by their
-          sizes, more brings them nearer to each other.
-        - ``between`` (str, default 'linear'): As of a Schedule, and so are the other arguments.
+        - ``knots`` (Mapping[int, float]): Temperature at each milestone. With 1 the shares of
+          streams are their sizes; higher temperatures make shares more equal.
+        - ``between`` (str, default 'linear'): As in `Schedule`, like the other arguments.
 
         Raises ConfigError for a temperature that is not a positive number.
 
@@ -127,6 +130,7 @@ class Schedule:
         return schedule
 
     def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
+        """Check and store all arguments but the milestones."""
         self.between, self.unit, self.spent = between, unit, spent
         self.tokens_per_sample, self.max_passes = tokens, max_passes
         for name_of, value, names in (
@@ -158,7 +162,7 @@ class Schedule:
         return {*limits, *named}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as plain JSON, without defaults."""
+        """Return the schedule as plain JSON, without options that have their default."""
         kind = "temperature" if self.is_temperature else "knots"
         written: dict[str, Any] = {
             kind: [
@@ -214,16 +218,20 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledRun:
-    """Schedule for streams of these ``names``, with weights ``live`` that were set while it ran.
+    """Schedule of a run, with the weights that were set while the training ran.
 
-    Live weights hold from their step on; what the schedule has for later is set aside. Raises
-    ConfigError for a schedule that speaks of other streams.
+    Attributes:
+        schedule: Schedule as the user wrote it.
+        names: Names of the streams of the dataset.
+        live: Pairs of a step and the weights that hold from it on, instead of later milestones.
+
+    Raises ConfigError for names that no stream has.
     """
 
     schedule: Schedule
     names: tuple[str, ...]
     live: tuple[tuple[int, Weights], ...] = ()
-    #: What its steps are.
+    #: Unit in which steps are counted: "steps" are global batches.
     unit = "steps"
 
     def __post_init__(self) -> None:
@@ -239,7 +247,7 @@ class ScheduledRun:
             self.check_names({name for name, _ in weights})
 
     def check_names(self, named: set[str]) -> None:
-        """Refuse names that no stream has (ConfigError)."""
+        """Raise ConfigError for names that no stream has."""
         unknown = sorted(named - set(self.names))
         if unknown:
             raise ConfigError(
@@ -248,7 +256,7 @@ class ScheduledRun:
             )
 
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
-        """Return the same run with other weights from ``step`` on, without the later ones."""
+        """Return the same run with other weights from ``step`` on, in place of later ones."""
         checked = check_weights(weights, f"from step {step} on")
         live = tuple((begin, before) for begin, before in self.live if begin < step)
         return dataclasses.replace(self, live=(*live, (step, checked)))
@@ -267,14 +275,15 @@ class ScheduledRun:
         return cls(Schedule.from_json(schedule), tuple(names))
 
     def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
-        """Return the mixture of streams of so many samples a pass, in global batches of ``batch``.
+        """Return the mixture of the streams.
 
-        Raises ConfigError when a stream without samples has a share.
+        ``samples`` are those of a pass of each stream, ``batch`` those of a global batch.
+        Raises ConfigError if a stream without samples has a share.
         """
         return _mixture(self, tuple(samples), batch)
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:
-        """Return the global batches of an epoch of so many samples."""
+        """Return the number of global batches of an epoch of ``epoch_size`` samples."""
         return -(-epoch_size // batch)
 
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
@@ -285,16 +294,18 @@ class ScheduledRun:
             "schedule": self.key(samples, batch),
         }
 
-    def stretches(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """Return the shares as the schedule was written."""
+    def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
+        """Return the shares as the schedule was written, without live weights."""
         points: dict[int, tuple[int, ...]] = {}
         for milestone, value in self.schedule.knots:
             step = self.schedule.step_of(milestone, batch)
             if step >= MAX_STEPS:
                 raise ConfigError(f"schedule: {milestone} is later than any training gets.")
-            weights = self._by_size(value, samples) if self.schedule.is_temperature else value
+            weights = (
+                self._weights_by_size(value, samples) if self.schedule.is_temperature else value
+            )
             points[step] = self.shares(weights, samples, f"at {milestone}")
-        spans = []
+        spans: list[ShareSpan] = []
         for (milestone, shares), (end, later) in itertools.pairwise(points.items()):
             if self.schedule.between == "steps" or shares == later:
                 spans.append(ShareSpan(milestone, shares))
@@ -324,22 +335,27 @@ class ScheduledRun:
 
     def largest_shares(self, samples: Sequence[int]) -> list[float]:
         """Return the largest share that the schedule, as written, gives to each stream."""
-        begins = [stretch.begin for stretch in self.stretches(samples, 1)]
+        begins = [span.begin for span in self.spans(samples, 1)]
         maxima = [max(column) for column in zip(*begins, strict=True)]
         return [value / ONE for value in maxima]
 
     def key(self, samples: Sequence[int], batch: int) -> str:
-        """Return a digest of the shares as written, of streams of so many samples."""
-        facts = repr(([tuple(s) for s in self.stretches(samples, batch)], self.schedule.spent))
+        """Return a digest of the schedule as written, for streams of so many samples."""
+        facts = repr(([tuple(s) for s in self.spans(samples, batch)], self.schedule.spent))
         limits = repr(self.limits(samples))
         return digest(facts, limits, *self.names)
 
-    def _by_size(self, degree: float, samples: Sequence[int]) -> Weights:
+    def _weights_by_size(self, degree: float, samples: Sequence[int]) -> Weights:
+        """Return the weights at a temperature."""
         pairs = zip(self.names, samples, strict=True)
         return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
 
     def shares(self, weights: Weights, samples: Sequence[int], place: str) -> tuple[int, ...]:
-        """Return shares of ONE by weights, rounded by largest remainders."""
+        """Return the shares of all streams by weights, in units of 1 / ONE.
+
+        They are rounded by largest remainders, so that they sum to ONE. ``place`` says in messages
+        where the weights are. Raises ConfigError if a stream with a weight has no samples.
+        """
         by_name = dict(weights)
         exact = [Fraction(by_name.get(name, 0)) for name in self.names]
         for name, weight, n in zip(self.names, exact, samples, strict=True):
@@ -351,23 +367,27 @@ class ScheduledRun:
         if not total:
             raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
         parts = [ONE * weight / total for weight in exact]
-        floors = [math.floor(part) for part in parts]
-        by_rest = sorted(range(len(parts)), key=lambda i: (floors[i] - parts[i], i))
-        for i in by_rest[: ONE - sum(floors)]:
-            floors[i] += 1
-        return tuple(floors)
+        shares = [math.floor(part) for part in parts]
+        by_remainder = sorted(range(len(parts)), key=lambda i: (shares[i] - parts[i], i))
+        for i in by_remainder[: ONE - sum(shares)]:
+            shares[i] += 1
+        return tuple(shares)
 
 
 @functools.lru_cache(maxsize=32)
 def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture:
-    mixture = Mixture(run.stretches(samples, batch), batch)
+    """Return the mixture of a run, with its live weights."""
+    mixture = Mixture(run.spans(samples, batch), batch)
     for step, weights in run.live:
         mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step} on"))
     return mixture
 
 
 def check_weights(weights: Any, place: str) -> Weights:
-    """Return weights by name as plain pairs. Raises ConfigError for anything else."""
+    """Return weights by name as pairs of plain values.
+
+    ``place`` says in messages where the weights are. Raises ConfigError for anything else.
+    """
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
             f"schedule: the weights {place} are {weights!r}; expected a dict of stream names and "
@@ -387,6 +407,7 @@ def check_weights(weights: Any, place: str) -> Weights:
 
 
 def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
+    """Return milestones with their values, ascending. Raises ConfigError if 0 is missing."""
     if not isinstance(knots, Mapping) or not knots:
         raise ConfigError(f"schedule: expected a dict of knots, got {str(knots)[:60]!r}.")
     if len(knots) > MAX_KNOTS:
@@ -413,14 +434,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(value: Any) -> float:
+    """Return a number of any type as an int or a float."""
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScheduledEpoch:
-    """Global batches ``first`` to ``last`` - 1 of a run, or windows of a run with packs.
+    """Part of a run that an epoch has: steps ``first`` to ``last`` - 1.
 
-    ``largest_shares``: of each stream, in the schedule as it was written.
+    Attributes:
+        mixture: Samples of each stream in the steps of the run.
+        first, last: First step of the epoch, and the end; global batches, or windows of packs.
+        largest_shares: Largest share of each stream in the schedule as it was written.
     """
 
     mixture: Mixture
@@ -428,8 +453,11 @@ class ScheduledEpoch:
     last: int
     largest_shares: tuple[float, ...]
 
-    def turns(self) -> list[tuple[int, int]]:
-        """Return the range of turns that the epoch takes of each stream."""
+    def sample_ranges(self) -> list[tuple[int, int]]:
+        """Return the samples that the epoch takes of each stream: the first one, and the end.
+
+        They are numbered since the training began.
+        """
         first, last = self.mixture.counts(np.array([self.first, self.last])).tolist()
         return list(zip(first, last, strict=True))
 
@@ -437,9 +465,16 @@ class ScheduledEpoch:
 def scheduled_epoch(
     run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
 ) -> ScheduledEpoch:
-    """Return epoch ``epoch`` of a run, of ``epoch_size`` samples, ``batch`` a global batch.
+    """Return the part of a run that an epoch has.
 
-    Raises PlanError when a stream would give more than it may.
+    Args:
+        run: Schedule of the run.
+        samples: Samples of a pass through each stream.
+        batch: Samples of a global batch.
+        epoch: Number of the epoch.
+        epoch_size: Samples of an epoch.
+
+    Raises PlanError if a stream would give more samples than its passes have.
     """
     mixture, steps = run.mixture(samples, batch), run.epoch_steps(epoch_size, batch)
     first, last = epoch * steps, (epoch + 1) * steps

@@ -39,9 +39,14 @@ if TYPE_CHECKING:
 
 
 class StreamBatches(abc.ABC):
-    """Global batches made of several streams, of which whole ones are dropped at a resume.
+    """Global batches made of several streams.
 
-    Of a step of which a part was seen, only what was not seen is left.
+    A resume leaves out the steps that were seen. If a step was seen in part, its remaining samples
+    come first.
+
+    Args:
+        total: Number of steps of the whole epoch.
+        spec: Shape of the world, and what was seen or skipped.
     """
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
@@ -55,7 +60,7 @@ class StreamBatches(abc.ABC):
         size = self.shape.global_batch
         skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
         self._gaps = Gaps([(0, first), *skips])
-        # Nothing of a step that is skipped was seen of the one that comes instead.
+        # If the step that was seen in part is skipped, nothing was seen of the one that follows.
         self._seen_slots = seen_slots if self._gaps.place(0) == first else 0
         self.count = self._gaps.number(total)
         self.filled = self.shape.batch if self.count else 0
@@ -91,27 +96,35 @@ class StreamBatches(abc.ABC):
         return step[remains], slot[remains]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the first element of the step: the slots in it depend on the world."""
+        """Return the first place of the step for all of its slots, which depend on the world."""
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return np.broadcast_to(first, (len(steps), len(slots)))
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """Return all: a node reads from each of them in turn."""
+        """Return all canonical nodes: every node reads from each of them."""
         del node
         return np.arange(self._canonical)
 
+    #: Number of canonical nodes.
     _canonical: int
 
     @abc.abstractmethod
-    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids: ...
+    def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Return the sample ids of slots of steps that count from the beginning of the epoch."""
 
     @abc.abstractmethod
-    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]: ...
+    def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the steps, from the beginning of the epoch, and slots of a stream's positions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origins:
-    """Table of batches: the stream of each, and its number in that stream."""
+    """Streams of batches.
+
+    Attributes:
+        stream: Stream of each batch.
+        number: Number of each batch among those of its stream.
+    """
 
     stream: NDArray[np.unsignedinteger]
     number: NDArray[np.unsignedinteger]
@@ -129,14 +142,17 @@ class Origins:
         return cls(stream, number)
 
     def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
-        """Return which batches of a stream exist (indexes of ``numbers``), and their places."""
+        """Return the places of batches of a stream, by their numbers in it.
+
+        Returns the indexes of those ``numbers`` that have a batch, and the place of each of these.
+        """
         places = np.flatnonzero(self.stream == stream)
         existing = np.flatnonzero(numbers < len(places))
         return existing, places[numbers[existing]]
 
 
 class PerStreamBatches(StreamBatches):
-    """Batching method per_stream: every global batch from one stream."""
+    """Batching method ``per_stream``: every global batch is from one stream."""
 
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
@@ -168,7 +184,7 @@ class PerStreamBatches(StreamBatches):
 
 
 class StratifiedBatches(StreamBatches):
-    """Batching method stratified: every global batch from all streams, each with its share."""
+    """Batching method ``stratified``: every global batch has samples of all streams, by shares."""
 
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
@@ -187,8 +203,8 @@ class StratifiedBatches(StreamBatches):
         super().__init__(self._total, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        # The slots of the initial world, which are dealt in the same order, so that what was
-        # seen of a step is the same in both.
+        # Slots of the initial world. Both worlds deal a step in the same order, so the same part of
+        # a step was seen in both.
         slots = self._initial_shape.dealt(self.shape.deal(slots))
         stream = np.searchsorted(self._ends, slots, side="right")
         out = np.empty((len(steps), len(slots)), np.int64)
@@ -212,7 +228,7 @@ class StratifiedBatches(StreamBatches):
 
 
 class DevicePerStreamBatches(StreamBatches):
-    """Batching method device_per_stream: every rank's batch from one stream."""
+    """Batching method ``device_per_stream``: the batch of every rank is from one stream."""
 
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
@@ -236,14 +252,14 @@ class DevicePerStreamBatches(StreamBatches):
         _require_full_batch(self._counts, "rank's batch", shape.batch)
         self._origins = [Origins.shuffled(self._counts, rng) for _ in range(shape.nodes)]
         self._length = sum(self._counts)
-        # One more round of padding where none is needed: the incumbent does so.
+        # One more turn of padding even if none is needed, as in mosaicml-streaming.
         padded = (self._length // shape.world + 1) * shape.world
         super().__init__(padded // shape.ranks, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         shape = self.shape
         device, offset = np.divmod(slots, shape.batch)
-        # Batches of the nodes are taken in cycle, and then dealt to all ranks in cycle.
+        # Batches are taken from the lists of the nodes in turns, and dealt to all ranks in turns.
         batch = steps[:, None] * shape.world + device
         number, node = np.divmod(batch, shape.nodes)
         out = np.full(batch.shape, -1, np.int64)
@@ -260,7 +276,10 @@ class DevicePerStreamBatches(StreamBatches):
         return out
 
     def _partition_index(self, sequence: Ids, node: int) -> Ids:
-        """Return elements, as dealt, of the sequence that a node reads from its canonical nodes."""
+        """Return indices of a stream's partition for numbers in the sequence that a node reads.
+
+        A node reads its canonical nodes in turns, as many samples of each as it has ranks.
+        """
         line, rank = np.divmod(sequence, self.shape.ranks)
         cycle, mine = np.divmod(line, self._share)
         element = cycle * self.shape.ranks + rank
@@ -285,10 +304,11 @@ class DevicePerStreamBatches(StreamBatches):
 
 
 def stratify(proportions: Sequence[float], size: int) -> list[int]:
-    """Return how many samples of a global batch of ``size`` each stream gives.
+    """Return the number of samples that each stream gives to a global batch of ``size`` samples.
 
-    Places left by rounding down go to the largest remainders, of equal ones to the later stream.
-    Raises PlanError when a stream that gives samples would give none.
+    Shares are rounded down. The remaining samples come from the streams with the largest
+    remainders; of equal ones from the later stream. Raises PlanError if a stream that gives samples
+    to the epoch would give none to a batch.
     """
     shares = np.array(proportions, np.float64)
     parts = np.array([int(share * size) for share in proportions], np.int64)
@@ -308,20 +328,22 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
 
 
 def full_batches(samples: Sequence[int], spec: PartitionSpec) -> list[int]:
-    """Return how many batches each stream gives to per_stream, which decides the order of all.
+    """Return the number of global batches of each stream for the method ``per_stream``.
 
-    Streams are padded to be even for nodes and ranks, so worlds with equal global batches can
-    differ in them.
+    Each stream is padded so that all ranks get equally many, so the numbers may differ between
+    worlds with equal global batches. The order of all batches depends on them.
     """
     return [batches.full for batches in _whole_streams(samples, spec)]
 
 
 def _whole_streams(samples: Sequence[int], spec: PartitionSpec) -> list[RandomBatches]:
+    """Return the global batches of each stream alone, for a whole epoch."""
     fresh = dataclasses.replace(spec, drop=0, skips=())
     return [RandomBatches(count, fresh) for count in samples]
 
 
 def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
+    """Raise StreamPlanError for a stream without a full batch; ``kind`` names the batch."""
     for i, count in enumerate(counts):
         if not count:
             raise StreamPlanError(
@@ -332,9 +354,9 @@ def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
 
 
 class ScheduledBatches(StreamBatches):
-    """Global batches ``first`` to ``last`` - 1 of a run.
+    """Global batches ``first`` to ``last`` - 1 of a run with a schedule.
 
-    There is one lookup, from streams and turns (`mds.plan.passes`) to sample ids.
+    There is one lookup, from streams and their sample numbers (`mds.plan.passes`) to sample ids.
     """
 
     def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
@@ -342,11 +364,11 @@ class ScheduledBatches(StreamBatches):
         size = mixture.batch
         stride = stride_of(size)
         self._places = np.arange(size, dtype=np.int64) * stride % size
-        self._back = pow(stride, -1, size) if size > 1 else 0
+        self._inverse_stride = pow(stride, -1, size) if size > 1 else 0
         super().__init__(last - first, spec)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the number of the sample in the epoch."""
+        """Return the places in the epoch, in the order in which a step is dealt."""
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return first + self.shape.deal(slots)
 
@@ -355,7 +377,10 @@ class ScheduledBatches(StreamBatches):
         return lookups[0](positions).reshape(len(steps), len(slots))
 
     def _positions(self, steps: Ids, places: Ids) -> Ids:
-        """Return streams and turns of places in ascending steps of the run, step after step."""
+        """Return the stream and the sample number of places in steps, int64 (2, steps * places).
+
+        ``steps`` of the run ascend. Places count the samples of a global batch, stream by stream.
+        """
         streams, size = self._mixture.streams, self._mixture.batch
         begin, end = self._mixture.ranges(steps)
         ends = (end - begin).cumsum(axis=1)
@@ -363,7 +388,7 @@ class ScheduledBatches(StreamBatches):
         numbers = (places + row[:, None]).reshape(-1)
         lines = (ends + row[:, None]).reshape(-1)
         lines_of = lines.searchsorted(numbers, side="right")
-        # A stream's first place in the batch is where the one before it ends.
+        # In a batch each stream begins at the end of the stream before it.
         shift = end.reshape(-1) - lines
         out = np.empty((2, len(numbers)), np.int64)
         np.remainder(lines_of, streams, out=out[0])
@@ -371,26 +396,27 @@ class ScheduledBatches(StreamBatches):
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        del stream  # one order has all of them
+        del stream  # one order has all streams
         parts = [
-            self._find_turns(of, positions[1][positions[0] == of])
-            for of in np.unique(positions[0]).tolist()
+            self._find_numbers(number, positions[1][positions[0] == number])
+            for number in np.unique(positions[0]).tolist()
         ]
         steps, slots = zip(*parts, strict=True) if parts else ([np.zeros(0, np.int64)],) * 2
         return np.concatenate(steps), np.concatenate(slots)
 
-    def _find_turns(self, stream: int, turns: Ids) -> tuple[Ids, Ids]:
-        step = self._mixture.steps_of_turns(stream, turns)
+    def _find_numbers(self, stream: int, sample_numbers: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of samples of one stream."""
+        step = self._mixture.steps_of_samples(stream, sample_numbers)
         counts = self._mixture.counts(np.concatenate([step, step + 1]))
         begin, end = counts.reshape(2, len(step), self._mixture.streams)
         first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
-        place = first + turns - begin[:, stream]
-        number = place * self._back % self._mixture.batch
+        place = first + sample_numbers - begin[:, stream]
+        number = place * self._inverse_stride % self._mixture.batch
         return step - self._begin, self.shape.dealt(number)
 
 
 def stride_of(size: int) -> int:
-    """Return the number nearest to ``size`` times the golden ratio without a common factor."""
+    """Return the number nearest to ``size`` times 0.618... that has no common factor with it."""
     ideal = size * (math.sqrt(5) - 1) / 2
     near = round(ideal)
     candidates = (near + sign * k for k in range(size + 1) for sign in (1, -1))

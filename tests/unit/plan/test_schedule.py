@@ -149,14 +149,14 @@ def test_a_change_leaves_the_past_and_counts_on(streams, batch, seed):
     assert np.abs(even.counts(far)[0] - even.integrals(far)[0]).max() < 3
 
 
-def test_steps_of_turns_finds_when_a_sample_comes():
+def test_steps_of_samples_finds_when_a_sample_comes():
     """The step of sample j of a stream is the one whose counts pass it."""
     mixture = run_of(ramp()).mixture((1000, 170, 33), 24)
     counts = mixture.counts(np.arange(300))
     for stream in range(3):
         turns = np.arange(int(counts[-1, stream]))
         expected = np.searchsorted(counts[:, stream], turns, side="right") - 1
-        assert mixture.steps_of_turns(stream, turns).tolist() == expected.tolist()
+        assert mixture.steps_of_samples(stream, turns).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("algo", ["seekable", "py1e", "py1s"])
@@ -261,11 +261,11 @@ def test_units_count_the_same_thing():
     """A knot after so many steps is one after so many samples, and after so many tokens."""
     samples = (1000, 170, 33)
     knots = {at * 24: weights for at, weights in RAMP.items()}
-    steps = run_of(ramp()).stretches(samples, 24)
-    assert run_of(Schedule(knots, "linear", "samples")).stretches(samples, 24) == steps
+    steps = run_of(ramp()).spans(samples, 24)
+    assert run_of(Schedule(knots, "linear", "samples")).spans(samples, 24) == steps
     knots = {at * 512 - (at > 0): weights for at, weights in knots.items()}
     tokens = Schedule(knots, "linear", "tokens", tokens_per_sample=512)
-    assert run_of(tokens).stretches(samples, 24) == steps
+    assert run_of(tokens).spans(samples, 24) == steps
 
 
 def test_temperature_weighs_by_size():

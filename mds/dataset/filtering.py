@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds.errors import EncodingError, FormatError, FunctionError
 from mds.transforms.chain import FunctionChain, Link
-from mds.transforms.collate import ColumnFunction
 
 if TYPE_CHECKING:
     from mds.transforms.runner import SampleRunner
@@ -61,6 +60,8 @@ class SampleFilter:
 
     def with_function(self, kind: str, function: Callable[..., Any]) -> SampleFilter:
         """Return a filter with one more function, which gets what the others made and kept."""
+        from mds.transforms.collate import ColumnFunction
+
         link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
         return dataclasses.replace(self, chain=self.chain.with_link(link))
 

@@ -16,7 +16,6 @@ from torch.utils.data import default_collate, default_convert
 from mds.errors import ConfigError
 from mds.process.stopwatch import COLLATE, FUNCTIONS
 from mds.transforms.chain import FunctionChain, Link
-from mds.transforms.collate import ColumnFunction
 from mds.transforms.columns import batch_of, column_of, columns_of, tensors_of
 from mds.transforms.randomness import keys_of_link
 
@@ -63,7 +62,7 @@ class BatchMaker:
                 f"{self._links[0].name} takes batches, and batch_size=None makes none: give the "
                 "loader a batch_size, or use map()."
             )
-        if isinstance(collate, ColumnFunction):
+        if not is_default and _is_column_function(collate):
             if size is not None:
                 self._links = (*self._links, Link.parse("collate_fn", collate, is_ours=True))
         elif self._links and not is_default:
@@ -141,6 +140,12 @@ class BatchMaker:
         if result is None:
             raise link.gave_nothing(describe())
         return result
+
+
+def _is_column_function(collate: Collate) -> bool:
+    from mds.transforms.collate import ColumnFunction
+
+    return isinstance(collate, ColumnFunction)
 
 
 def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:

@@ -98,12 +98,12 @@ def test_the_file_of_an_inherited_test_is_that_of_its_class(tmp_path):
     """A contract lies in the package, and its tests are run by the file that inherits it."""
     case = (
         '<testcase file="mds/testing/store_contract.py" name="test_it" '
-        'classname="tests.unit.storage.test_contract.TestAzure">'
+        'classname="tests.programs.storage.test_contract.TestAzure">'
         '<skipped message="no peer"/></testcase>'
     )
     result = tmp_path / "result.xml"
     result.write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
-    assert "tests/unit/storage/test_contract.py" in ask("files", str(result))[1]
+    assert "tests/programs/storage/test_contract.py" in ask("files", str(result))[1]
 
 
 def test_an_environment_that_was_not_delivered_is_excused(results):

@@ -60,7 +60,7 @@ NOT_RUN = {
     ("guides/credentials.md", '{"Version": "2012-10-17"'): PROVIDER,
     ("guides/credentials.md", "Allow group Trainers"): PROVIDER,
     ("guides/credentials.md", "mds info oci://my-bucket@namespace/tried"): (
-        "Oracle's SDK takes no address of a server from its configuration; tests/unit/storage "
+        "Oracle's SDK takes no address of a server from its configuration; tests/programs/storage "
         "speaks to a server of its dialect by an option"
     ),
     ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",

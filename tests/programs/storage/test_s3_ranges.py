@@ -20,7 +20,7 @@ from devtools.proxy import Fault, FaultProxy
 from mds.errors import CorruptError, DeniedError, NotFoundError, StoreError, TransientError
 from mds.storage import RetryPolicy, open_store
 from mds.testing.store_contract import noise
-from tests.unit.storage.test_trust import https_server
+from tests.programs.storage.test_trust import https_server
 
 ONCE = RetryPolicy(1)
 DATA = noise(300_000)

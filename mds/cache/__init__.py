@@ -1,4 +1,4 @@
-"""A bounded folder of shards that all processes of a machine share; see docs/cache.md."""
+"""Cache of shards on this machine, shared by all of its processes; see docs/cache.md."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Performance counters of a cache: sums that only grow, by process, rank and node.
+"""Performance counters of a cache: sums that only grow, by process, rank and machine.
 
-Each process counts for itself, and adds the same amounts to a row of a table in memory that the
-processes of its rank share (`CounterTable`). So the process that asks for the counters includes
-those of its workers, also of workers that have ended: a process takes a row that no living process
-has and adds to its values. The table holds as many rows as processes live at once, and their sum is
-that of all processes there ever were.
+Each process counts for itself, and adds the same amounts to its row of a table (`CounterTable`) in
+memory that the processes of its rank share. So the process that reads the counters includes those
+of its workers, also of workers that have exited: a new process takes over the row of a dead one and
+adds to its values. The sum of all rows is that of all processes the rank ever had.
 
-The counters of a node (`read_node_rows`) are read from the other ranks' tables. A ledger lists the
-processes that use its folder, and Linux lets a user open, below /proc, files that the user's own
-processes have open. So the tables need no names and leave no files behind.
+The counters of a machine (`read_node_rows`) are the sum over the tables of all ranks. A ledger
+lists the processes that use its folder, and on Linux a user can open, through /proc, the files that
+the user's own processes have open. So tables need no names and are never left behind.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-MAX_FOLDERS = 32  # of a dataset that are noted
-#: Counts and bytes.
+MAX_FOLDERS = 32  # cache folders of a dataset that are recorded
+#: Names of the counts.
 COUNTS = (
     "fetched_shards",
     "fetched_bytes",
     "ranged_reads",
     "ranged_bytes",
-    "hits",  # shards that were there when they were asked for
+    "hits",  # shards that were local when they were opened
     "misses",
-    "in_memory_shards",  # for want of room
-    "replaced_files",  # damaged, or of another dataset
+    "in_memory_shards",  # shards read without keeping them
+    "replaced_files",  # files that were damaged or of another dataset
     "retries",
     "evicted_shards",
     "evicted_bytes",
@@ -48,24 +47,28 @@ COUNTS = (
 )
 ROW = np.dtype(
     [
-        ("owner", "i8"),  # process of the rank; 0 is a row that was never used
-        ("process", "i8"),  # which counts here now, or did last
+        ("owner", "i8"),  # id of the rank's main process; 0: the row was never used
+        ("process", "i8"),  # id of the process that counts here now, or did last
         ("folders", "u8", (MAX_FOLDERS,)),  # cache folders of the dataset, see `folder_ids`
         *((name, "i8") for name in COUNTS),
         ("waited_seconds", "f8"),
         ("longest_wait", "f8"),
-        ("longest_wait_for", "S64"),  # the end of a longer name
+        ("longest_wait_for", "S64"),  # name of the shard; of a long name the end
     ]
 )
+#: Names of the numbers that are summed over processes.
 SUMMED = (*COUNTS, "waited_seconds")
 
 
 class Counters:
-    """Counts of one process since it first used its cache. Bytes, seconds, or times."""
+    """Counters of one process since it first used its cache. Thread-safe.
+
+    ``row`` is the row of the process in a `CounterTable`, shape (1,); None (default): no table.
+    """
 
     def __init__(self, row: npt.NDArray[Any] | None = None) -> None:
         self._own = np.zeros(1, ROW)
-        #: Also the row that others see.
+        # The second row is visible to other processes.
         self._rows = [self._own] if row is None else [self._own, row]
         self._lock = new_lock()
 
@@ -77,7 +80,7 @@ class Counters:
                     row[name] += amount
 
     def add_wait(self, seconds: float, name: str) -> None:
-        """Record that the consumer waited so many seconds for something."""
+        """Record that the reader waited so many seconds for the shard ``name``."""
         with self._lock:
             for row in self._rows:
                 row["waits"] += 1
@@ -87,12 +90,12 @@ class Counters:
                     row["longest_wait_for"] = name.encode()[-ROW["longest_wait_for"].itemsize :]
 
     def __getitem__(self, name: str) -> int:
-        """Return a count of this process alone."""
+        """Return a count of this process, without those of its workers."""
         return int(self._own[name][0])
 
 
 def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the counts of several rows by name: sums, and the longest of all waits."""
+    """Return the counts of several rows by name: sums, and the longest wait of all rows."""
     out: dict[str, Any] = {name: rows[name].sum().item() for name in SUMMED}
     longest = rows[int(rows["longest_wait"].argmax())] if len(rows) else np.zeros(1, ROW)[0]
     out["longest_wait"] = float(longest["longest_wait"])
@@ -101,17 +104,17 @@ def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def folder_ids(folders: Sequence[str]) -> list[int]:
-    """Numbers of cache folders, the same in every process, by which path soever they are named."""
+    """Return a number for each cache folder, the same in every process and for every path to it."""
     paths = [os.path.realpath(folder).encode() for folder in folders[:MAX_FOLDERS]]
     digests = [hashlib.blake2s(path, digest_size=8).digest() for path in paths]
     return [int.from_bytes(digest, "little") | 1 for digest in digests]
 
 
-ROWS = 512  # processes of the ranks that were forked from one process
+ROWS = 512  # processes of all ranks that were forked from one process
 
 
 class CounterTable:
-    """Rows of counters, one for each living process of a rank."""
+    """Table of counters in shared memory: a row for each living process of a rank."""
 
     def __init__(self) -> None:
         self._open(RankFile("mds-counters"))
@@ -125,9 +128,9 @@ class CounterTable:
         self._rows: npt.NDArray[Any] = np.frombuffer(mmap.mmap(file.descriptor, size), ROW)
 
     def claim_row(self, folders: Sequence[int]) -> npt.NDArray[Any] | None:
-        """Return a row for this process alone, as an array of one, or None if all are taken.
+        """Return a row for this process, shape (1,), or None if all are used.
 
-        ``folders``: the numbers of the cache folders that it reads through.
+        ``folders`` are the numbers of its cache folders, see `folder_ids`.
         """
         owner, process = self._file.owner, os.getpid()
         with self._file.locked():
@@ -147,12 +150,12 @@ class CounterTable:
         return os.fstat(self._file.descriptor).st_ino
 
     def rows_of_all(self) -> npt.NDArray[Any]:
-        """Return a copy of the rows of all ranks that share the table."""
+        """Return a copy of all rows, shape (ROWS,): of all ranks that share the table."""
         rows: npt.NDArray[Any] = self._rows.copy()
         return rows
 
     def rows_of_rank(self) -> npt.NDArray[Any]:
-        """Return a copy of the rows of this rank."""
+        """Return a copy of the rows of this rank, shape (n,)."""
         rows: npt.NDArray[Any] = self._rows[self._rows["owner"] == self._file.owner]
         return rows
 
@@ -169,11 +172,14 @@ _LINK = "/memfd:mds-counters (deleted)"
 def read_node_rows(
     processes: Iterable[int], folders: Sequence[int], own: Mapping[int, npt.NDArray[np.void]]
 ) -> npt.NDArray[np.void]:
-    """Return the rows of living ranks that read through one of these cache folders.
+    """Return the rows of living ranks that use one of some cache folders, shape (n,).
 
-    ``processes`` use the folders, by the numbers that their ledgers have; ``folders`` are numbers
-    of `folder_ids`; ``own`` are the rows that are at hand, by the inode of their table. Processes
-    of other users and containers are not seen.
+    Processes of other users and in other containers are not visible.
+
+    Args:
+        processes: Ids of the processes that use the folders, by their ledgers.
+        folders: Numbers of the folders, see `folder_ids`.
+        own: Rows of this process's table, by the inode of the table.
     """
     tables = dict(own)
     for process in processes:
@@ -189,7 +195,7 @@ def read_node_rows(
 
 
 def _tables_of(process: int) -> Iterator[str]:
-    """Iterate over the counter tables that a process has open, as far as they are visible."""
+    """Yield paths of the counter tables that a process has open."""
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -1,26 +1,28 @@
-"""Orders that take long to compute, computed once on a node and read by all of its processes.
+"""Files that one process of a node computes and all of its processes read.
 
-A file in a cache folder holds the sample ids of the canonical nodes that this node reads, as the
-narrowest integers that hold them. Its name is a digest of everything that it depends on. It appears
-by rename when it is complete, and it is mapped, so a restarted job finds it again. Its content is
-checked block by block before it is used, and computed again when it is damaged. One process
-computes while it holds a lock that the kernel releases when the process dies; the others wait for
-that lock. A thread of one process prepares the next epoch's file during this epoch. Small orders,
-and those that are computed at any position, need no file.
+- `OrderFile`: the sample ids of an order that takes long to compute. Small orders, and those that
+  can be computed at any position, need no file.
+- `PackFile`: the number of packs in each window of an epoch.
 
-Only files with names of our own are removed: those of earlier epochs, and the oldest beyond a few.
+The name of a file is a digest of everything that its content depends on, so a restarted job finds
+it again. One process computes it while it holds a lock, and the others wait for that lock; the
+kernel releases it when the process dies. The file appears by rename when it is complete. If the
+folder cannot be used, every process computes for itself. Only files with such names are deleted:
+those of earlier epochs, and the oldest ones beyond a few.
 
-The layout of a file:
+An order file holds the ids of the canonical nodes that this machine reads, as the narrowest
+integers that can hold them, and is mapped into memory. During an epoch, a thread of one process
+prepares the file of the next one. Layout of an order file:
 
-    ids       integers of one kind, padded with zeros to a multiple of 8 bytes
-    digests   xxh3_64 of each 256 KiB of the part before, 8 bytes each, little-endian
+    ids       integers of one type, padded with zeros to a multiple of 8 bytes
+    digests   xxh3_64 of each 256 KiB of the ids, 8 bytes each, little-endian
     8 bytes   b"mdsorder"
-    8 bytes   xxh3_64 of a key and the digests, little-endian
+    8 bytes   xxh3_64 of the key of the file and of the digests, little-endian
 
-A power cut leaves files of the right size with zeros in them, and a file may have the name of
-another. The digests are checked when the file is opened, each block when it is first read: 256 KiB
-take 30 us, including the check that the ids are in range. An epoch of 10**9 ids costs a process
-half a second, spread over the epoch.
+After a power cut, a file may have the right size and contain zeros, and a file may have been
+renamed. So the last 8 bytes are checked when the file is opened, and each block when it is first
+read: 256 KiB take 30 us, including the check that the ids are in range. An epoch of 10**9 ids
+costs a process half a second in total. A damaged file is computed again.
 """
 
 from __future__ import annotations
@@ -38,18 +40,26 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from mds.cache.computed_files import ComputedFiles, remove
-from mds.errors import CacheError, CorruptError
+from mds.errors import CacheError, CorruptError, IndexFileError
+from mds.index.sidecar import pack_sidecar, parse_sidecar
 from mds.plan.stream_orders import SequentialOrder
 from mds.process.fork_safe import new_lock
 from mds.process.mmaps import map_descriptor
 from mds.redaction import get_logger
 from mds.shardfile.hashing import digest
-from mds.storage.control_files import open_control_file
-from mds.storage.files import is_process, temporary_owner
+from mds.storage.control_files import (
+    make_control_folder,
+    make_shared_folder,
+    mode_of,
+    open_control_file,
+    publish_control_file,
+    read_control_file,
+)
+from mds.storage.files import despite_deletion, is_process, temporary_owner
+from mds.storage.locks import describe_processes, holders_of, lock_within, open_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -64,25 +74,32 @@ log = get_logger("mds.cache")
 
 BLOCK = 1 << 18  # bytes of a block with a digest
 _MAGIC = b"mdsorder"
-_DROP_EVERY = 16  # reads after which mapped pages are released; each touches a few megabytes
-_FORMAT = 2  # of the files: part of their names
-_NAME = re.compile(r"^order-([0-9a-f]{16})-(\d{6,})-[0-9a-f]{32}\.ids$")
+_FORMAT = 2  # version of the layout, part of the names of order files
+_ORDER_NAME = re.compile(r"^order-([0-9a-f]{16})-(\d{6,})-[0-9a-f]{32}\.ids$")
 _UNFINISHED = re.compile(r"^\.order-")
-_MOST = 8  # files of a folder
-_LOCK_TIMEOUT_SECONDS = 3600.0  # seconds to wait for another process that computes
+_MAX_ORDER_FILES = 8  # in a folder
+_ORDER_LOCK_SECONDS = 3600.0  # to wait for another process that computes an order
 _KEEP = 100_000_000  # samples of a node for which the computing process takes 4 or 8 bytes each
-_ABANDONED = 600.0  # seconds without a write after which a dead owner's file is given up
-_ATTEMPTS = 3  # at a file that is damaged
+_ABANDONED_SECONDS = (
+    600.0  # without a write, after which the unfinished file of a dead process goes
+)
+_ATTEMPTS = 3  # to read a file that is damaged
+_DROP_EVERY = 16  # reads after which mapped pages are released; each touches a few megabytes
+
+_PACKS = "packs"
+_PACKS_NAME = re.compile(r"^packs-[0-9a-f]{32}\.bin$")
+_MAX_PACK_FILES = 16  # in a folder
+_PACKS_LOCK_SECONDS = 300.0  # to wait for another process that counts packs
 
 
 def share_order(order: AnyOrder, folder: str) -> AnyOrder:
     """Attach files in ``folder`` to the long parts of an order; return the order.
 
-    The folder is made when the first id is asked for. Where it cannot be used, every process
-    computes the order for itself, with a warning.
+    The folder is created when the first id is read. If it cannot be used, every process computes
+    the order for itself, with a warning.
     """
     for long_order in order.long_orders:
-        long_order.attach(_Shared(order, long_order, folder))
+        long_order.attach(_SharedLookup(order, long_order, folder))
     return order
 
 
@@ -107,11 +124,17 @@ def _files_of(order: Order, folder: str) -> list[OrderFile]:
 
 
 class OrderFile:
-    """The file of some canonical nodes of an order."""
+    """File with the ids of some canonical nodes of an order.
+
+    Args:
+        order: The order of one stream.
+        nodes: Numbers of the canonical nodes, shape (n,).
+        folder: Folder of the file.
+    """
 
     def __init__(self, order: StreamOrder, nodes: Ids, folder: str) -> None:
         self._order, self.nodes = order, np.sort(nodes)
-        self._files = ComputedFiles(folder, _LOCK_TIMEOUT_SECONDS)
+        self._files = ComputedFiles(folder, _ORDER_LOCK_SECONDS)
         starts = order.starts()
         lengths = np.diff(starts)[self.nodes]
         self.size = int(lengths.sum()) * order.id_dtype.itemsize
@@ -123,13 +146,13 @@ class OrderFile:
         self.path = os.path.join(folder, name)
         self._key = key
         self._lock = int(key[:7], 16)
-        # Where each canonical node begins in the file; those that are not in it, nowhere.
+        #: Index in the file of each canonical node's first id, or -1 if it is not in the file.
         self.places = np.full(params.nodes, -1, np.int64)
         self.places[self.nodes] = np.cumsum(lengths) - lengths
 
     @property
     def is_there(self) -> bool:
-        """Whether the whole file is; what is in it is checked when it is read."""
+        """Whether a file of the right size exists; its content is checked when it is read."""
         try:
             return os.lstat(self.path).st_size == file_size(self.size)
         except FileNotFoundError:
@@ -138,7 +161,7 @@ class OrderFile:
     def ensure(self) -> None:
         """Compute the file, or wait for the process that does."""
         if self.is_there:
-            with contextlib.suppress(PermissionError):  # another user's, in a folder of a group
+            with contextlib.suppress(PermissionError):  # it may be of another user
                 os.utime(self.path, follow_symlinks=False)
             return
         with self._files.alone(self._lock, self.path):
@@ -146,17 +169,17 @@ class OrderFile:
                 self.compute()
 
     def opened(self, damaged: int | None = None) -> CheckedIds:
-        """Return the mapped ids of a file, which is computed unless a valid one exists.
+        """Return the ids of the file, which is computed if there is no valid one.
 
-        ``damaged`` is the inode of one that is not. Raises OSError or CacheError where the folder
-        cannot be used.
+        ``damaged`` is the inode of a damaged file; None (default): none is known to be damaged.
+        Raises OSError or CacheError if the folder cannot be used.
         """
         for _ in range(_ATTEMPTS):
             if damaged is None:
                 self.ensure()
             else:
                 self._replace(damaged)
-            with contextlib.suppress(FileNotFoundError):  # else removed just now
+            with contextlib.suppress(FileNotFoundError):  # if the file was deleted just now
                 damaged = os.lstat(self.path).st_ino
                 try:
                     return CheckedIds(
@@ -167,11 +190,11 @@ class OrderFile:
                         self._order.resampling.top,
                     )
                 except CorruptError as error:
-                    log.warning("%s The order is computed anew.", error)
+                    log.warning("%s The order is computed again.", error)
         raise CorruptError(f"{self.path} is damaged again and again.", url=self.path, verb="read")
 
     def _replace(self, damaged: int) -> None:
-        """Compute the file anew, unless another process did since the damaged one was seen."""
+        """Compute the file again, unless another process has replaced the damaged one."""
         with self._files.alone(self._lock, self.path):
             try:
                 is_old = os.lstat(self.path).st_ino == damaged
@@ -181,13 +204,13 @@ class OrderFile:
                 self.compute()
 
     def try_ensure(self) -> None:
-        """Compute the file unless another process does."""
+        """Compute the file, unless another process is computing it."""
         with self._files.alone_at_once(self._lock) as is_alone:
             if is_alone and not self.is_there:
                 self.compute()
 
     def compute(self) -> None:
-        """Write the file and tidy the folder."""
+        """Write the file, and delete files that are not needed any more."""
         order = self._order
         nodes = self.nodes.tolist()
         if isinstance(order, SequentialOrder):
@@ -197,60 +220,70 @@ class OrderFile:
         narrow = (np.ascontiguousarray(window, order.id_dtype) for window in windows)
         with self._files.publish(self.path) as file:
             write_ids(file, narrow, self._key)
-        self._tidy()
+        self._delete_old_files()
 
-    def _tidy(self) -> None:
-        """Remove what is certainly not needed any more, and the oldest of what may be."""
+    def _delete_old_files(self) -> None:
+        """Delete files of this order from before the last two epochs, and the oldest of others."""
         family, epoch = _family_and_epoch(self.path)
-        for path in self._files.paths(_NAME):
+        for path in self._files.paths(_ORDER_NAME):
             other_family, other_epoch = _family_and_epoch(path)
             if other_family == family and other_epoch < epoch - 2:
-                remove(path)
+                _delete(path)
         for path in filter(_is_abandoned, self._files.paths(_UNFINISHED)):
-            remove(path)
-        self._files.keep_newest(_NAME, _MOST)
+            _delete(path)
+        self._files.keep_newest(_ORDER_NAME, _MAX_ORDER_FILES)
 
 
-class _Shared:
-    """Reads an order from its file, which is computed or found when the first id is asked for."""
+class _SharedLookup:
+    """Function from positions to sample ids that reads an order file.
+
+    The file is found or computed at the first call.
+
+    Args:
+        epoch: The order of the epoch.
+        order: The long part of it that is in the file.
+        folder: Folder of the file.
+    """
 
     def __init__(self, epoch: Order, order: StreamOrder, folder: str) -> None:
         self._epoch, self._order, self._folder = epoch, order, folder
         self._starts = self._order.starts()
         self._mapped: CheckedIds | None = None
-        self._damaged: int | None = None  # the inode of a file that was
-        self._places = np.zeros(0, np.int64)
-        self._is_all = False
-        self._otherwise: Any = None
+        self._damaged: int | None = None  # inode of a damaged file
+        self._places = np.zeros(0, np.int64)  # as in `OrderFile`
+        self._has_all_nodes = False
+        self._local_lookup: Any = None  # computes the ids in this process, without the file
 
     def __call__(self, positions: Ids) -> Ids:
-        """Sample ids at positions."""
+        """Return the sample ids at some positions of the order, both (n,)."""
         for _ in range(_ATTEMPTS):
-            if self._mapped is None and self._otherwise is None:
+            if self._mapped is None and self._local_lookup is None:
                 self._begin()
             if self._mapped is None:
                 break
-            places = positions
-            if not self._is_all:
+            places = positions  # indices in the file
+            if not self._has_all_nodes:
                 node = np.searchsorted(self._starts, positions, side="right") - 1
                 places = self._places[node]
                 if len(places) and int(places.min()) < 0:
-                    break  # another node's samples, asked for by an audit
+                    break  # samples of another node, which an audit reads
                 places += positions - self._starts[node]
             try:
                 return self._mapped.take(places)
             except CorruptError as error:
                 self._damaged, self._mapped = self._mapped.inode, None
-                log.warning("%s The order is computed anew.", error)
+                log.warning("%s The order is computed again.", error)
         return self._compute(positions)
 
     def _compute(self, positions: Ids) -> Ids:
-        if self._otherwise is None:
-            self._otherwise = self._order.new_lookup()
-        ids: Ids = self._otherwise(positions)
+        """Compute the sample ids at some positions without the file."""
+        if self._local_lookup is None:
+            self._local_lookup = self._order.new_lookup()
+        ids: Ids = self._local_lookup(positions)
         return ids
 
     def _begin(self) -> None:
+        """Open the file, and start to prepare that of the next epoch; warn if it is impossible."""
         nodes = self._epoch.nodes_read(self._epoch.world.node)
         file = OrderFile(self._order, nodes, self._folder)
         try:
@@ -262,15 +295,15 @@ class _Shared:
                 "folder.",
                 stacklevel=2,
             )
-            self._otherwise = self._order.new_lookup()
+            self._local_lookup = self._order.new_lookup()
             return
         self._places = file.places
-        self._is_all = len(file.nodes) == len(file.places)
+        self._has_all_nodes = len(file.nodes) == len(file.places)
         _ahead.begin(self._epoch, self._folder)
 
 
 class _Ahead:
-    """The thread of this process that prepares the orders of the next epoch."""
+    """The thread of this process that computes the order files of the next epoch."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -279,7 +312,7 @@ class _Ahead:
         self._thread: threading.Thread | None = None
 
     def begin(self, order: Order, folder: str) -> None:
-        """Prepare what comes after ``order``, once, unless a thread is at work already."""
+        """Compute the files of the order after ``order``, once, unless the thread is busy."""
         files = _files_of(order.following(), folder)
         with self._lock:
             if self._owner != os.getpid():  # a forked child has none of its parent's threads
@@ -288,14 +321,14 @@ class _Ahead:
             if not todo or (self._thread is not None and self._thread.is_alive()):
                 return
             self._started_paths.update(file.path for file in todo)
-            # It ends with the process, whatever it is at.
+            # A daemon: it does not keep the process from exiting.
             self._thread = threading.Thread(
                 target=_prepare_quietly, args=(todo,), name="mds-next-order", daemon=True
             )
             self._thread.start()
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread of this process, if there is one."""
+        """Wait for the thread of this process, at most ``timeout`` seconds."""
         with self._lock:
             thread = self._thread if self._owner == os.getpid() else None
         if thread is not None:
@@ -306,41 +339,48 @@ _ahead = _Ahead()
 
 
 def _prepare_quietly(files: list[OrderFile]) -> None:
+    """Compute files at a low priority; ignore errors, which occur again when the epoch begins."""
     if sys.platform == "linux":
-        # Samples come first: the thread takes what time is left over.
+        # The threads that read samples have priority.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
     for file in files:
-        # An error here is raised again, with a warning, when the epoch begins.
         with contextlib.suppress(OSError, CacheError):
             if not file.is_there:
                 file.try_ensure()
 
 
 def _is_abandoned(path: str) -> bool:
+    """Whether the process that was writing a file has died."""
     owner = temporary_owner(path)
     if owner is None or is_process(owner):
         return False
-    # In another container the same folder may have owners that are not seen from here.
+    # The process may be in another container, where it is not visible.
     with contextlib.suppress(OSError):
-        return time.time() - os.stat(path).st_mtime > _ABANDONED
+        return time.time() - os.stat(path).st_mtime > _ABANDONED_SECONDS
     return False
 
 
 def _family_and_epoch(path: str) -> tuple[str, int]:
-    """Return the key that the epochs of an order share, and the number of the epoch."""
+    """Return, from the name of an order file, the key of the order and the number of the epoch."""
     _, family, epoch, _ = os.path.basename(path).split("-")
     return family, int(epoch)
 
 
 def file_size(size: int) -> int:
-    """Return the size of a file with ``size`` bytes of ids."""
+    """Return the bytes of an order file with ``size`` bytes of ids."""
     padded = -(-size // 8) * 8
     return padded + 8 * -(-padded // BLOCK) + 16
 
 
 def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None:
-    """Write ids that come in windows, and their digests behind them."""
+    """Write an order file: ids in windows, and their digests.
+
+    Args:
+        file: File to write to.
+        windows: Arrays of ids, each (n,).
+        key: Key of the order, 32 hexadecimal digits.
+    """
     import xxhash
 
     digests, hasher, size = bytearray(), xxhash.xxh3_64(), 0
@@ -362,14 +402,20 @@ def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None
     add(memoryview(bytes(-size % 8)))
     if size % BLOCK:
         digests.extend(hasher.intdigest().to_bytes(8, "little"))
-    file.write(digests + _MAGIC + _seal(key, digests).to_bytes(8, "little"))
+    file.write(digests + _MAGIC + _end_digest(key, digests).to_bytes(8, "little"))
 
 
 class CheckedIds:
-    """The ids of a file, mapped; pages that were read are given back now and then.
+    """The ids of an order file, mapped into memory and checked block by block.
 
-    Every id is at least 0 and less than ``top``. Raises CorruptError where the file is damaged,
-    when it is opened or when an id is asked for.
+    Raises CorruptError if the file is damaged, when it is opened or when a block is read.
+
+    Args:
+        path: Path of the file.
+        key: Key of the order, 32 hexadecimal digits.
+        size: Bytes of the ids.
+        kind: Integer type of the ids.
+        top: Every id is at least 0 and less than ``top``.
     """
 
     def __init__(self, path: str, key: str, size: int, kind: np.dtype[Any], top: int) -> None:
@@ -387,34 +433,35 @@ class CheckedIds:
         self._data = memoryview(self._map)[: -(-size // 8) * 8]
         digests = memoryview(self._map)[len(self._data) : -16]
         end = self._map[-16:]
-        if end != _MAGIC + _seal(key, digests).to_bytes(8, "little"):
+        if end != _MAGIC + _end_digest(key, digests).to_bytes(8, "little"):
             raise self._damage("its digests are not right")
         self._digests = np.frombuffer(digests, "<u8")
-        self._is_right = np.zeros(len(self._digests), np.bool_)
+        self._is_checked = np.zeros(len(self._digests), np.bool_)
         self._reads = 0
 
     def take(self, places: Ids) -> Ids:
-        """Return the integers at ``places``, int64."""
+        """Return the ids at the indices ``places``, both int64, (n,)."""
         if len(places):
             self._check(places)
         out = self._ids[places].astype(np.int64)
         self._reads += 1
         if self._reads % _DROP_EVERY == 0 and sys.platform == "linux":
-            # They stay in the page cache, and no longer count as this process's memory.
+            # The pages stay in the page cache, but do not count as memory of this process.
             self._map.madvise(mmap.MADV_DONTNEED)
         return out
 
     def _check(self, places: Ids) -> None:
-        """Check the blocks of places that were not read yet."""
+        """Check the blocks of some indices that have not been checked yet."""
         per_block = BLOCK // self._ids.itemsize
         first, last = int(places.min()) // per_block, int(places.max()) // per_block
-        if self._is_right[first : last + 1].all():
+        if self._is_checked[first : last + 1].all():
             return
         for block in np.unique(places // per_block).tolist():
-            if not self._is_right[block]:
+            if not self._is_checked[block]:
                 self._check_block(block, per_block)
 
     def _check_block(self, block: int, per_block: int) -> None:
+        """Raise CorruptError if the digest or an id of a block of ``per_block`` ids is wrong."""
         import xxhash
 
         data = self._data[block * BLOCK : (block + 1) * BLOCK]
@@ -423,13 +470,147 @@ class CheckedIds:
         ids = self._ids[block * per_block : (block + 1) * per_block]
         if len(ids) and (int(ids.max()) >= self._top or int(ids.min()) < 0):
             raise self._damage(f"its block {block} has ids of samples that there are not")
-        self._is_right[block] = True
+        self._is_checked[block] = True
 
     def _damage(self, reason: str) -> CorruptError:
         return CorruptError(f"{self.path}: {reason}.", url=self.path, verb="read")
 
 
-def _seal(key: str, digests: bytearray | memoryview) -> int:
+def _end_digest(key: str, digests: bytearray | memoryview) -> int:
+    """Return the digest at the end of an order file, of its key and its block digests."""
     import xxhash
 
     return int(xxhash.xxh3_64_intdigest(key.encode() + bytes(digests)))
+
+
+# ---------------------------------------------------------------------- numbers of packs
+
+
+class PackFile:
+    """File with the number of packs in each window of an epoch.
+
+    Args:
+        key: Digest of everything that the packs depend on, 32 hexadecimal digits.
+        windows: Number of windows of each canonical node, shape (nodes,).
+        folder: Folder of the file.
+    """
+
+    def __init__(self, key: str, windows: Ids, folder: str) -> None:
+        self._key, self._windows = key, windows
+        self._files = ComputedFiles(folder, _PACKS_LOCK_SECONDS)
+        self.path = os.path.join(folder, f"packs-{key}.bin")
+
+    def read(self) -> list[Ids] | None:
+        """Return the number of packs in each window, an array for each canonical node.
+
+        None if there is no valid file.
+        """
+        window_count = int(self._windows.sum())
+        try:
+            content = read_control_file(self.path, 4 * window_count + 2048)
+            sidecar = parse_sidecar(content, self.path, _PACKS, self._key)
+        except (OSError, CacheError, IndexFileError):
+            return None
+        if len(sidecar.payload) != 4 * window_count:
+            return None
+        counts = np.frombuffer(sidecar.payload, "<u4").astype(np.int64)
+        return np.split(counts, np.cumsum(self._windows)[:-1])
+
+    def ensure(self, count: Callable[[], list[Ids]]) -> list[Ids]:
+        """Return what `read` returns; without a file, call ``count`` and store its result."""
+        counts = self.read()
+        if counts is not None:
+            return counts
+        with (
+            contextlib.suppress(OSError, CacheError),
+            self._files.alone(int(self._key[:7], 16), self.path),
+        ):
+            counts = self.read()
+            if counts is None:
+                counts = count()
+                self._write(counts)
+        return counts if counts is not None else count()
+
+    def _write(self, counts: list[Ids]) -> None:
+        payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
+        with self._files.publish(self.path) as file:
+            file.write(pack_sidecar(_PACKS, 1, self._key, payload))
+        self._files.keep_newest(_PACKS_NAME, _MAX_PACK_FILES)
+
+
+# ---------------------------------------------------------------------- folder and locks
+
+
+class ComputedFiles:
+    """Computed files in a folder, and the locks under which they are computed.
+
+    Args:
+        folder: The folder, created when it is first needed.
+        lock_seconds: Seconds to wait for another process that computes a file.
+    """
+
+    def __init__(self, folder: str, lock_seconds: float) -> None:
+        self.folder = folder
+        self._lock_seconds = lock_seconds
+        self._lock_path = os.path.join(folder, "lock")
+
+    @contextlib.contextmanager
+    def alone(self, offset: int, path: str) -> Iterator[None]:
+        """Hold the lock at byte ``offset``, under which one process computes the file ``path``.
+
+        Raises TimeoutError if another process holds the lock too long, and OSError or CacheError
+        if the folder cannot be used.
+        """
+        self._make_folder()
+        mode = mode_of(self.folder)
+        lock = lock_within(self._lock_path, offset, self._lock_seconds, mode, past_stopped=True)
+        if lock is None:
+            owners = describe_processes(holders_of(self._lock_path, offset))
+            raise TimeoutError(f"another process holds the lock of {path}: {owners}")
+        try:
+            yield
+        finally:
+            lock.close()
+
+    @contextlib.contextmanager
+    def alone_at_once(self, offset: int) -> Iterator[bool]:
+        """Hold the lock at byte ``offset`` if it is free; yield whether it is."""
+        self._make_folder()
+        lock = open_locks(self._lock_path, mode_of(self.folder))
+        try:
+            yield lock.try_lock(offset)
+        finally:
+            lock.close()
+
+    def publish(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """Open a new file that becomes ``path`` when it is closed, for the users of the folder."""
+        return publish_control_file(path, mode_of(self.folder))
+
+    def keep_newest(self, name: re.Pattern[str], max_files: int) -> None:
+        """Delete the oldest files with names that match ``name``, beyond ``max_files``."""
+        ages = []
+        for path in self.paths(name):
+            with contextlib.suppress(OSError):
+                ages.append((os.stat(path).st_mtime_ns, path))
+        # A process that reads a deleted file keeps its map.
+        for _, path in sorted(ages)[:-max_files]:
+            _delete(path)
+
+    def paths(self, name: re.Pattern[str]) -> list[str]:
+        """Return the paths of the files with names that match ``name``."""
+        return [
+            os.path.join(self.folder, each) for each in os.listdir(self.folder) if name.match(each)
+        ]
+
+    def _make_folder(self) -> None:
+        def make() -> None:
+            make_shared_folder(os.path.dirname(self.folder))
+            make_control_folder(self.folder)
+
+        despite_deletion(make)
+
+
+def _delete(path: str) -> None:
+    """Delete a file if that is possible."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -70,8 +70,8 @@ def eviction_order(
 ) -> npt.NDArray[np.int64]:
     """Return the indices of residents in the order of eviction: the one needed last comes first.
 
-    Among residents with equal next uses, the one that was used longest ago comes first (LRU):
-    all readers that need it now have read it. But among those that this epoch does not need any more,
+    Among residents with equal next uses, the one that was used longest ago comes first (LRU): all
+    readers that need it now have read it. But among those that this epoch does not need any more,
     the one that was used last comes first, so that the same shards stay from epoch to epoch.
 
     Args:

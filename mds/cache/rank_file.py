@@ -1,9 +1,9 @@
-"""Anonymous shared memory of a rank: a nameless file of a process and its DataLoader workers.
+"""Shared memory of a rank: a file without a name, for a process and its DataLoader workers.
 
-A DataLoader gives every worker a copy of the dataset, and what happens to the copy is not seen in
-the process that asks. So what a rank shares is in memory without a name, inherited by forked
-workers and handed to spawned ones. Nothing has a name, so nothing is left behind and nothing can
-collide. What is in the file is the business of the class that has one.
+A DataLoader gives every worker a copy of the dataset, and changes of the copy are not visible in
+the main process. So state that a rank shares is in a memory file, which forked workers inherit and
+spawned ones receive. A file without a name cannot be left behind and cannot collide with another.
+The class that owns a `RankFile` decides what the file contains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from mds.world import in_worker
 
 
 class RankFile:
-    """A nameless file in memory, with a lock that the kernel drops with its owner."""
+    """A file in memory without a name, with a lock that the kernel releases when a process dies.
+
+    ``name`` is shown by /proc and need not be unique.
+    """
 
     def __init__(self, name: str) -> None:
         self.descriptor = open_nameless(name)
@@ -31,21 +34,21 @@ class RankFile:
 
     @property
     def owner(self) -> int:
-        """The process that the rank is: the parent of a worker, else this one.
+        """Id of the rank's main process: the parent of a worker, else this process.
 
-        Ranks that were forked from one process share the file, and are told apart by it.
+        Ranks that were forked from one process share the file; this id distinguishes them.
         """
         if not in_worker():
             return os.getpid()
-        # The parent of a worker of the forkserver is the server: there the pickle tells.
+        # The parent of a worker of the forkserver is the server: use the id in the pickle.
         maker, owner = self._maker or (None, None)
         return owner if maker == os.getpid() and owner is not None else os.getppid()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep the other threads and processes out for the block."""
+        """Exclude other threads and processes while the block runs."""
         with self._thread_lock:
-            # A record lock belongs to a process and goes with it.
+            # A record lock belongs to the process and ends with it.
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
             try:
                 yield
@@ -54,7 +57,7 @@ class RankFile:
 
     @staticmethod
     def is_handed_on() -> bool:
-        """Whether what is being pickled goes to a child process, which can share the file."""
+        """Whether an object is being pickled for a child process, which can share the file."""
         return context.get_spawning_popen() is not None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,13 +69,12 @@ class RankFile:
         self._maker = (os.getpid(), state["owner"])
 
     def close(self) -> None:
-        """Give the file back; closing twice is fine."""
+        """Close the file. Closing twice is fine."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Memory without a name: letting go of it is all there is to do. When the interpreter ends
-        # so does the process, and `os` may be gone already.
+        # When the interpreter is exiting, the kernel closes the file, and `os` may be cleared.
         if getattr(self, "descriptor", -1) >= 0 and not is_over():
             self.close()

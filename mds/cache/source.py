@@ -1,4 +1,4 @@
-"""What the cache knows of a source of samples, and where this user's cached data lie."""
+"""A source of shards, as the cache sees it, and the folders of this user's cached data."""
 
 from __future__ import annotations
 
@@ -18,38 +18,42 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """Facts about a stream that the cache needs: plain, frozen and picklable.
-
-    Without ``remote`` the folder is the user's own: read in place, never copied, never evicted.
-    """
+    """A source of shards: its index and where its files are. Frozen and picklable."""
 
     index: Index
+    #: URL of the shards; None: ``folder`` is the user's own, read in place and never evicted.
     remote: str | None
+    #: The cache folder, or the user's own folder.
     folder: str
+    #: Options of the store.
     options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    #: Whether compressed files are kept in the cache folder.
     keep_zip: bool = False
+    #: Name of the digest that every file must have; None: files are checked when they are fetched.
     validate_hash: str | None = None
+    #: Number of times that a failed request is repeated.
     retries: int = 2
+    #: Seconds that a request may take.
     timeout: float = 60.0
-    #: The version of the index at its store; None: as is noted of the folder.
+    #: Version of the index at its store; None: the one in the note of the folder.
     version: str | None = None
-    #: What reads the files, where they are in a format; None: they are MDS.
+    #: Reader of the files if they are in another format; None: they are MDS.
     data: FormatData | None = dataclasses.field(default=None, repr=False)
-    #: The name of the source where its URL does not say all; None: the URL.
+    #: Name of the source if its URL is not enough; None: the URL.
     source_name: str | None = None
-    #: The store that the index came from. It stays behind in a pickle: another process opens its
-    #: own, for a store of a user's own need not travel.
+    #: The store from which the index was fetched. It is not pickled: another process opens its own,
+    #: since a store of the user may not be picklable.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def is_near(self) -> bool:
-        """Whether nothing is fetched: shards in place, or files of a format on this machine."""
+        """Whether all files are on this machine."""
         return self.remote is None or (self.data is not None and url.is_local(self.remote))
 
     def content(self) -> str:
-        """Return a digest of the index.json, or of the files of a format and their versions.
+        """Return the digest of the index, or of the files of another format and their versions.
 
-        The columns that are chosen are no part of it.
+        It does not depend on the selected columns.
         """
         return self.index.fingerprint() if self.data is None else self.data.table.digest()
 
@@ -59,7 +63,7 @@ class Source:
 
 
 def default_folder(remote: str) -> str:
-    """Return the folder of this user's cache for a remote."""
+    """Return the folder in which this user's data of a remote are cached."""
     digest = hashlib.blake2s(url.source_name(remote).encode(), digest_size=16).hexdigest()
     return os.path.join(cache_root(), digest)
 
@@ -73,7 +77,7 @@ def cache_root() -> str:
     if variable:
         return url.path_on_disk(variable, "MDS_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    if home.startswith("~"):  # no home directory: a folder of this user alone
+    if home.startswith("~"):  # no home directory: use a temporary folder of this user
         from mds.storage.control_files import private_temporary_folder
 
         return private_temporary_folder()

@@ -13,7 +13,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from mds.cache.computed_files import PackFile
+from mds.cache.order_files import PackFile
 from mds.cache.source import cache_root
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, PackPlan

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
-from mds.cache.computed_files import PackFile
+from mds.cache.order_files import PackFile
 from mds.cache.source import cache_root
 from mds.dataset import steps
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder

@@ -236,7 +236,7 @@ def test_only_old_files_of_our_naming_are_removed(tmp_path):
     assert [os.path.exists(path) for path in paths] == [False] * 3 + [True] * 3
     for seed in range(10):
         prepare(plan_of(shuffle_seed=seed), str(tmp_path))
-    assert len(files_in(tmp_path)) == cached._MOST + 1
+    assert len(files_in(tmp_path)) == cached._MAX_ORDER_FILES + 1
     assert {"notes.txt", "order-of-magnitude.ids", ".order-secret"} < set(os.listdir(tmp_path))
 
 

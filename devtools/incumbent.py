@@ -1,4 +1,7 @@
-"""mosaicml-streaming in an environment of its own, whose Python MDS_INCUMBENT_PYTHON names."""
+"""Tests that run an installed mosaicml-streaming.
+
+It needs a virtual environment of its own, whose Python MDS_INCUMBENT_PYTHON names.
+"""
 
 import contextlib
 import fcntl
@@ -20,10 +23,10 @@ _LOCK = pathlib.Path(tempfile.gettempdir()) / f"mds-tests-incumbent-{os.getuid()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Run it while no other test does: two of its jobs that start at once take the same names.
+    """Keep other tests from running mosaicml-streaming on this machine during a ``with`` block.
 
-    It numbers its shared memory per machine, looks for a free number and takes it afterwards,
-    which ends one of two jobs in a FileExistsError.
+    Two of its jobs that start at once may choose the same number for their shared memory, and then
+    one of them raises FileExistsError.
     """
     with open(_LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -134,18 +134,18 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("_each_sample_id", "_share_work", "_attach_work"),
-            "an override of _get_work, which each worker calls",
+            "an override of _get_work(), which each worker calls",
         ),
         **dict.fromkeys(
             ("_resume", "_resume_incr_epoch"),
-            "state_dict() and load_state_dict(), which are called",
+            "overrides of state_dict() and load_state_dict()",
         ),
         "_set_shuffle_block_size": "shuffle_block_size=",
     }
     _ignored: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("_prepare_thread", "_ready_thread", "on_exception"),
-            "predownload=, and errors that are raised where the next sample is asked for",
+            "predownload=; the next sample raises the errors of background threads",
         ),
         **dict.fromkeys(
             ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),

@@ -85,12 +85,12 @@ class Stream(Overridable, NativeStream):
     __doc__ = NativeStream.__doc__
     _is_strict = False
     _refused: ClassVar[Mapping[str, str]] = {
-        "get_shards": "dataset.select() or limit(), which leave samples out",
+        "get_shards": "select() or limit() of the dataset to leave samples out",
         "apply_weights": "proportion, repeat and choose of each Stream",
     }
     _ignored: ClassVar[Mapping[str, str]] = {
-        "set_up_local": "cache_limit: the cache looks after its folder by itself",
-        "get_index_size": "cache_limit, which counts the indexes by itself",
+        "set_up_local": "cache_limit=; the cache deletes incomplete files by itself",
+        "get_index_size": "cache_limit=, which includes the index",
     }
     _fixed: ClassVar[Mapping[str, str]] = {
         "_downloader": find_remedy("CloudDownloader"),

@@ -72,7 +72,7 @@ class Writer(Overridable, NativeWriter):
     _ignored: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("cancel_future_jobs", "event", "exception_callback"),
-            "abort(), and errors that are raised by write() and finish()",
+            "abort(); write() and finish() raise the errors of background threads",
         ),
         "executor": "max_workers=",
     }

@@ -195,14 +195,19 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
         With ``exact`` ranks get different numbers of samples; at the end each counts the most.
         """
-        if not self.is_exhausted or not self.plan.spec.exact:
+        if not self.is_exhausted or not self._is_uneven:
             return self.position
         return max(self.position, self.plan.global_batches.shares[1])
 
     @property
+    def _is_uneven(self) -> bool:
+        """Whether ranks may get different numbers of places; all ranks get as many packs."""
+        return bool(self.order.spec.exact) and self.order.spec.packing is None
+
+    @property
     def is_finished(self) -> bool:
         """Whether the iteration has ended, on all ranks where they get different numbers."""
-        if self.is_exhausted or not self.plan.spec.exact:
+        if self.is_exhausted or not self._is_uneven:
             return self.is_exhausted
         minimum, maximum = self.plan.global_batches.shares
         return minimum < maximum <= self.position

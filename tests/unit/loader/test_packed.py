@@ -90,6 +90,20 @@ def run(folder, ranks=1, workers=0, state=None, steps=None, **settings):
     return [sorted(row) for row in rows], states
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_dataset_of_packs_has_a_state_during_an_epoch(corpus, exact):
+    """It is the beginning of the epoch: the loader alone counts packs."""
+    dataset = make(corpus, exact=exact)
+    loader = StreamingDataLoader(dataset)
+    batches = iter(loader)
+    next(batches)
+    states = [dataset.state_dict()]
+    for _ in batches:
+        continue
+    for state in (*states, dataset.state_dict()):
+        assert (state["epoch"], state["position"]) == (0, {"epoch": 0, "in_epoch": 0})
+
+
 WORLDS = [(ranks, workers) for ranks in (1, 2, 3, 4, 6, 8) for workers in (0, 1, 3)]
 
 

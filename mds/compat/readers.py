@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from mds.compat.overrides import Sealed, SealedDict, find_remedy, refuse
 from mds.dataset.indexing import normal, resolve
-from mds.dataset.shard_map import ShardList, ShardMap
+from mds.dataset.shard_map import ShardMap
 from mds.errors import ConfigError, IndexFileError
 from mds.index import Index
 from mds.readers import make_decoder, open_reader
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mds.cache import ShardCache
-    from mds.index import FileInfo as NativeFileInfo
     from mds.index import ShardInfo
     from mds.readers import Reader as NativeReader
 
@@ -618,11 +618,10 @@ class ShardReaders(Sequence[Any]):
 
     def __init__(self, shards: ShardMap, cache: ShardCache | None = None, folder: str = "") -> None:
         self._shards, self._cache, self._folder = shards, cache, folder
-        self._infos = ShardList(shards)
         self._readers: dict[int, Reader] = {}
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return self._shards.num_shards
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -639,45 +638,11 @@ class ShardReaders(Sequence[Any]):
         return (self[shard] for shard in range(len(self)))
 
     def _make_reader(self, shard: int) -> Reader:
-        entry = _entry_of(self._infos[shard])
+        stream = int(self._shards.stream_per_shard[shard])
+        first_shard = int(self._shards.shard_offset_per_stream[stream])
+        entry = json.loads(self._shards.indexes[stream].shard_json(shard - first_shard))
         if self._cache is None:
             return reader_from_json(self._folder, "", entry)
-        source = self._cache.sources[int(self._shards.stream_per_shard[shard])]
-        reader = reader_from_json(source.folder, "", entry)
+        reader = reader_from_json(self._cache.sources[stream].folder, "", entry)
         reader.sample = functools.partial(self._cache.sample, shard)
         return reader
-
-
-def _entry_of(info: ShardInfo) -> dict[str, Any]:
-    """Return the entry of a shard in the list ``shards`` of ``index.json``."""
-    schema = info.schema
-    entry: dict[str, Any] = {
-        "version": schema.version,
-        "format": schema.format,
-        "compression": schema.compression,
-        "hashes": list(schema.hashes),
-        "samples": info.samples,
-        "size_limit": schema.size_limit,
-        "raw_data": _native_file_entry(info.raw),
-        "zip_data": _native_file_entry(info.zip),
-    }
-    names, encodings = list(schema.columns.names), list(schema.columns.encodings)
-    if schema.is_split:
-        entry["newline"] = schema.newline
-        entry["raw_meta"] = _native_file_entry(info.raw_meta)
-        entry["zip_meta"] = _native_file_entry(info.zip_meta)
-    if schema.format == "json":
-        entry["columns"] = dict(zip(names, encodings, strict=True))
-    else:
-        entry["column_names"], entry["column_encodings"] = names, encodings
-    if schema.format == "xsv":
-        entry["separator"] = schema.separator
-    if not schema.is_split:
-        entry["column_sizes"] = list(schema.columns.sizes)
-    return entry
-
-
-def _native_file_entry(info: NativeFileInfo | None) -> dict[str, Any] | None:
-    if info is None:
-        return None
-    return {"basename": str(info.basename), "bytes": info.size, "hashes": dict(info.hashes)}

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mds.errors import IndexFileError, NotFoundError, StoreError
 from mds.index.parse import COLUMN_DTYPES, Builder, parse_index
-from mds.index.shard_object import FileInfo, ShardInfo, ShardSchema, refuse_unsafe
+from mds.index.shard_object import FileInfo, JsonShape, ShardInfo, ShardSchema, refuse_unsafe
 from mds.storage.files import open_regular
 from mds.storage.relative_name import RelativeName
 
@@ -173,18 +173,22 @@ class Index:
 
     def to_json(self) -> bytes:
         """Return the bytes of index.json: default separators, keys sorted, ASCII."""
-        from mds.index.shard_object import JsonShape
-
         shapes = [JsonShape(schema) for schema in self.schemas]
-        shards = []
-        for number, schema_number in enumerate(self.schema_of.tolist()):
-            stored = self.schemas[schema_number].stored
-            sizes = [int(self._size(file.kind)[number]) for file in stored]
-            names, digests = self._names(number), self._digests(number)
-            shards.append(
-                shapes[schema_number].fill(int(self.samples[number]), sizes, names, digests)
-            )
+        shards = [
+            self._shard_json(number, self.schemas[schema_number], shapes[schema_number])
+            for number, schema_number in enumerate(self.schema_of.tolist())
+        ]
         return f'{{"shards": [{", ".join(shards)}], "version": 2}}'.encode("ascii")
+
+    def shard_json(self, number: int) -> str:
+        """Return the JSON object of one shard in index.json."""
+        schema = self.schemas[self.schema_of[number]]
+        return self._shard_json(number, schema, JsonShape(schema))
+
+    def _shard_json(self, number: int, schema: ShardSchema, shape: JsonShape) -> str:
+        sizes = [int(self._size(file.kind)[number]) for file in schema.stored]
+        names, digests = self._names(number), self._digests(number)
+        return shape.fill(int(self.samples[number]), sizes, names, digests)
 
     def _size(self, kind: str) -> Int64s:
         return getattr(self, kind.replace("_data", "") + "_size")  # type: ignore[no-any-return]

@@ -85,7 +85,7 @@ def pad(
     - ``names`` (str): The columns; all others are collated as by default.
     - ``value`` (number, or a mapping of one for each column, default 0): The padding.
     - ``multiple`` (int, default 1): The width is rounded up to a multiple, so that few shapes
-    occur.
+      occur.
     - ``side`` (str, default 'right'): The side that is padded: ``"right"`` or ``"left"``.
     - ``add`` (str | None, default 'lengths'): Column to add for each column ``x``: ``x_lengths``
       (int64), with ``"mask"`` ``x_mask`` (bool, False where it was padded), with None no column.

@@ -8,6 +8,7 @@ own, in turns; figures are the median of the rounds, with the fastest and the sl
 
     plain     boto3 in two processes of eight threads each, every object once, written to files
     parts     the same with boto3's own download_file, which brings large objects in parts
+    obstore   as plain, through the client in Rust; left out where it is not installed
     cache     our cache and prefetcher in two forked workers, shuffled, every sample read
     mds       our dataset in our loader with two workers, which are threads
     processes the same with two worker processes
@@ -23,6 +24,8 @@ server spends more on a whole object than on its parts, whose digest it does not
 """
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -67,10 +70,10 @@ def order(samples, epoch, block):
 # ----------------------------------------------------------------- contenders, each a process
 
 
-def forked(act):
-    """Run act(worker) in forked workers; what each of them prints as JSON."""
+def forked(act, workers=WORKERS):
+    """Run act(worker) in forked workers, and return what each returns, by way of JSON."""
     readers = []
-    for worker in range(WORKERS):
+    for worker in range(workers):
         reader, writer = os.pipe()
         if not os.fork():
             os.write(writer, json.dumps(act(worker)).encode())
@@ -112,6 +115,41 @@ def plain(url, folder, in_parts=False):
             body = s3.get_object(Bucket=BUCKET, Key=name)["Body"]
             with open(os.path.join(folder, name), "wb") as file:
                 file.writelines(body.iter_chunks(1 << 20))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(fetch, names[worker::WORKERS]))
+
+    forked(download)
+    return {"seconds": time.perf_counter() - started}
+
+
+def obstore(url, folder):
+    """The download of `plain` by obstore, whose clients are made after the fork."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from obstore.store import S3Store
+
+    def client():
+        options = {"allow_http": True, "timeout": "60s"}
+        return S3Store(BUCKET, endpoint=url, client_options=options)
+
+    started = time.perf_counter()
+    # A child that is forked after a request of its parent gets no answer.
+    [names] = forked(
+        lambda _: [
+            (shard["zip_data"] or shard["raw_data"])["basename"]
+            for shard in json.loads(bytes(client().get("index.json").bytes()))["shards"]
+        ],
+        workers=1,
+    )
+    os.makedirs(folder, exist_ok=True)
+
+    def download(worker):
+        s3 = client()
+
+        def fetch(name):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.writelines(s3.get(name).stream(1 << 20))
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(fetch, names[worker::WORKERS]))
@@ -184,6 +222,7 @@ def loader(module, url, folder, **options):
 ROLES = {
     "plain": plain,
     "parts": lambda url, folder: plain(url, folder, in_parts=True),
+    "obstore": obstore,
     "cache": cache,
     "mds": lambda url, folder: loader("mds", url, folder),
     "processes": lambda url, folder: loader("mds", url, folder, workers="processes"),
@@ -230,8 +269,11 @@ def cold(options, url, latency, shard):
     """Cold epochs of all contenders, in turns."""
     from mds.units import format_bytes
 
-    ours = ("plain", "parts", "cache", "mds", "processes")
-    roles = [(role, sys.executable) for role in ours]
+    roles = [(role, sys.executable) for role in ("plain", "parts", "cache", "mds", "processes")]
+    if importlib.util.find_spec("obstore"):
+        roles.insert(2, ("obstore", sys.executable))
+    else:
+        print("obstore is left out: pip install obstore")
     if options.other:
         roles.append(("streaming", options.other))
     results = {role: [] for role, _ in roles}
@@ -276,6 +318,8 @@ def main():
     from devtools.servers import s3_server
 
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
+    installed = [name for name in ("boto3", "obstore") if importlib.util.find_spec(name)]
+    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in installed))
     served = os.path.join(options.folder, "served")
     shutil.rmtree(options.folder, ignore_errors=True)
     try:

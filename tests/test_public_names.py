@@ -23,7 +23,8 @@ mds.metrics:Tally chrome_trace dump_state_on prometheus
 mds.plan:EpochPlan OrderHash PackPlan register_packer
 mds.plan.audit:OrderHash
 mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle get_shuffle register_shuffle
-mds.storage:RetryPolicy Store open_store register_store
+mds.errors:NotFoundError TransientError
+mds.storage:Body ObjectInfo RetryPolicy Store open_store register_store
 mds.storage.memory:MemoryStore
 mds.testing.contract:StoreContract
 mds.testing.format_contracts:CodecContract EncodingContract

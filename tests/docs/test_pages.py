@@ -44,11 +44,11 @@ NOT_RUN = {
         "runs the tests from within a test"
     ),
     ("convert.md", "mds-convert records.jsonl out/records --resume"): (
-        "needs a conversion that was interrupted; tests/unit/writers/convert interrupts some"
+        "needs a conversion that was interrupted; tests/programs/writers/convert interrupts some"
     ),
     ("convert.md", "mds-convert photos s3://bucket/photos"): COMMAND,
     ("convert.md", "from mds.writers.engines import dataframe_to_mds"): (
-        "needs a Spark data frame; tests/unit/writers/convert/test_dataframe.py has some"
+        "needs a Spark data frame; tests/programs/writers/convert/test_dataframe.py has some"
     ),
     ("distributed.md", "long = dataset.select("): "a line of a program; tests/unit/dataset runs it",
     ("distributed.md", "state = loader.state_dict()"): (

@@ -54,3 +54,9 @@ def written():
 @pytest.fixture
 def noise():
     return np.random.default_rng(3).bytes
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A local folder and a remote one, as (local, remote)."""
+    return str(tmp_path / "local"), str(tmp_path / "remote")

@@ -1,14 +1,11 @@
 """What appears where, and when: shards first, the index last, nothing at all after a failure."""
 
 import json
-import multiprocessing
 import os
 import pathlib
-import signal
 
 import pytest
 
-from devtools import servers
 from mds import LocalDataset, MDSWriter
 from mds.errors import DeniedError, EncodingError, WriterError
 from mds.events import Uploaded, subscribe
@@ -42,12 +39,6 @@ class Breaking(MemoryStore):
 
 class MineError(Exception):
     pass
-
-
-@pytest.fixture
-def places(tmp_path):
-    """A local folder and a remote one, as (local, remote)."""
-    return str(tmp_path / "local"), str(tmp_path / "remote")
 
 
 @pytest.mark.parametrize("kind", ["local", "pair", "url"])
@@ -85,34 +76,6 @@ def test_an_aborted_writer_takes_nothing(out):
 def write_for_ever(writer):
     for i in range(10**9):
         writer.write({"x": i})
-
-
-def _write_for_ever(out, started):
-    with MDSWriter(out=out, columns=INTS, size_limit=400, keep_local=True) as writer:
-        for i in range(10**9):
-            writer.write({"x": i})
-            if i == 100:
-                started.set()
-
-
-def test_a_killed_writer_leaves_no_index_and_is_replaced(places):
-    """After kill -9 there is no index; with exist_ok the next writer simply works."""
-    context = multiprocessing.get_context("spawn")
-    started = context.Event()
-    process = context.Process(target=_write_for_ever, args=(places, started))
-    process.start()
-    assert started.wait(600)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    assert not list(pathlib.Path(places[0]).parent.rglob("index.json"))
-    with pytest.raises(FileExistsError):
-        fill(places)
-    fill(places, keep_local=True, exist_ok=True)
-    for place in places:
-        names = set(os.listdir(place))
-        index = json.loads((pathlib.Path(place) / "index.json").read_bytes())
-        assert {shard["raw_data"]["basename"] for shard in index["shards"]} <= names
-        assert len(LocalDataset(place)) == 100
 
 
 def test_a_folder_that_is_not_empty(places):
@@ -222,33 +185,6 @@ def test_an_encoding_error_leaves_the_dataset_whole(out):
             writer.write({"a": "two", "b": "2"})
         writer.write({"a": "three", "b": 3})
     assert [LocalDataset(out)[i]["a"] for i in range(2)] == ["one", "three"]
-
-
-def test_a_real_object_store(tmp_path, monkeypatch):
-    """s3://: shards and index arrive whole, a second writer is refused, exist_ok replaces."""
-    (tmp_path / "bucket").mkdir()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    try:
-        server = servers.s3_server(str(tmp_path), auth="access,secret")
-        endpoint = server.__enter__()
-    except servers.ServerMissing as missing:
-        pytest.skip(str(missing))
-    try:
-        monkeypatch.setenv("S3_ENDPOINT_URL", endpoint)
-        fill("s3://bucket/data", compression="gz", hashes=["md5"])
-        files = {p.name: p.stat().st_size for p in (tmp_path / "bucket" / "data").iterdir()}
-        index = json.loads((tmp_path / "bucket" / "data" / "index.json").read_bytes())
-        for shard in index["shards"]:
-            assert files.pop(shard["zip_data"]["basename"]) == shard["zip_data"]["bytes"]
-        assert set(files) == {"index.json"}
-        with pytest.raises(FileExistsError, match="s3://bucket/data"):
-            fill("s3://bucket/data")
-        fill("s3://bucket/data", 5, exist_ok=True)
-        names = sorted(os.listdir(tmp_path / "bucket" / "data"))
-        assert names == ["index.json", "shard.00000.mds"]
-    finally:
-        server.__exit__(None, None, None)
 
 
 def test_no_temporary_folder_stays(tmp_path, monkeypatch):

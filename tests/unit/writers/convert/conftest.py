@@ -12,6 +12,7 @@ import tarfile
 import pytest
 
 from mds.cli.datasets import head
+from mds.writers.convert.inputs import registry
 from mds.writers.convert.inputs.mds import MdsInput
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of folders
@@ -79,6 +80,12 @@ class Kit:
     def encodings(self, conversion):
         """Name to encoding of the columns of a conversion."""
         return {column.name: column.encoding for column in conversion.columns}
+
+
+@pytest.fixture(autouse=True)
+def _no_plugins(monkeypatch):
+    """No package of this environment brings inputs, and to look for one takes 20 ms each time."""
+    monkeypatch.setattr(registry, "plugin_names", lambda group: [])
 
 
 @pytest.fixture

@@ -52,15 +52,6 @@ def test_split_by_key(kit):
     assert not a & b
 
 
-def test_limit_takes_the_first_samples(kit):
-    """A limit counts good samples in the order of the source, over all splits."""
-    path = numbers(kit, 30000)
-    convert(path, kit.out, limit="12k", workers=2, size_limit=50_000)
-    assert [s["n"] for s in kit.samples()] == list(range(12000))
-    summary = convert(path, kit.out + "2", limit=100, split="a=0.5,b=0.5")
-    assert summary.samples == 100
-
-
 def test_columns_are_changed_chosen_and_dropped(kit):
     """Columns changes encodings, only chooses, drop leaves out; unknown names are errors."""
     path = numbers(kit, 10)
@@ -217,16 +208,6 @@ def test_output_inside_the_source_is_refused(kit):
     numbers(kit, 5)
     with pytest.raises(ConfigError, match="inside the source"):
         convert(str(kit.source), str(kit.source / "out"))
-
-
-def test_output_may_be_a_url(kit):
-    """Shards go to the store as they are made, the index last, and nothing stays behind."""
-    path = numbers(kit, 3000)
-    url = "file://" + kit.out
-    work = str(kit.source.parent / "work")
-    convert(path, url, work=work, size_limit=20_000, workers=2)
-    assert len(kit.samples()) == 3000
-    assert not os.path.exists(work)
 
 
 def test_help_lists_every_option_once():

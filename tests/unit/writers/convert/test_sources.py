@@ -200,17 +200,6 @@ def test_separator_is_found(kit, name, separator):
     assert kit.samples() == [{"a": 1, "b": "x,y"}]
 
 
-def test_large_csv_is_cut_between_records(kit):
-    """Parts of one CSV file never begin inside quotes, wherever line breaks and quotes lie."""
-    rows = [(i, 'say "hi"\n' * (i % 7) + "x" * (i % 50)) for i in range(40000)]
-    text = "id,text\n" + "".join('{},"{}"\n'.format(i, t.replace('"', '""')) for i, t in rows)
-    path = kit.write("x.csv", text)
-    made = prepare(path, kit.out)
-    assert len(list(made.source.cut_parts(1 << 18))) > 4
-    made.run()
-    assert [(s["id"], s["text"]) for s in kit.samples()] == rows
-
-
 def test_tables_with_other_columns_are_refused(kit):
     """Two CSV files of one folder have the same header, or nothing is written."""
     kit.write("1.csv", "a,b\n1,2\n")
@@ -417,9 +406,7 @@ def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
     values = [sample["tokens"].tolist() for sample in LocalDataset(kit.out)]
     assert values == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
     assert kit.encodings(made) == {"tokens": LocalDataset(kit.out).columns["tokens"].encoding}
-    again = prepare(
-        path, f"{kit.out}-32", kind="megatron", columns={"tokens": "ndarray:int32"}, workers=2
-    )
+    again = prepare(path, f"{kit.out}-32", kind="megatron", columns={"tokens": "ndarray:int32"})
     again.run()
     values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]
     assert [value.dtype for value in values] == [np.int32] * 3

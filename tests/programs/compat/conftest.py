@@ -1,5 +1,5 @@
 """Opens the door for the tests of this folder, with the datasets of the unit tests."""
 
-from tests.unit.compat.conftest import numbers, secret
+from tests.unit.compat.conftest import numbers, numbers_once, secret
 
-__all__ = ["numbers", "secret"]
+__all__ = ["numbers", "numbers_once", "secret"]

@@ -1,6 +1,7 @@
 """Opens the door for the tests of this folder, and writes the small datasets that they read."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -8,12 +9,12 @@ import pytest
 import mds.compat.streaming  # noqa: F401 - the tests import `streaming`
 
 
-@pytest.fixture
-def numbers(tmp_path):
-    """A folder of 200 samples in 20 shards or so: n (int), text (str), value (float)."""
+@pytest.fixture(scope="session")
+def numbers_once(tmp_path_factory):
+    """The dataset of `numbers`, which no test changes."""
     from streaming import MDSWriter
 
-    out = tmp_path / "numbers"
+    out = tmp_path_factory.mktemp("once") / "numbers"
     columns = {"n": "int", "text": "str", "value": "float64"}
     with MDSWriter(columns=columns, out=str(out), size_limit=600) as writer:
         for n in range(200):
@@ -22,11 +23,17 @@ def numbers(tmp_path):
 
 
 @pytest.fixture
-def tokens(tmp_path):
-    """A folder of 64 blocks of 16 tokens, as data preparation scripts write them."""
+def numbers(numbers_once, tmp_path):
+    """A folder of 200 samples in 20 shards or so: n (int), text (str), value (float)."""
+    return shutil.copytree(numbers_once, str(tmp_path / "numbers"))
+
+
+@pytest.fixture(scope="session")
+def tokens_once(tmp_path_factory):
+    """The dataset of `tokens`, which no test changes."""
     from streaming import MDSWriter
 
-    out = tmp_path / "tokens"
+    out = tmp_path_factory.mktemp("once") / "tokens"
     writer = MDSWriter(
         columns={"tokens": "ndarray:int32"},
         out=str(out),
@@ -39,6 +46,12 @@ def tokens(tmp_path):
         for n in range(64):
             writer.write({"tokens": np.arange(16, dtype=np.int32) + n})
     return str(out)
+
+
+@pytest.fixture
+def tokens(tokens_once, tmp_path):
+    """A folder of 64 blocks of 16 tokens, as data preparation scripts write them."""
+    return shutil.copytree(tokens_once, str(tmp_path / "tokens"))
 
 
 @pytest.fixture

@@ -511,15 +511,24 @@ def iterate(folder, method, rank, ranks, monkeypatch, state=None, stop=None):
     return [sample["n"] for sample in itertools.islice(dataset, stop)], dataset
 
 
-@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 1)])
-def test_batches_by_stream_go_on_with_other_ranks(method, before, after, tmp_path, monkeypatch):
-    """The epoch goes on as that of a state of 0.13, and a warning counts what is lost."""
+@pytest.fixture(scope="module")
+def three_datasets(tmp_path_factory):
+    """A folder with the datasets a, b and c, which have samples of their own."""
+    folder = tmp_path_factory.mktemp("three")
     for first, (name, samples) in [(0, ("a", 50)), (100, ("b", 30)), (200, ("c", 70))]:
-        with MDSWriter(columns={"n": "int"}, out=f"{tmp_path}/{name}", size_limit=200) as writer:
+        with MDSWriter(columns={"n": "int"}, out=f"{folder}/{name}", size_limit=200) as writer:
             for n in range(first, first + samples):
                 writer.write({"n": n})
-    run = functools.partial(iterate, tmp_path, method, monkeypatch=monkeypatch)
+    return folder
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 1)])
+def test_batches_by_stream_go_on_with_other_ranks(
+    method, before, after, three_datasets, monkeypatch
+):
+    """The epoch goes on as that of a state of 0.13, and a warning counts what is lost."""
+    run = functools.partial(iterate, three_datasets, method, monkeypatch=monkeypatch)
     whole, seen = Counter(), Counter()
     for rank in range(before):
         ids, dataset = run(rank, before)

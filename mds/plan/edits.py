@@ -1,16 +1,16 @@
-"""Edits of an order: what was changed while a training ran, each from a place of it on.
+"""Edits of an order: changes that were made while a training ran.
 
-An edit is plain JSON with the place from which it holds, so that the past stays as it was: a state
-carries all of them, in the order in which they were made. Places of the last two count what the
-state counts, samples or packs of all ranks, from the beginning of an epoch.
+An edit is plain JSON. It holds from a place of the run on, so what came before stays as it was. A
+state has all edits, in the order in which they were made::
 
-    {"step": 1200, "weights": {"web": 0.5, "math": 0.5}}      other weights of a schedule
-    {"step": 1200, "weights": {...}, "window": 37}            the same with packs
-    {"epoch": 0, "from": 4096, "skip": 512}                   so many places never come
-    {"epoch": 0, "from": 4096, "drop": [77], "why": "noise"}  samples that never come from there on
+    {"step": 1200, "weights": {"web": 0.5, "math": 0.5}}      weights, from a step on
+    {"step": 1200, "weights": {...}, "window": 37}            the same with packs: from a window on
+    {"epoch": 0, "from": 4096, "skip": 512}                   512 places that are skipped
+    {"epoch": 0, "from": 4096, "drop": [77], "why": "noise"}  samples that are dropped from there on
 
-A drop in a run of packs has ``windows``, too: of each canonical node the first window that had not
-begun, which is packed without the documents. Weights hold from a ``window`` of the run on.
+Places count samples, or packs, of all ranks since the epoch began. A drop in a run with packs also
+has ``windows``: for each canonical node the first window that had not begun. That window and later
+ones are packed without the documents.
 
 In an order of samples another sample of the same stream comes for each dropped one. Each epoch has
 *spare samples* for each stream: all samples of the stream, in an order that follows from the seed
@@ -60,9 +60,13 @@ _MAX_SPARE_SAMPLES = 1 << 32  # of a stream
 
 
 class Drop(NamedTuple):
-    """Samples that never come from a place of an epoch on.
+    """Samples that are dropped from a place of an epoch on.
 
-    ``windows``: of each canonical node the first that is packed without them; none: all are.
+    Attributes:
+        epoch, begin: Epoch, and the place in it.
+        ids: Sample ids.
+        windows: For each canonical node the first window that is packed without the samples. If
+            empty, all windows are.
     """
 
     epoch: int
@@ -80,7 +84,7 @@ def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledR
 
 
 def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of places of an epoch that never come, each with its end."""
+    """Return the ranges of places of an epoch that are skipped, each as its first and its end."""
     return tuple(
         (edit["from"], edit["from"] + edit["skip"])
         for edit in edits
@@ -89,12 +93,12 @@ def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
 
 
 def place_after(skips: Sequence[tuple[int, int]], begin: int, count: int) -> int:
-    """Return the place that comes ``given`` places after ``begin``."""
+    """Return the place after ``count`` places from ``begin`` on that are not skipped."""
     return Gaps([(0, begin), *skips]).place(count) if skips else begin + count
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:
-    """Return how many places from ``begin`` on come before a place of an epoch."""
+    """Return the number of places from ``begin`` to ``place`` that are not skipped."""
     return Gaps([(0, begin), *skips]).number(place)
 
 
@@ -131,10 +135,13 @@ def check_edits(
     *,
     is_packed: bool = False,
 ) -> None:
-    """Refuse edits of a state that are none, or do not fit a run (StateError).
+    """Raise StateError for edits of a state that are malformed or do not fit a run.
 
-    ``per_stream``: how many samples each stream has, by what a message calls it. ``is_packed``:
-    whether places count packs.
+    Args:
+        edits: Edits of the state.
+        run: Schedule of the run, if there is one.
+        per_stream: Samples of each stream, by its name in messages.
+        is_packed: Whether places count packs.
     """
     edits = list(edits)
     for edit in edits:
@@ -159,9 +166,9 @@ def check_edits(
 
 
 def check_reserve(drops: Iterable[Drop], per_stream: Mapping[str, int]) -> None:
-    """Refuse to drop more than the rest of a stream can stand in for (ConfigError).
+    """Raise ConfigError if more than half of the samples of a stream are dropped.
 
-    ``per_stream``: how many samples each stream has, by what a message calls it.
+    ``per_stream`` has the samples of each stream, by its name in messages.
     """
     ids = _all_ids(drops)
     if len(ids) > MAX_DROPPED:
@@ -186,11 +193,13 @@ def too_many_dropped(count: str) -> ConfigError:
 
 
 def _all_ids(drops: Iterable[Drop]) -> Ids:
+    """Return all dropped samples, sorted, each once."""
     parts = [drop.ids for drop in drops]
     return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
 def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
+    """Raise StateError for malformed weights, or weights of streams that the run does not have."""
     from mds.plan.mixture import MAX_STEPS
     from mds.plan.schedule import check_weights
 
@@ -206,6 +215,7 @@ def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
 
 
 def _check_drop(edit: Edit, samples: int) -> None:
+    """Raise StateError for a malformed drop of a dataset with so many samples."""
     _within(edit, "epoch", 0, MAX_EPOCHS)
     _within(edit, "from", 0, MAX_SAMPLES)
     why, ids, windows = edit["why"], edit["drop"], edit.get("windows", [])
@@ -223,7 +233,7 @@ def _check_drop(edit: Edit, samples: int) -> None:
 
 
 def _within(edit: Edit, name: str, minimum: int, maximum: int) -> int:
-    """Return a number of an edit, checked."""
+    """Return a number of an edit. Raises StateError if it is out of range."""
     value = edit[name]
     if type(value) is not int or not minimum <= value <= maximum:
         raise StateError(
@@ -234,9 +244,12 @@ def _within(edit: Edit, name: str, minimum: int, maximum: int) -> int:
 
 
 class DropTable:
-    """Dropped samples of an epoch, sorted by ``ids``, with the places from which they are dropped.
+    """Dropped samples of an epoch and their replacements.
 
-    ``follow``: the samples that take their places, which may be dropped themselves.
+    Args:
+        ids: Dropped samples, sorted.
+        begins: Place of the epoch from which each is dropped.
+        follow: Replacement of each, which may be dropped as well.
     """
 
     def __init__(self, ids: Ids, begins: Ids, follow: Ids) -> None:
@@ -249,7 +262,10 @@ class DropTable:
     def of(
         cls, drops: Iterable[Drop], per_stream: Sequence[int], seed: int, epoch: int
     ) -> DropTable:
-        """Return the table of an epoch: samples dropped in it, or in an earlier one."""
+        """Return the table of an epoch: of samples that were dropped in it, or before.
+
+        ``per_stream`` has the samples of each stream, ``seed`` is the seed of the run.
+        """
         past_drops = [drop for drop in drops if drop.epoch <= epoch and len(drop.ids)]
         if not past_drops:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -279,9 +295,9 @@ class DropTable:
         return len(self.ids)
 
     def replace(self, ids: Ids, marks: Callable[[], Ids]) -> Ids:
-        """Return the ids of steps and slots with dropped samples replaced.
+        """Return ids with dropped samples replaced.
 
-        ``marks`` gives their places in the epoch, where that matters.
+        ``marks`` returns the places of all ids in the epoch; it is called only if they are needed.
         """
         may = np.flatnonzero(self._hints[ids & _HINT_MASK])
         if not len(may):
@@ -295,7 +311,10 @@ class DropTable:
         return flat.reshape(ids.shape)
 
     def at(self, ids: Ids, marks: Ids) -> Ids:
-        """Return what comes for samples at places of the epoch: themselves unless dropped there."""
+        """Return the samples that come at places of the epoch instead of dropped ones.
+
+        A sample that is not dropped at its place stays. ``marks`` are the places of ``ids``.
+        """
         ids = ids.copy()
         moving = np.arange(len(ids) if len(self.ids) else 0)
         while len(moving):
@@ -306,7 +325,7 @@ class DropTable:
         return ids
 
     def sources(self, sample: int) -> list[int]:
-        """Return the samples that this one replaces somewhere, and itself."""
+        """Return a sample, and the samples that it replaces at some place."""
         sources, waiting = [], [sample]
         while waiting:
             sources.append(waiting.pop())
@@ -322,7 +341,7 @@ class DropTable:
 
 
 class DroppedBatches:
-    """Global batches of an epoch in which samples are replaced; see `GlobalBatches`."""
+    """Global batches in which dropped samples are replaced; see `GlobalBatches`."""
 
     def __init__(self, batches: GlobalBatches, table: DropTable) -> None:
         self._batches, self._table = batches, table
@@ -342,25 +361,36 @@ class DroppedBatches:
         return self._table.replace(ids, lambda: self.marks(np.arange(first, last), slots))
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order, whatever comes there."""
+        """Return the steps and slots of positions of a stream's order, replaced or not."""
         return self._batches.find(stream, positions)
 
 
-class _Candidate(NamedTuple):
+class _SpareSample(NamedTuple):
+    """Spare sample, and the number of the edit that drops it, larger than all for none."""
+
     sample: int
-    edit: int  # that drops it, counted on for those that none does
+    edit: int
 
 
 def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list[int]:
-    """Return the samples of a stream that replace ``ids``, dropped by edits in this order."""
-    reserve = _spare_samples(dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key)
+    """Return the replacement of each dropped sample of a stream.
+
+    Args:
+        ids: Dropped samples, in the order in which they were dropped.
+        edits: Number of the edit that drops each.
+        first, size: First sample id and number of samples of the stream.
+        key: Key of the order of spare samples.
+    """
+    spare_samples = _spare_samples(
+        dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key
+    )
     replacements = []
     for edit in edits.tolist():
-        spare = next((candidate for candidate in reserve if candidate.edit > edit), None)
+        spare = next((each for each in spare_samples if each.edit > edit), None)
         if spare is None:
             raise PlanError(
-                f"more samples are dropped than the {size:,} samples of their stream can stand in "
-                "for: leave them out with select()."
+                f"more samples are dropped than the {size:,} samples of their stream can replace: "
+                "leave them out with select()."
             )
         replacements.append(spare.sample)
     return replacements
@@ -368,22 +398,30 @@ def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list
 
 def _spare_samples(
     dropped: dict[int, int], first: int, size: int, key: int
-) -> Iterator[_Candidate]:
-    """Yield the spare samples of a stream in their order, and the edit that drops each."""
+) -> Iterator[_SpareSample]:
+    """Yield the spare samples of a stream in their order.
+
+    ``dropped`` has the number of the edit by dropped sample.
+    """
     never, size = 1 << 62, min(size, _MAX_SPARE_SAMPLES)
     for start in range(0, size, _SPARE_CHUNK):
         numbers = np.arange(start, min(start + _SPARE_CHUNK, size))
         keys = np.full(len(numbers), key, np.uint64)
         sizes = np.full(len(numbers), size, np.int64)
         for sample in (permute_below(numbers, sizes, keys) + first).tolist():
-            yield _Candidate(sample, dropped.get(sample, never))
+            yield _SpareSample(sample, dropped.get(sample, never))
 
 
-_NOT_HERE = 1 << 62
+_NEVER_DROPPED = 1 << 62  # a place after all others
 
 
 class PackDrops:
-    """Documents that are dropped in an epoch of packs, by the edits of its run."""
+    """Documents that are dropped in an epoch of packs.
+
+    Args:
+        edits: Edits of the run.
+        epoch: Number of the epoch.
+    """
 
     def __init__(self, edits: Iterable[Edit], epoch: int) -> None:
         self._drops = [drop for drop in drops_of(edits) if drop.epoch <= epoch and len(drop.ids)]
@@ -392,13 +430,13 @@ class PackDrops:
         every = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
         begins = [drop.begin if drop.epoch == epoch else 0 for drop in self._drops]
         self._ids, positions = np.unique(every, return_inverse=True)
-        self._begins = np.full(len(self._ids), _NOT_HERE)
+        self._begins = np.full(len(self._ids), _NEVER_DROPPED)
         np.minimum.at(
             self._begins, positions, np.repeat(begins, [len(drop.ids) for drop in self._drops])
         )
 
     def remaining(self, ids: Ids, node: int, window: int) -> Ids:
-        """Return the samples of a window of a canonical node that are packed."""
+        """Return the documents ``ids`` of a window without those that it is packed without."""
         dropped = [
             drop.ids
             for drop in self._drops
@@ -407,7 +445,10 @@ class PackDrops:
         return ids[~np.isin(ids, np.concatenate(dropped))] if dropped else ids
 
     def mask(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
-        """Return a mask of the pieces that are padding, of packs at places of the epoch."""
+        """Return a mask of the pieces that are padding.
+
+        ``ids`` are the documents of the pieces, ``places`` those of their packs in the epoch.
+        """
         if not len(self._ids):
             return np.zeros(len(ids), bool)
         nearest = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)

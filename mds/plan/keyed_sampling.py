@@ -1,9 +1,14 @@
-"""Random-access resampling: sample ids computed by keyed hashing at any position.
+"""Random-access resampling: sample ids that are computed at any position, by keyed hashes.
 
-Which shards give how many follows from where evenly spaced marks fall on the shards, laid out in
-an order that the key decides; which samples of a shard, from a keyed permutation of its picks,
-counted from a keyed place on. What is kept is a few numbers a shard, and a sample id is computed
-when it is asked for.
+How many samples a shard gives is decided by systematic sampling. Shards are laid out on a line, in
+an order that the key decides, and evenly spaced marks on the line choose *picks* of ``granularity``
+consecutive samples::
+
+    line     | shard 4     | shard 0 | shard 2          | shard 1   |
+    marks          x           x            x             x              one pick each
+
+Which samples a shard gives is decided by a keyed permutation of its picks. Only a few numbers are
+kept for each shard, and a sample id is computed when it is asked for.
 """
 
 from __future__ import annotations
@@ -26,12 +31,18 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-_TAG = 0x5A3B1E
-_SHARDS, _OFFSETS, _PICKS, _PHASE, _LAST = range(5)
+_TAG = 0x5A3B1E  # first number of all keys, so that no other algorithm has the same ones
+# Last number of a key: what the key is for.
+_FOR_SHARDS, _FOR_OFFSETS, _FOR_PICKS, _FOR_PHASE, _FOR_LAST = range(5)
 
 
 class KeyedResampling:
-    """Resampling by keyed permutations, one virtual shard a shard, of one stream or several."""
+    """Resampling by keyed permutations; see `Resampling`. Each shard is one virtual shard.
+
+    Args:
+        shares: Samples to choose of one stream or several; streams follow each other.
+        params: Granularity and seeds.
+    """
 
     def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
         self._shares, self._params = tuple(shares), params
@@ -45,7 +56,7 @@ class KeyedResampling:
 
     @cached_property
     def virtual_shards(self) -> Ids:
-        """Samples of each virtual shard: one a shard, also where it gives nothing."""
+        """Samples of each virtual shard, one for each shard; 0 for a shard that gives none."""
         if self.is_plain:
             return self._sizes
         grain, seed = self._params.granularity, self._params.shard_seed
@@ -58,16 +69,17 @@ class KeyedResampling:
 
     @cached_property
     def _starts(self) -> Ids:
-        # Streams that are chosen from together follow each other.
+        """First sample id of each shard."""
         starts: Ids = self._first + np.cumsum(self._sizes) - self._sizes
         return starts
 
     @cached_property
     def _ends(self) -> Ids:
+        """End of each virtual shard in virtual ids."""
         return np.cumsum(self.virtual_shards)
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample ids of virtual ids."""
+        """Return the sample id of each virtual id."""
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         shard = np.searchsorted(self._ends, virtual, side="right")
@@ -76,7 +88,7 @@ class KeyedResampling:
         offset %= size
         partial = np.flatnonzero(virtual - offset + size > self._ends[shard])
         if len(partial):
-            offset[partial] = self._chosen(offset[partial], shard[partial])
+            offset[partial] = self._choose(offset[partial], shard[partial])
         offset += self._starts[shard]
         return offset
 
@@ -87,37 +99,47 @@ class KeyedResampling:
         full = np.flatnonzero(self._sizes)
         shard = int(full[np.searchsorted(self._starts[full], sample, side="right") - 1])
         end, count = int(self._ends[shard]), int(self.virtual_shards[shard])
-        # A shard's virtual ids are few enough to be looked at.
+        # The virtual ids of a shard are few enough to compute all.
         virtual = np.arange(end - count, end)
         matches: Ids = virtual[self.to_sample_ids(virtual) == sample]
         return matches
 
     def key(self) -> str:
-        """Return a name for all that the samples depend on."""
+        """Return a digest of all that the samples depend on."""
         return shares_key("keyed", self._shares, self._params)
 
     def data_key(self) -> str:
-        """Return a name for what they are chosen from, the same in every epoch."""
+        """Return a digest of the data from which samples are chosen, the same in every epoch."""
         return shares_key("data", self._shares, None)
 
-    def _chosen(self, offset: Ids, shard: Ids) -> Ids:
-        """Return the ``offset``-th chosen sample of shards that give a part of theirs."""
+    def _choose(self, offset: Ids, shard: Ids) -> Ids:
+        """Return the offset in its shard of each chosen sample of a partial copy.
+
+        ``offset`` counts the chosen samples of the ``shard`` beside it.
+        """
         size, grain = self._sizes[shard], self._params.granularity
         full_grains = size // grain
         pick, inside = offset // grain, offset % grain
         picked = np.flatnonzero(pick < full_grains)
-        keys = hash_counters(derive_key(self._key, _PICKS), shard[picked])
+        keys = hash_counters(derive_key(self._key, _FOR_PICKS), shard[picked])
         pick[picked] = permute_below(pick[picked], full_grains[picked], keys)
-        # The samples left over by whole picks come last, so they are others in each shard's turn.
-        shift = hash_counters(derive_key(self._key, _OFFSETS), shard) >> np.uint64(1)
+        # Picks are counted from a keyed offset on, around the end of the shard, so that the samples
+        # after the last whole pick are not always the same ones.
+        shift = hash_counters(derive_key(self._key, _FOR_OFFSETS), shard) >> np.uint64(1)
         rows: Ids = (pick * grain + inside + shift.astype(np.int64) % size) % size
         return rows
 
 
 def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
-    """Return the samples that each shard gives, int64, ``choose`` in all, by ``granularity``.
+    """Return the number of samples that each shard gives, int64 of shape (shards,).
 
-    Raises PlanError when there is nothing to choose from.
+    Args:
+        sizes: Samples of each shard.
+        choose: Samples to take in all.
+        granularity: Consecutive samples that are picked together.
+        key: Key that decides the shards.
+
+    Raises PlanError if the shards have no samples.
     """
     total = int(sizes.sum())
     if not total:
@@ -126,27 +148,33 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
     counts: Ids = sizes * copies
     if not remainder:
         return counts
-    order = keyed_order(derive_key(key, _SHARDS), len(sizes))
+    order = keyed_order(derive_key(key, _FOR_SHARDS), len(sizes))
     line = _SystematicSample(sizes[order], granularity, key)
     low, high = -(-remainder // granularity), line.picks
     while low < high:
-        # The fewest marks that give enough: the last pick of a shard may be short.
+        # Find the fewest marks that give enough samples, as the last pick of a shard may be short.
         middle = (low + high) // 2
-        if int(line.marked(middle).sum()) >= remainder:
+        if int(line.count_samples(middle).sum()) >= remainder:
             high = middle
         else:
             low = middle + 1
-    chosen_counts = line.marked(low)
-    # The last shards of the line that give samples give fewer, so that the sum is exact.
-    over = int(chosen_counts.sum()) - remainder
-    before = np.cumsum(chosen_counts[::-1])[::-1] - chosen_counts
-    chosen_counts -= np.minimum(np.maximum(over - before, 0), chosen_counts)
+    chosen_counts = line.count_samples(low)
+    # The last shards of the line give fewer samples, so that the sum is exact.
+    excess = int(chosen_counts.sum()) - remainder
+    chosen_after = np.cumsum(chosen_counts[::-1])[::-1] - chosen_counts
+    chosen_counts -= np.minimum(np.maximum(excess - chosen_after, 0), chosen_counts)
     counts[order] += chosen_counts
     return counts
 
 
 class _SystematicSample:
-    """Systematic sampling of shards: a line of picks, on which evenly spaced marks fall."""
+    """Line of the picks of all shards, on which evenly spaced marks choose some.
+
+    Args:
+        sizes: Samples of each shard, in the order of the line.
+        granularity: Samples of a pick.
+        key: Key that decides where the first mark is.
+    """
 
     def __init__(self, sizes: Ids, granularity: int, key: int) -> None:
         self._sizes, self._granularity = sizes, granularity
@@ -154,18 +182,19 @@ class _SystematicSample:
         self._ends = np.cumsum(self._picks)
         self.picks = int(self._ends[-1])
         self._missing = self._picks * granularity - sizes  # of the last pick of each shard
-        chance = hash_counters(derive_key(key, _LAST), np.arange(len(sizes))).astype(np.float64)
-        self._luck = chance / 2.0**64 * self._picks
-        self._phase = derive_key(key, _PHASE) / 2.0**64
+        # Random numbers below the picks of each shard.
+        random_bits = hash_counters(derive_key(key, _FOR_LAST), np.arange(len(sizes)))
+        self._thresholds = random_bits.astype(np.float64) / 2.0**64 * self._picks
+        self._phase = derive_key(key, _FOR_PHASE) / 2.0**64
 
-    def marked(self, marks: int) -> Ids:
-        """Return how many samples each shard gives when so many marks fall."""
+    def count_samples(self, marks: int) -> Ids:
+        """Return the number of samples that each shard gives with so many marks."""
         if marks >= self.picks:
             return np.array(self._sizes)
-        # Rounding moves a mark by a pick at most, and never past another.
+        # Rounding moves a mark by a pick at most, and never past another one.
         below = np.floor(self._ends * (marks / self.picks) + self._phase).astype(np.int64)
         below[-1] = marks
         picks = np.minimum(np.diff(below, prepend=0), self._picks)
-        # The short pick is as likely among the chosen as any other.
-        counts: Ids = picks * self._granularity - self._missing * (self._luck < picks)
+        # The short last pick of a shard is chosen as likely as any other.
+        counts: Ids = picks * self._granularity - self._missing * (self._thresholds < picks)
         return counts

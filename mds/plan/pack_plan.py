@@ -1,15 +1,21 @@
-"""PackPlan: lazy plan of the packs of one epoch, on top of the order of its samples.
+"""PackPlan: the order of the packs of one epoch, on top of the order of its samples.
 
-The order of the samples is that of an EpochPlan; packs are made of windows of it and dealt to ranks
-as samples are. Whatever a process needs of the packs it computes for itself, some 0.8 us a document
-of all ranks, so nothing has to be said between processes. A place that is left without a pack at
-the end of the epoch stays empty: nothing is repeated, and the ranks stay in step.
+The samples have the order of an `EpochPlan`. Windows of that order are packed (`pack_windows`), and
+the packs are dealt to ranks as samples are. Every process computes the packs that it needs, in
+about 0.8 us for a document of all ranks, so processes exchange nothing. If the packs of the last
+step are too few for all ranks, the remaining places of its batches stay empty: nothing is repeated,
+and all ranks have equally many steps.
 
-As with samples, the packs are thought of as a grid with a row for each canonical node, read column
-by column; a row that ends drops out. How long rows are shows when they are packed. So there are two
-ways through the grid. `PackReading` continues from a cursor for each canonical node, a window at a
-time, and needs nothing of what was before. `PackTable` counts the packs of every window once, and
-then says where any of them is.
+The packs are thought of as a grid with a row for each canonical node, read column by column, as
+samples are. A row ends where its packs end, and the others go on::
+
+    canonical node 0 | 0 2 4 6 7 8 |     numbers are places of packs in the epoch
+    canonical node 1 | 1 3 5 |
+
+The length of a row is known only when its windows are packed. So there are two ways through the
+grid. `PackReading` continues from a cursor, the next pack of every canonical node, a window at a
+time, and does not need the packs before. `PackTable` is made of the number of packs of every
+window, and finds the place of any pack.
 """
 
 from __future__ import annotations
@@ -54,34 +60,42 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Load = Callable[[int, int], Packs]
 
-_PLACES = 20  # bits for the place of a piece in its pack
-_START = 40  # bits for a sample id; its piece begins above
-_WINDOW = 32  # bits for the place of a document in its window
+_PIECE_BITS = 20  # bits for the place of a piece in its pack
+_ID_BITS = 40  # bits for a sample id; the first token of its piece is above them
+_DOCUMENT_BITS = 32  # bits for the place of a document in its window
 
 
 class DocumentLengths(Protocol):
-    """Lengths of samples, by number."""
+    """Lengths of the documents of a dataset, by sample id."""
 
+    #: Digest of all lengths.
     digest: str
-    #: Tokens and documents of all that is stored.
+    #: Tokens of all documents.
     total: int
+    #: Number of documents.
     count: int
 
     def take(self, ids: Ids) -> Ids:
-        """Return the lengths of samples, int64."""
+        """Return the lengths of the documents with these ids in tokens, int64."""
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
-        """Return the documents of streams of so many samples, with their tokens as packed."""
+        """Return the documents of each stream, with their tokens as packed.
+
+        ``counts`` are the documents that each stream has.
+        """
 
 
 class RankPacks(NamedTuple):
-    """Packs of one rank in one step.
+    """Packs of one rank in one step: the pieces of all its packs end to end.
 
-    ``ids``, ``starts`` and ``sizes`` are the pieces of all its packs end to end, ``places`` those
-    of their documents in the order, ``counts`` how many pieces each place of the batch has: 0 for a
-    place without a pack. ``order``: what they add to the order hash. ``end``: the position after
-    this step, of which all ranks together have ``packs``. ``dropped``: pieces whose place is
-    padding.
+    Attributes:
+        ids, starts, sizes: Document, first token and number of tokens of each piece.
+        places: Place of each piece's document in the order.
+        counts: Number of pieces of each place of the batch; 0 for a place without a pack.
+        order: Sum modulo 2**64 and number of packs that these packs add to the order hash.
+        end: Position of the run after this step.
+        packs: Packs that all ranks together have in this step.
+        dropped: Number of pieces that were dropped, so that their tokens are padding.
     """
 
     ids: Ids
@@ -95,7 +109,7 @@ class RankPacks(NamedTuple):
     dropped: int
 
     def without(self, is_padding: NDArray[np.bool_]) -> RankPacks:
-        """Return the packs with some pieces turned into padding."""
+        """Return the packs without the pieces of a mask, whose tokens become padding."""
         rows = np.repeat(np.arange(len(self.counts)), self.counts)[~is_padding]
         return self._replace(
             ids=self.ids[~is_padding],
@@ -108,18 +122,20 @@ class RankPacks(NamedTuple):
 
 
 class _StepPacks(NamedTuple):
-    """Packs of a global batch, and the place of each in the epoch."""
+    """Packs of a global batch of all ranks, and the place of each pack in the epoch."""
 
     packs: TakenPacks
     places: Ids
 
 
 class PackPlan:
-    """Lazy plan of the packs of one epoch.
+    """Order of the packs of one epoch; an `Order`.
 
-    ``plan``: the order of its samples, from whose resume point it goes on. ``lengths``: those of
-    the samples. Raises PlanError for an order that packs cannot have, and StateError for a state
-    that counts something else.
+    - ``plan`` (EpochPlan): Order of the samples, at whose position the packs begin.
+    - ``lengths`` (DocumentLengths): Lengths of the samples.
+
+    Raises PlanError for an order that packs cannot have, and StateError for a state that counts
+    samples.
     """
 
     unit = "packs"
@@ -144,13 +160,13 @@ class PackPlan:
         self._drops = self._dropped_documents()
         self._gaps = Gaps(plan.skips)
         self._packs_before = self._gaps.number(self.begin.place)  # without skipped ones
-        #: What `count` gives, where that is kept.
+        #: Packs of each window, as `count` returns them, if they are known.
         self.counts: list[Ids] | None = None
 
     def _window(self, plan: EpochPlan) -> int:
-        """Return the documents of a window, which are never more than a shuffle block.
+        """Return the number of documents of a window, which is at most a shuffle block.
 
-        A resumed run keeps the window of its state, unless the packing sets another one.
+        A resumed run keeps the window of its state, unless the packing has another one.
         """
         recorded = (plan.resume_point.order or {}).get("packing_window")
         if self.packing.window is None and type(recorded) is int and recorded > 0:
@@ -159,7 +175,7 @@ class PackPlan:
         return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
 
     def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan with its schedule, if there is one, counted in windows."""
+        """Return the plan with its schedule counted in windows, if there is a schedule."""
         if plan.schedule is None:
             return plan
         from mds.plan.pack_schedule import PackedRun
@@ -200,12 +216,12 @@ class PackPlan:
 
     @property
     def scheduled(self) -> ScheduledEpoch | None:
-        """Windows of the schedule that the epoch has."""
+        """Part of the schedule that the epoch has, in windows; None without a schedule."""
         return self.plan.scheduled
 
     @cached_property
     def _documents(self) -> DocumentWindows:
-        """Windows of the epoch."""
+        """Windows of documents of the epoch."""
         plan = self.plan
         order = plan.orders[0] if plan.orders else None
         if plan.scheduled is None:
@@ -219,18 +235,18 @@ class PackPlan:
 
     @property
     def windows(self) -> Ids:
-        """Number of windows of each canonical node; with a schedule a single number."""
+        """Number of windows of each canonical node, int64; with a schedule a single number."""
         return self._documents.counts
 
     def load(self, node: int, window: int) -> Packs:
-        """Pack one window of a canonical node."""
+        """Return the packs of a window of a canonical node."""
         plan, ids = self.plan, self._documents.ids(node, window)
         if self._drops is not None:
             ids = self._drops.remaining(ids, node, window)
         key = None
         if plan.spec.shuffle:
             key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
-        place = (window * len(self.windows) + node) << _WINDOW
+        place = (window * len(self.windows) + node) << _DOCUMENT_BITS
         return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
     def reading(self) -> PackReading:
@@ -240,7 +256,7 @@ class PackPlan:
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
         """Yield the packs of a worker, step by step, from its ``start``-th batch on.
 
-        ``rank`` counts within the node, ``worker`` within the rank, both after replication.
+        ``rank`` counts within the node and ``worker`` within the rank, after replication.
         """
         shape, reading = self.shape, self.reading()
         for step, packs in enumerate(self._steps(reading)):
@@ -249,19 +265,19 @@ class PackPlan:
                 yield self._rank_packs(packs, numbers, reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
-        """Return all canonical nodes: packs of each of them are dealt to every node."""
+        """Return all canonical nodes, since packs of each of them are dealt to every node."""
         del node
         return np.arange(self.num_canonical_nodes)
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """Yield what the workers of a node read, from the beginning of this plan on.
+        """Yield the documents that the workers of a node read, from the beginning of this plan on.
 
-        Each item is (times, ids), both int64 of shape (n,): ascending places in the order of a
-        worker, and the documents that are read then. Only each ``every``-th rank takes part.
+        Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
+        worker; times ascend. Only each ``every``-th rank takes part.
         """
         assert not start, "packs begin at steps"
         shape = self.shape
-        # Places that each worker has read so far; those before the least of them are complete.
+        # Documents that each worker has read so far. Times before the least of them are complete.
         counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
         times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
@@ -291,7 +307,10 @@ class PackPlan:
             yield documents
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
-        """Yield the packs of all ranks, step by step, without those that were skipped."""
+        """Yield the packs of all ranks, step by step, without skipped ones.
+
+        Raises PlanError if the epoch has no pack.
+        """
         size, next_place = self.shape.global_batch, self.begin.place
         for first_number in itertools.count(self._packs_before, size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
@@ -312,6 +331,10 @@ class PackPlan:
             yield _StepPacks(step_packs, places[: len(step_packs)])
 
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
+        """Return the packs of a rank in a step.
+
+        ``numbers`` are the packs of the step that it gets; ``cursor`` is that after the step.
+        """
         step_packs, places = packs
         pieces = step_packs.pieces(numbers)
         is_dropped = self._is_dropped(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
@@ -327,7 +350,10 @@ class PackPlan:
         return np.repeat(places[numbers[real]], counts[real])
 
     def _numbers(self, step_packs: TakenPacks, node: int) -> Ids:
-        """Return which packs of a step each rank of a node has, int64 (ranks, batch)."""
+        """Return the numbers of the packs of a step that each rank of a node gets.
+
+        They are int64 of shape (ranks, batch). The last step may have no pack with a number.
+        """
         shape = self.shape
         first = node * shape.ranks
         of_node = shape.deal(shape.slots(first, first + shape.ranks))
@@ -339,19 +365,25 @@ class PackPlan:
         return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
 
     def _summed(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
-        """Return what packs add to the order hash: of each piece place, sample and start."""
+        """Return the sum and the number of packs that packs of a step add to the order hash.
+
+        A summand mixes the place of a piece, its document and its first token.
+        """
         ids, starts, _, _, counts = pieces
         ends = np.cumsum(counts)
         within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
         of_pieces = self._of_pieces(packs.places, numbers, counts)
-        sums = summands((of_pieces << _PLACES) + within, ids + (starts << _START))
+        sums = summands((of_pieces << _PIECE_BITS) + within, ids + (starts << _ID_BITS))
         sums[self._is_dropped(ids, of_pieces)] = 0
         return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
     def count(self) -> list[Ids]:
-        """Return the number of packs of each window, by packing the whole epoch once."""
+        """Return the number of packs of each window of each canonical node.
+
+        This packs the whole epoch, in about a second for a million documents.
+        """
         return [
             np.array([len(self.load(node, w)) for w in range(windows)], np.int64)
             for node, windows in enumerate(self.windows.tolist())
@@ -359,7 +391,7 @@ class PackPlan:
 
     @cached_property
     def table(self) -> PackTable:
-        """Table of all packs of the epoch, made of known counts or else of `count`."""
+        """Table of all packs of the epoch, made of known `counts` or else by `count`."""
         return PackTable(self.counts if self.counts is not None else self.count())
 
     @property
@@ -369,9 +401,9 @@ class PackPlan:
         return -(-max(remaining, 0) // self.shape.global_batch)
 
     def batch(self, step: int) -> list[RankPacks]:
-        """Return the packs of every rank in a global batch, counted from where this plan begins.
+        """Return the packs of every rank in a global batch.
 
-        Raises IndexError beyond the last.
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
             raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
@@ -384,7 +416,7 @@ class PackPlan:
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
-        """Return the packs of a step, found by the table."""
+        """Return the packs of a step, by the table of all packs."""
         size = self.shape.global_batch
         places = self._gaps.places(np.arange(size) + self._packs_before + step * size)
         places = places[places < self.table.total]
@@ -397,9 +429,9 @@ class PackPlan:
         return _StepPacks(TakenPacks(windows, window_of, pack), places)
 
     def locate(self, sample: int) -> list[Place]:
-        """Return every place where a piece of a sample is in the rest of the epoch, by step.
+        """Return every place of a pack with a piece of a sample in the rest of the epoch, by step.
 
-        ``place`` is that of its pack in the batch of the rank.
+        ``place`` of a `Place` is that of the pack in the batch of its rank.
         """
         shape, places = self.shape, set()
         for node, window in self._documents.find(sample):
@@ -427,7 +459,7 @@ class PackPlan:
     def step_rows(self, step: int) -> list[StepSample]:
         """Return the pieces of a global batch, rank by rank.
 
-        Steps count from where this plan begins. Raises IndexError after the last one.
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         return [
             StepSample(rank, sample, (start, start + size))
@@ -438,11 +470,11 @@ class PackPlan:
         ]
 
     def step_reads(self) -> Iterator[Ids]:
-        """Yield for each remaining global batch a number of every piece, ascending."""
+        """Yield for each remaining global batch a sorted array that identifies its pieces."""
         for step_packs, places in self._steps(self.reading()):
             ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
             is_dropped = self._is_dropped(ids, np.repeat(places, counts))
-            yield np.sort((ids + (starts << _START))[~is_dropped])
+            yield np.sort((ids + (starts << _ID_BITS))[~is_dropped])
 
     def order_hash(self, steps: int) -> OrderHash:
         """Return the hash of the next ``steps`` global batches, without reading any data."""
@@ -464,21 +496,21 @@ class PackPlan:
         return self.plan.dataset_facts()
 
     def data_facts(self) -> dict[str, Any]:
-        """Return the packing of a state, to make its packs again."""
+        """Return settings of the packing that do not change the order, to make the packs again."""
         return {"packing": {"lengths": self.packing.lengths, "balance": self.packing.balance}}
 
     def fingerprint(self) -> str:
-        """Return a name for the data and the settings."""
+        """Return a text that is equal for equal data and settings."""
         return f"{self.plan.fingerprint()} {self.order_facts()}"
 
     def key(self) -> str:
-        """Return a name for all that the packs of the epoch depend on."""
+        """Return a digest of all that the packs of the epoch depend on."""
         edits = [edit for edit in self.plan.edits if "skip" not in edit]
         facts = sorted(self.order_facts().items(), key=str)
         return digest(self._documents.key(), repr(facts), repr(edits))
 
     def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
-        """Refuse a state of other data or another order, listing the differences (StateError)."""
+        """Raise StateError for a state of other data or another order, naming the differences."""
         point = parse_state(state)
         point.check_unit(self.unit)
         point.check(self.plan.dataset_facts(), self.order_facts())
@@ -488,40 +520,44 @@ class PackPlan:
 
 
 def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
+    """Return joined times and ids, sorted by time."""
     joined_times, joined_ids = np.concatenate(times), np.concatenate(ids)
     order = np.argsort(joined_times, kind="stable")
     return joined_times[order], joined_ids[order]
 
 
-_PASSED_AT_ONCE = 1 << 14
+_SKIP_CHUNK = 1 << 14  # packs that are skipped at once
 
 
 class PackReading:
-    """Reading of the packs of an epoch from a cursor on, all canonical nodes in turn.
+    """Reading of the packs of an epoch from a cursor on, of all canonical nodes in turns.
 
-    ``load`` packs a window of a canonical node, ``windows`` is the number of windows of each.
-    Without a ``cursor`` it is the whole epoch. Raises StateError for a cursor beyond the end.
+    Args:
+        load: Function from a canonical node and a window to its packs.
+        windows: Number of windows of each canonical node.
+        cursor: Next pack of every canonical node; None for the beginning of the epoch.
+
+    Raises StateError for a cursor that is not of this epoch.
     """
 
     def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
         nodes = len(windows)
         self._load, self._windows = load, windows
-        pairs, turn = cursor if cursor is not None else (((0, 0),) * nodes, 0)
+        pairs, next_node = cursor if cursor is not None else (((0, 0),) * nodes, 0)
         cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
         if (
             len(cursor_pairs) != nodes
             or (cursor_pairs[:, 0] > windows).any()
-            or not 0 <= turn < max(nodes, 1)
+            or not 0 <= next_node < max(nodes, 1)
         ):
             raise StateError(
                 "the cursors of the state do not fit this order: it has another number of "
                 "canonical nodes, or their windows end earlier."
             )
-        self._window, self._pack, self._turn = (
-            cursor_pairs[:, 0].copy(),
-            cursor_pairs[:, 1].copy(),
-            turn,
-        )
+        # The cursor: window and pack of each canonical node, and the node of the next pack.
+        self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
+        self._next_node = next_node
+        # Packs of the window of each node, their number, and the nodes that have packs left.
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
         self._alive = np.zeros(0, np.int64)
@@ -531,7 +567,7 @@ class PackReading:
     def cursor(self) -> Cursor:
         """Next pack of every canonical node."""
         windows = zip(self._window.tolist(), self._pack.tolist(), strict=True)
-        return Cursor(tuple(windows), self._turn)
+        return Cursor(tuple(windows), self._next_node)
 
     def take(self, count: int) -> TakenPacks:
         """Return the next ``count`` packs, or as many as there are."""
@@ -543,7 +579,7 @@ class PackReading:
         filled = 0
         while filled < count and len(self._alive):
             alive = self._alive
-            row = int(np.searchsorted(alive, self._turn)) % len(alive)
+            row = int(np.searchsorted(alive, self._next_node)) % len(alive)
             columns_left = int((self._count[alive] - self._pack[alive]).min())
             columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
             nodes = alive if columns else alive[row : row + count - filled]
@@ -558,7 +594,7 @@ class PackReading:
             numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
             self._pack[nodes] += columns
             last = int(nodes[-1])
-            self._turn = 0 if last == alive[-1] else last + 1
+            self._next_node = 0 if last == alive[-1] else last + 1
             filled = end
             for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
                 self._window[node] += 1
@@ -571,10 +607,11 @@ class PackReading:
 
     def skip(self, count: int) -> None:
         """Skip the next ``count`` packs."""
-        while count and len(self.take(step := min(count, _PASSED_AT_ONCE))):
+        while count and len(self.take(step := min(count, _SKIP_CHUNK))):
             count -= step
 
     def _load_windows(self) -> None:
+        """Pack the window of every canonical node. Raises StateError for a pack beyond its end."""
         for node in range(len(self._windows)):
             before = int(self._window[node])
             self._load_next_window(node)
@@ -590,7 +627,7 @@ class PackReading:
         self._has_loaded = True
 
     def _load_next_window(self, node: int) -> None:
-        """Pack the window of a node's cursor, or the next window that has packs."""
+        """Pack the window of a canonical node's cursor, or the next window that has packs."""
         while self._window[node] < self._windows[node]:
             packs = self._load(node, int(self._window[node]))
             if len(packs):
@@ -601,7 +638,11 @@ class PackReading:
 
 
 class PackTable:
-    """Table of the packs of an epoch, made of the number of packs of each window."""
+    """Table that finds packs of an epoch by their places, and places by packs.
+
+    Args:
+        counts: Number of packs of each window, for each canonical node.
+    """
 
     def __init__(self, counts: Sequence[Ids]) -> None:
         self._ends = [np.cumsum(of_node) for of_node in counts]
@@ -609,14 +650,17 @@ class PackTable:
         self.total = int(self._totals.sum())
 
     def find(self, node: int, window: int, pack: int) -> int:
-        """Return the place of a pack of a window in the epoch."""
+        """Return the place in the epoch of a pack of a window of a canonical node."""
         before = int(self._ends[node][window - 1]) if window else 0
         column = before + pack
         earlier = int(np.minimum(self._totals, column).sum())
         return earlier + int((self._totals[:node] > column).sum())
 
     def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
-        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1."""
+        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1.
+
+        Places after the end of the epoch are left out.
+        """
         last = min(last, self.total)
         low, high = 0, int(self._totals.max(initial=0))
         while low < high:  # the column of the first one

@@ -158,7 +158,7 @@ class PackedRun(ScheduledRun):
         tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
         windows = [1, -(-epoch_size // window)]
         for count, of_stream in documents:
-            # A window of the shortest documents has at most as many as can be packed at once.
+            # The number of documents in a window is limited, also if all of them are short.
             windows.append(-(-tokens * count // (MAX_WINDOW_DOCUMENTS * max(of_stream, 1))))
         step = step_tokens if run.schedule.unit == "steps" else 1
         return cls(run.schedule, run.names, run.live, tuple(documents), tokens, max(windows), step)

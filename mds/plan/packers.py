@@ -1,18 +1,12 @@
 """Packers: policies by which the documents of a window are put into packs.
 
-A packer gets the sizes of the documents in their order, and the room of a pack, both in tokens. It
-returns the pack of each document and the number of packs. `register_packer` adds one; so does an
-entry point of the group ``mds.packers``.
+A packer is a function. It gets the sizes of the documents in their order, and the room of a pack,
+both in tokens. It returns the pack of each document and the number of packs. `register_packer` adds
+one; so does an entry point of the group ``mds.packers``.
 
-- ``"best_fit"``: longest first, each into the fullest pack that takes it; the default.
+- ``"best_fit"``: longest first, each into the fullest pack that has room for it; the default.
 - ``"greedy"``: documents in their order; one that does not fit opens the next pack.
 - ``"concat"``: documents end to end, cut wherever a pack ends; the rest opens the next pack.
-
-In best fit, documents of one length go by their place in the order. Measured with lengths of texts
-and sources and a capacity of 8,192, it needs the fewest packs that there can be for the tokens of a
-window. It searches for the smallest room that is large enough. Rooms are bits of a few integers,
-found by shifts; documents of one length are placed together, which changes nothing: what remains of
-the best room is still the best for the next of them. It takes about 0.5 us a document.
 """
 
 from __future__ import annotations
@@ -28,18 +22,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
-    #: From sizes, int64 of shape (n,), and room to the pack of each document, and their number.
+    #: Function of sizes, int64 of shape (n,), and room; returns the pack of each and their number.
     PackFunction = Callable[[Ids, int], tuple[Ids, int]]
 
 BEST_FIT = "best_fit"
 
 
 class Packer(NamedTuple):
-    """Policy by which documents are put into packs."""
+    """Policy by which documents are put into packs.
+
+    Attributes:
+        name: Name of the policy, as in ``Packing(packer=name)``.
+        function: Function of the sizes of documents and the room of a pack.
+        cuts: Whether documents are cut wherever a pack ends, so that all packs but the last are
+            full.
+    """
 
     name: str
     function: PackFunction
-    #: Whether documents are cut wherever a pack ends, so that all packs but the last are full.
     cuts: bool = False
 
     def pack(self, sizes: Ids, room: int) -> tuple[Ids, int]:
@@ -64,7 +64,7 @@ def register_packer(name: str, function: PackFunction) -> None:
 
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.packers``. Raises ConfigError for a
-    name of ours, whose packs must not change.
+    built-in name, whose packs must not change.
 
     >>> import numpy as np
     >>> register_packer("alone", lambda sizes, room: (np.arange(len(sizes)), len(sizes)))
@@ -92,6 +92,7 @@ def find_packer(name: str) -> Packer:
 
 
 def _checked_packer(name: str, function: object) -> Packer:
+    """Return a packer with a function. Raises ConfigError for an object that is not callable."""
     if not callable(function):
         raise ConfigError(
             f"packer {name!r} is {function!r}: give a function of the sizes of documents and the "
@@ -101,7 +102,7 @@ def _checked_packer(name: str, function: object) -> Packer:
 
 
 def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: object) -> None:
-    """Check what a function of the user returned. Raises PlanError."""
+    """Raise PlanError if a user's function returned packs that are no packs of the documents."""
     from mds.errors import PlanError
 
     packs = np.asarray(pack_of)
@@ -122,20 +123,44 @@ def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: objec
 
 
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
-    """Return the pack of each document, and the number of packs; every document fits a pack."""
+    """Return best-fit packs: longest document first, each into the fullest pack with room for it.
+
+    Documents of one length go by their place in the order. Every document must fit into a pack.
+    Measured with lengths of texts and sources and a capacity of 8,192, this needs as few packs as
+    the tokens of a window allow. It takes about 0.5 us a document.
+    """
     order = radix_argsort(capacity - sizes, capacity)
     ordered = sizes[order]
-    # No two of the long ones fit together, so each begins a pack.
+    # No two documents longer than half a pack fit together, so each of them begins a pack.
     long = int(np.searchsorted(-ordered, -(capacity // 2), side="left"))
-    packs, counts, total = _place(ordered, long, capacity)
+    packs, counts, total = _place_short(ordered, long, capacity)
     pack_of = np.empty(len(sizes), np.int64)
     pack_of[order[:long]] = np.arange(long)
     pack_of[order[long:]] = np.repeat(np.array(packs, np.int64), np.array(counts, np.int64))
     return pack_of, total
 
 
-def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int], int]:
-    """Return the packs of all documents but the ``long`` first, as runs, and their number."""
+def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int], int]:
+    """Return the packs of all documents but the first ``long`` ones, which have packs 0, 1, ....
+
+    A *room* is the number of tokens that still fit into a pack. Best fit needs the smallest room
+    that is large enough. The rooms of open packs are bits of integers, and a shift finds the lowest
+    bit from a length on::
+
+        words[room >> 10] has bit (room & 1023)     1,024 rooms each
+        summary has bit number                      whether words[number] has any bit
+
+    ``stacks[room]`` has the packs with that room. Documents of one length are placed together,
+    which gives the same packs: after each of them, the same pack is the best for the next.
+
+    Args:
+        ordered: Sizes of all documents, descending.
+        long: Number of documents longer than half a pack.
+        capacity: Tokens of a pack.
+
+    Returns runs of documents in their order, as the pack of each run and its number of documents;
+    and the number of all packs.
+    """
     packs: list[int] = []
     counts: list[int] = []
     total = long
@@ -147,9 +172,9 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
     repeats = np.diff(np.concatenate([first, [len(ordered)]])).tolist()
     shortest = lengths[-1]
     stacks: list[list[int]] = [[] for _ in range(capacity + 1)]
-    # Of 1,024 rooms each: with longer ones shifts cost more than a second level.
+    # With more than 1,024 rooms in a word, shifts cost more than a second level.
     words = [0] * ((capacity >> 10) + 1)
-    # The first of the packs with the same room is on top.
+    # The top of a stack is the first of the packs with that room.
     rooms = (capacity - ordered[:long]).tolist()
     for pack in range(long - 1, -1, -1):
         room = rooms[pack]
@@ -159,6 +184,7 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
     summary = sum(1 << number for number, word in enumerate(words) if word)
 
     def put_back(room: int, packs_of_room: range | tuple[int]) -> None:
+        """Add packs to those with a room, unless no remaining document fits."""
         nonlocal summary
         if room >= shortest and packs_of_room:
             if not stacks[room]:
@@ -177,7 +203,7 @@ def _place(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int]
             else:
                 above = summary >> (high + 1)
                 if not above:
-                    # No open pack has room: the rest go into new packs of this length alone.
+                    # No open pack has room, so the remaining documents fill new packs.
                     each = capacity // length
                     full_packs, last = divmod(count, each)
                     packs.extend(range(total, total + full_packs))
@@ -221,9 +247,10 @@ def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
 
 
 def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
-    """Cut documents that are laid end to end wherever a pack ends.
+    """Cut documents, laid end to end, wherever a pack ends.
 
-    Return the document, the start and the size of each piece, all int64.
+    Returns three int64 arrays: the index of each piece's document, its first token in the document,
+    and its size.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -233,13 +260,16 @@ def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
 
 
 def concat(sizes: Ids, room: int) -> tuple[Ids, int]:
-    """Return packs of pieces that `cut_at_packs` cut: each but the last one is full."""
+    """Return packs of pieces from `cut_at_packs`; each pack but the last one is full."""
     begins = np.cumsum(sizes) - sizes
     return begins // room, -(-int(sizes.sum()) // room)
 
 
 def radix_argsort(keys: Ids, top: int) -> NDArray[np.intp]:
-    """Return a stable argsort of numbers from 0 to ``top``, by a radix sort if they are short."""
+    """Return a stable argsort of numbers from 0 to ``top``.
+
+    Of 16-bit numbers numpy makes a radix sort, which is several times as fast.
+    """
     return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
 
 

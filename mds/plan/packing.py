@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 OVERFLOWS = ("error", "split", "cut", "drop")
 BALANCES = ("attention", "tokens")
-#: Least packs of a window by default, of which half a pack is padding, and its most documents.
+#: Least packs of a window by default.
 WINDOW_PACKS = 1_024
+#: Most documents of a window.
 MAX_WINDOW_DOCUMENTS = 131_072
-#: Tokens of a pack that are plausible; beyond it squares of lengths would not fit.
+#: Most tokens of a pack: sums of squares of lengths have to fit into 64 bits.
 MAX_CAPACITY = 1 << 30
 _ALGORITHM = "best-fit-decreasing.1"
 
@@ -39,15 +40,15 @@ class Packing:
 
     - ``capacity`` (int | None, default None, tokens): Length of a pack.
     - ``lengths`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
-    - ``overflow`` (str, default 'error'): What becomes of a document that is longer than a pack:
-      ``"split"`` cuts it into pieces of the capacity and a rest, ``"cut"`` keeps its beginning,
-      ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is ever cut.
-    - ``balance`` (str | None, default None): What the ranks of a machine shall have equally much
-      of in a step: ``"attention"`` work (the sum of squares of lengths), or ``"tokens"``. Which
-      packs a global batch has does not depend on it.
-    - ``budget`` (int | None, default None, tokens): Instead of a capacity: a pack is a batch of
-      documents of like lengths that takes at most so many tokens when all are padded to the
-      longest; for models that take one document a row.
+    - ``overflow`` (str, default 'error'): Treatment of a document that is longer than a pack:
+      ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"cut"`` keeps its
+      beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.
+    - ``balance`` (str | None, default None): Quantity that the ranks of a machine get equally much
+      of in a step: ``"attention"``, the sum of the squares of lengths, or ``"tokens"``. It decides
+      which rank gets a pack, and not which packs a global batch has.
+    - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
+      take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
+      they have at most so many tokens together.
     - ``separator`` (int | None, default None): Token that is inserted after each document, in the
       column of the tokens and in ``labels``.
     - ``packer`` (str, default 'best_fit'): Policy by which documents are put into packs; see
@@ -102,6 +103,7 @@ class Packing:
                 )
 
     def _check_packer(self) -> None:
+        """Check the packer, and the settings that depend on it."""
         if not isinstance(self.packer, str):
             raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
         find_packer(self.packer)
@@ -124,18 +126,18 @@ class Packing:
             )
 
     def packed_lengths(self, lengths: Ids) -> Ids:
-        """Return the lengths that documents have in packs, before any is cut or left out."""
+        """Return the lengths of documents with their separators, before any is cut or dropped."""
         return lengths if self.separator is None else lengths + (lengths > 0)
 
     @property
     def room(self) -> int:
-        """Tokens of the longest document that fits a pack."""
+        """Tokens of the longest document that fits into a pack."""
         return int(self.capacity or self.budget or 0)
 
     def window_documents(self, tokens: int, documents: int) -> int:
-        """Return the documents of a window, a power of two.
+        """Return the number of documents of a window, a power of two.
 
-        ``documents`` have so many ``tokens`` together, so a window has as many packs as were asked
+        ``tokens`` are those of all ``documents``. A window has as many packs as ``window`` asks
         for, or up to twice as many.
         """
         packs, count = self.window or WINDOW_PACKS, 1
@@ -145,11 +147,11 @@ class Packing:
         return count
 
     def estimate_tokens(self, tokens: int, documents: int) -> int:
-        """Return the tokens of documents as packed, before any of them is cut or left out."""
+        """Return the tokens of documents with separators, before any is cut or dropped."""
         return tokens if self.separator is None else tokens + documents
 
     def tokens(self, lengths: Ids) -> int:
-        """Return the tokens of documents as packed: those that overflow are cut, or left out."""
+        """Return the tokens of documents as packed, after overflowing ones are cut or dropped."""
         lengths = self.packed_lengths(lengths)
         if self.overflow == "cut":
             lengths = np.minimum(lengths, self.room)
@@ -159,7 +161,7 @@ class Packing:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any], lengths: str, balance: str | None) -> Packing:
-        """Return the packing of recorded `facts`, which leave out ``lengths`` and ``balance``."""
+        """Return the packing with recorded `facts`, which lack ``lengths`` and ``balance``."""
         packer = facts.get("packing", _ALGORITHM)
         return cls(
             facts.get("packing_capacity"),

@@ -1,9 +1,17 @@
-"""Resampling: which samples of each shard an epoch takes, drawn from a sequential generator.
+"""Resampling: the samples of each shard that an epoch takes, drawn as in mosaicml-streaming.
 
-The result is a list of *virtual shards*, runs of consecutive *virtual ids* that the shuffle treats
-as shards, and a table from virtual ids to sample ids. Without resampling the virtual shards are the
-shards and the table is empty. Full copies of a shard cost a few numbers; only the samples of a copy
-that is not full are listed one by one, and only when they are first looked up.
+The result is a list of *virtual shards*, which the shuffle treats as shards, and a table from
+*virtual ids* to sample ids. Virtual ids count the chosen samples from 0 on, shard after shard::
+
+    a shard of 4 samples, of which 10 are chosen: two full copies, and 2 drawn samples
+
+    virtual shard       |     0     |     1     |  2  |
+    virtual ids         | 0 1 2 3   | 4 5 6 7   | 8 9 |
+    sample ids          | 0 1 2 3   | 0 1 2 3   | 1 3 |
+
+Without resampling the virtual shards are the shards, and the table is empty. A full copy of a shard
+costs a few numbers. Only the drawn samples of a partial copy are listed one by one, when they are
+first looked up.
 """
 
 from __future__ import annotations
@@ -33,10 +41,16 @@ def get_sampling(
     epoch: int,
     use_epoch: bool = True,
 ) -> Ids:
-    """Return how many samples to take from each shard, int64, to have ``choose`` in all.
+    """Return the number of samples to take from each shard, int64 of shape (shards,).
 
-    ``granularity``: how many consecutive samples are picked together. Raises PlanError for
-    negative numbers or a granularity below one.
+    - ``samples_per_shard`` (array of integers): Samples of each shard.
+    - ``choose`` (int): Samples to take in all.
+    - ``granularity`` (int, samples): Consecutive samples that are picked together.
+    - ``seed`` (int): Seed of the run.
+    - ``epoch`` (int): Number of the epoch.
+    - ``use_epoch`` (bool, default True): Whether each epoch picks others.
+
+    Raises PlanError for negative numbers or a granularity below one.
     """
     for name, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
         if value < 0:
@@ -50,17 +64,22 @@ def get_sampling(
     copies, remainder = divmod(choose, total)
     counts = sizes * copies
     if remainder:
-        counts += _picked(sizes, remainder, granularity, seed + epoch if use_epoch else seed)
+        counts += _draw_counts(sizes, remainder, granularity, seed + epoch if use_epoch else seed)
     return counts
 
 
-def _picked(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
+def _draw_counts(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
+    """Return how many of ``count`` samples are drawn from each shard, by a seed.
+
+    Each shard is cut into picks of ``granularity`` samples; its last one may be short. Picks of all
+    shards are shuffled, and the first ones are taken.
+    """
     picks = -(-sizes // granularity)
     ends = np.cumsum(picks)
     total = int(ends[-1])
     order = np.arange(total, dtype=np.min_scalar_type(total))
     np.random.default_rng(seed).shuffle(order)
-    # Almost always the first few picks suffice; those at the end of a shard may be short.
+    # So many picks nearly always suffice; the last pick of a shard may be short.
     enough = min(2 * (count // granularity + 1), total)
     while True:
         shards = order[:enough].astype(np.int64)
@@ -80,7 +99,13 @@ def _picked(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamShare:
-    """Share of a stream in an epoch: shard sizes, first sample id, samples to choose."""
+    """Samples that an epoch chooses of a stream.
+
+    Attributes:
+        sizes: Samples of each shard.
+        first: First sample id of the stream.
+        choose: Number of samples to choose.
+    """
 
     sizes: Ids
     first: int
@@ -93,19 +118,29 @@ class StreamShare:
 
 
 class ResamplingParams(NamedTuple):
-    """Parameters of a resampling: granularity, and seeds of its random numbers."""
+    """Parameters of a resampling.
+
+    Attributes:
+        granularity: Consecutive samples that are picked together.
+        shard_seed: Seed that decides how many samples each shard gives.
+        sample_seed: Seed that decides which samples of a shard come.
+    """
 
     granularity: int
-    shard_seed: int  # how many of each shard
-    sample_seed: int  # which of a shard
+    shard_seed: int
+    sample_seed: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VirtualIdTable:
-    """Lookup table from virtual ids to sample ids.
+    """Table from virtual ids to sample ids.
 
-    ``ends``: where each virtual shard ends in virtual ids. ``shift``: what to add to a virtual id
-    of a shard to have its sample id, or, for one that ``is_listed``, its index in ``samples``.
+    Attributes:
+        ends: End of each virtual shard in virtual ids.
+        shift: Number that turns virtual ids of each virtual shard into sample ids when added. For a
+            listed one it turns them into indexes of ``samples``.
+        is_listed: Whether the samples of each virtual shard are listed one by one.
+        samples: Listed sample ids.
     """
 
     ends: Ids
@@ -114,7 +149,7 @@ class VirtualIdTable:
     samples: Ids
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample ids of virtual ids."""
+        """Return the sample id of each virtual id."""
         shard = np.searchsorted(self.ends, virtual, side="right")
         ids = virtual + self.shift[shard]
         listed = np.flatnonzero(self.is_listed[shard])
@@ -134,7 +169,12 @@ class VirtualIdTable:
 
 
 class SequentialResampling:
-    """Resampling by a sequential generator, as in mosaicml-streaming, of one stream or several."""
+    """Resampling by one generator, as in mosaicml-streaming; see `Resampling`.
+
+    Args:
+        shares: Samples to choose of one stream or several.
+        params: Granularity and seeds.
+    """
 
     def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
         self.shares, self.params = tuple(shares), params
@@ -163,15 +203,16 @@ class SequentialResampling:
         return self._tables[1].find(sample)
 
     def key(self) -> str:
-        """Return a name for all that the samples depend on."""
+        """Return a digest of all that the samples depend on."""
         return shares_key("drawn", self.shares, self.params)
 
     def data_key(self) -> str:
-        """Return a name for what they are chosen from, the same in every epoch."""
+        """Return a digest of the data from which samples are chosen, the same in every epoch."""
         return shares_key("data", self.shares, None)
 
     @cached_property
     def _tables(self) -> tuple[Ids, VirtualIdTable]:
+        """Samples of each virtual shard, and the table of all virtual ids."""
         if self.is_plain:
             # Streams of a plain epoch follow each other, so ids and virtual ids run in parallel.
             virtual_shards = np.concatenate([share.sizes for share in self.shares])
@@ -180,10 +221,10 @@ class SequentialResampling:
             return virtual_shards[virtual_shards > 0], table
         rng = np.random.default_rng(self.params.sample_seed)
         parts = []
-        placed = listed_before = 0
+        chosen_before = listed_before = 0
         for share in self.shares:
-            parts.append(_resample_stream(share, self.params, rng, placed, listed_before))
-            placed += share.choose
+            parts.append(_resample_stream(share, self.params, rng, chosen_before, listed_before))
+            chosen_before += share.choose
             listed_before += len(parts[-1][3])
         virtual_shards, shifts, listed, samples = (
             np.concatenate(column) for column in zip(*parts, strict=True)
@@ -195,12 +236,17 @@ def _resample_stream(
     share: StreamShare,
     params: ResamplingParams,
     rng: np.random.Generator,
-    placed: int,
+    chosen_before: int,
     listed_before: int,
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
-    """Return the virtual shards of a stream: sizes, shifts, which are listed, listed samples.
+    """Return the virtual shards of a stream: sizes, shifts, which are listed, and listed samples.
 
-    ``placed`` virtual ids and ``chosen`` listed samples were there before.
+    Args:
+        share: Samples to choose of the stream.
+        params: Granularity and seeds.
+        rng: Generator that draws samples of partial copies.
+        chosen_before: Samples that were chosen of earlier streams.
+        listed_before: Samples that were listed of earlier streams.
     """
     sizes = share.sizes
     starts = share.first + np.cumsum(sizes) - sizes
@@ -225,12 +271,12 @@ def _resample_stream(
         samples[first : first + count] += start
         first += count
     place = np.cumsum(remainders)[shard] - remainders[shard]
-    shift = np.where(listed, place + listed_before, starts[shard]) - begin - placed
+    shift = np.where(listed, place + listed_before, starts[shard]) - begin - chosen_before
     return virtual_shards, shift, listed, samples
 
 
 def shares_key(kind: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
-    """Return a digest of all that chosen samples depend on."""
+    """Return a digest of all that chosen samples depend on; ``kind`` names the algorithm."""
     names: list[str | int | Ids] = [kind]
     for share in shares:
         names += [share.sizes, share.first, share.choose]

@@ -409,18 +409,20 @@ def check_weights(weights: Any, place: str) -> Weights:
 def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     """Return milestones with their values, ascending. Raises ConfigError if 0 is missing."""
     if not isinstance(knots, Mapping) or not knots:
-        raise ConfigError(f"schedule: expected a dict of knots, got {str(knots)[:60]!r}.")
+        raise ConfigError(f"schedule: expected a dict of milestones, got {str(knots)[:60]!r}.")
     if len(knots) > MAX_KNOTS:
-        raise ConfigError(f"schedule: {len(knots)} knots; it may have {MAX_KNOTS}.")
+        raise ConfigError(
+            f"schedule: {len(knots):,} milestones; at most {MAX_KNOTS:,} are allowed."
+        )
     for milestone in knots:
         if not _is_whole(milestone) or not 0 <= milestone < _MAX_AT:
             raise ConfigError(
-                f"schedule: a knot is at {milestone!r}; expected a whole number from 0 to "
+                f"schedule: a milestone is {milestone!r}; expected a whole number from 0 to "
                 "2**62 - 1."
             )
     if 0 not in knots:
         raise ConfigError(
-            f"schedule: the first knot is at {min(knots)}: say with a knot at 0 what comes before."
+            f"schedule: the first milestone is {min(knots)}: add one at 0, where the training begins."
         )
     return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
 

@@ -1,4 +1,4 @@
-"""Order settings of a run in one frozen value, with the defaults that depend on the world."""
+"""Settings of an order in one frozen value, with the defaults that depend on the world."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ SAMPLING_METHODS = ("balanced", "fixed")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrderSpec:
-    """Settings that decide the order, apart from data, world and epoch; checked when made.
+    """Settings that decide an order, apart from data, world and epoch.
 
-    ``exact``: every chosen sample exactly once over all ranks, nothing repeated to even them out;
-    "mask": as many full batches on every rank besides, with padding that is masked.
-    ``skip_empty_streams``: a stream that gives no samples takes no part; otherwise the methods
-    that build batches by stream refuse it, as the incumbent does.
-    ``packing``: packs of samples are dealt instead of samples; ``batch_size`` counts them.
-    Raises ConfigError for numbers that make no sense, UnknownNameError for unknown methods.
+    Most are the arguments of a dataset with the same names.
+
+    Attributes:
+        batch_size: Samples, or packs, of a batch of one rank; None if not given.
+        exact: Whether every chosen sample comes exactly once over all ranks. Otherwise some are
+            repeated, so that all ranks get equally many. ``"mask"`` also gives all ranks equally
+            many full batches, with padding that is masked.
+        skip_empty_streams: Whether a stream that gives no samples is ignored. Otherwise methods
+            that build batches by stream refuse it, as mosaicml-streaming does.
+        packing: Settings of packs, which are then dealt instead of samples.
+
+    Raises ConfigError for numbers out of range, and UnknownNameError for unknown methods.
     """
 
     batch_size: int | None = None
@@ -82,6 +88,7 @@ class OrderSpec:
             )
 
     def _check_packing(self, packing: Packing) -> None:
+        """Raise an error for a value that is not a Packing, or a method that packs cannot have."""
         from mds.plan.packing import Packing
 
         if not isinstance(packing, Packing):
@@ -94,7 +101,7 @@ class OrderSpec:
 
     @property
     def algorithm(self) -> type[Shuffle] | None:
-        """Shuffle of that name, also when it is off; None for an unknown one that is off."""
+        """Class of the shuffle, even if shuffling is off; None then for an unknown name."""
         registered = algos.get(self.shuffle_algo)
         return (
             find_shuffle(self.shuffle_algo) if registered is None and self.shuffle else registered
@@ -102,12 +109,12 @@ class OrderSpec:
 
     @property
     def is_random_access(self) -> bool:
-        """Whether the order is computed position by position."""
+        """Whether any position of the order can be computed alone."""
         algorithm = self.algorithm
         return self.shuffle and algorithm is not None and algorithm.is_random_access
 
     def batch(self) -> int:
-        """Return the batch size. Raises ConfigError when there is none or it is below one."""
+        """Return the batch size. Raises ConfigError if it was not given or is below one."""
         size: Any = self.batch_size
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
@@ -119,19 +126,19 @@ class OrderSpec:
         return int(size)
 
     def canonical_nodes(self, nodes: int) -> int:
-        """Return the canonical nodes of a run that begins on so many physical nodes."""
+        """Return the number of canonical nodes of a run that begins on so many physical nodes."""
         if self.num_canonical_nodes:
             return int(self.num_canonical_nodes)
         return nodes * (self.algorithm.canonical_nodes_per_node if self.algorithm else 1)
 
     def block_size(self, canonical_nodes: int) -> int:
-        """Return the samples of a shuffle block."""
+        """Return the samples of a shuffle block: by default max(4,000,000 / nodes, 262,144)."""
         if self.shuffle_block_size is not None:
             return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
 
     def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
-        """Return the settings that a resumed run must have, as plain JSON."""
+        """Return the settings that a resumed run must have too, as plain JSON."""
         facts: dict[str, Any] = {"shuffle": self.shuffle}
         if self.shuffle:
             facts |= {"shuffle_algo": self.shuffle_algo, "shuffle_block_size": block_size}
@@ -141,7 +148,7 @@ class OrderSpec:
             "batching_method": self.batching_method,
             "exact": bool(self.exact),
         }
-        # Batches by stream have another content in every size; dealt samples have not.
+        # Dealt samples are the same in batches of any size; batches by stream are not.
         if self.batching_method != "random":
             facts["global_batch_size"] = self.batch() * ranks * nodes
         if self.packing is not None:
@@ -157,10 +164,16 @@ class OrderSpec:
         resume: Mapping[str, Any] | ResumePoint | None = None,
         initial_physical_nodes: int | None = None,
     ) -> ResumePoint:
-        """Return the beginning of ``epoch``, or ``resume`` unless it is of an earlier epoch.
+        """Return the position and settings with which the order of an epoch begins.
 
-        ``world``: after replication. Raises StateError for a state of this library that is of an
-        earlier epoch.
+        Args:
+            world: World after replication.
+            epoch: Epoch that is planned.
+            resume: State to continue from. A state of a later epoch decides the epoch.
+            initial_physical_nodes: Nodes with which the run began, if known.
+
+        Raises StateError for a state of this library that is of an earlier epoch. Such a state of
+        mosaicml-streaming is ignored with a warning.
         """
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} must not be negative.")
@@ -186,7 +199,7 @@ class OrderSpec:
         return self._with_settings(start, world)
 
     def _with_settings(self, start: ResumePoint, world: World) -> ResumePoint:
-        """Return a point of a run without a state, with the settings of this order."""
+        """Return a resume point with the settings of this order, for a run without a state."""
         return dataclasses.replace(
             start,
             num_canonical_nodes=self.canonical_nodes(world.num_nodes),
@@ -196,7 +209,7 @@ class OrderSpec:
 
 
 def check_name(kind: str, name: str, names: Sequence[str]) -> None:
-    """Refuse a name that is not among ``names`` (UnknownNameError)."""
+    """Raise UnknownNameError for a name that is not among ``names``; ``kind`` is for messages."""
     if name not in names:
         raise UnknownNameError(
             f"no {kind} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"

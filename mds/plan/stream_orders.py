@@ -1,9 +1,14 @@
-"""Orders of an epoch: lookups from positions to sample ids, before the partition over ranks.
+"""Orders of the samples of an epoch: lookups from positions to sample ids.
 
-Three kinds. *Unshuffled*. *Random access*: computed at any position. *Sequential*: a shuffle that
-can only be generated from the front; a small one is held whole, as the narrowest integers that hold
-it, a large one is generated in windows while it is read. What takes
-long to compute a node may keep in a file, and attach here.
+An order is that of a stream or of several together, before the partition over ranks. There are
+three kinds:
+
+- `UnshuffledOrder`: shard after shard.
+- `RandomAccessOrder`: of a shuffle that computes any position alone.
+- `SequentialOrder`: of a shuffle that is generated from the front. A small order is held in memory,
+  as the narrowest integers that hold its ids. A large one is generated in windows while it is read.
+
+Processes of a node may share an order that takes long to compute in a file, and `attach` it here.
 """
 
 from __future__ import annotations
@@ -23,43 +28,58 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
-if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Integers = NDArray[Any]
     Lookup = Callable[[Ids], Ids]
 
+#: Samples below which every process computes an order for itself.
 SMALL_ORDER_SAMPLES = 2_000_000
 _CHUNK_SAMPLES = 1 << 16
 
 
 class Resampling(Protocol):
-    """Choice of the samples that take part: virtual shards for a shuffle, and their sample ids."""
+    """Choice of the samples of an epoch: virtual shards for a shuffle, and their sample ids.
+
+    See `mds.plan.sampling` for virtual shards and virtual ids.
+
+    Attributes:
+        samples: Number of chosen samples.
+        top: Bound of the sample ids, which are below it.
+        is_plain: Whether every sample is chosen once.
+        is_identity: Whether virtual ids are sample ids.
+    """
 
     samples: int
-    top: int  # sample ids are below
-    is_plain: bool  # every sample once
-    is_identity: bool  # virtual ids are sample ids
+    top: int
+    is_plain: bool
+    is_identity: bool
 
     @property
     def virtual_shards(self) -> Ids:
         """Samples of each virtual shard."""
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample ids of virtual ids."""
+        """Return the sample id of each virtual id."""
 
     def find(self, sample: int) -> Ids:
         """Return all virtual ids of a sample."""
 
     def key(self) -> str:
-        """Return a name for all that the samples depend on."""
+        """Return a digest of all that the samples depend on."""
 
     def data_key(self) -> str:
-        """Return a name for what they are chosen from, the same in every epoch."""
+        """Return a digest of the data from which samples are chosen, the same in every epoch."""
 
 
 class ShuffleParams(NamedTuple):
-    """Parameters of one shuffle: canonical nodes, seed, epoch, samples of a block."""
+    """Parameters of a shuffle in one epoch.
+
+    Attributes:
+        nodes: Number of canonical nodes.
+        seed: Seed of the run.
+        epoch: Number of the epoch.
+        block: Samples of a block.
+    """
 
     nodes: int
     seed: int
@@ -68,9 +88,14 @@ class ShuffleParams(NamedTuple):
 
 
 class StreamOrder(abc.ABC):
-    """Map from positions 0 to ``samples`` - 1, in sections for canonical nodes, to sample ids.
+    """Order of samples: a function from the positions 0 to ``samples`` - 1 to sample ids.
 
-    Every process computes and holds an order of fewer than ``small`` samples for itself.
+    Each canonical node has a range of positions; see `starts`.
+
+    Args:
+        resampling: Samples of the epoch.
+        params: Parameters of the shuffle.
+        small: Samples below which every process computes the order for itself.
     """
 
     def __init__(
@@ -83,11 +108,11 @@ class StreamOrder(abc.ABC):
     @property
     @abc.abstractmethod
     def is_cheap(self) -> bool:
-        """Whether computing it takes every process no longer than reading it from a file."""
+        """Whether a process computes the order about as fast as it would read it from a file."""
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """Orders that it consists of: itself."""
+        """This order; orders of several parts list all of them."""
         return [self]
 
     @abc.abstractmethod
@@ -96,7 +121,7 @@ class StreamOrder(abc.ABC):
 
     @abc.abstractmethod
     def new_lookup(self) -> Lookup:
-        """Return a function from positions to ids, which is fastest when positions ascend."""
+        """Return a function from positions to ids, which is fastest if positions ascend."""
 
     @abc.abstractmethod
     def find(self, sample: int) -> Ids:
@@ -104,10 +129,10 @@ class StreamOrder(abc.ABC):
 
     @abc.abstractmethod
     def name(self) -> str:
-        """Return a name of the algorithm and of what it depends on beside shards and params."""
+        """Return the name of the algorithm, with its version."""
 
     def lookup(self) -> Lookup:
-        """Return the lookup of `attach`, else a new one."""
+        """Return the lookup that was attached, or a new one."""
         return self._stored or self.new_lookup()
 
     def materialize(self) -> Lookup:
@@ -119,7 +144,7 @@ class StreamOrder(abc.ABC):
         self._stored = stored
 
     def starts(self) -> Ids:
-        """Return where each canonical node begins, and the end; int64 (nodes + 1,)."""
+        """Return the first position of each canonical node, and the end; int64 (nodes + 1,)."""
         nodes = self.params.nodes
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
@@ -129,7 +154,7 @@ class StreamOrder(abc.ABC):
         return np.min_scalar_type(max(self.resampling.top - 1, 0))
 
     def key(self) -> str:
-        """Return a name for all that the order depends on."""
+        """Return a digest of all that the order depends on."""
         return digest(self.name(), *self.params, self.resampling.key())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,11 +163,11 @@ class StreamOrder(abc.ABC):
 
 
 class UnshuffledOrder(StreamOrder):
-    """Order without a shuffle: one shard after the other."""
+    """Order without a shuffle: shard after shard."""
 
     @property
     def is_cheap(self) -> bool:
-        """Whether few samples were listed one by one, or none."""
+        """Whether no samples are listed one by one by the resampling, or the order is small."""
         return self.resampling.is_plain or self.samples < self.small
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
@@ -155,11 +180,11 @@ class UnshuffledOrder(StreamOrder):
                 )
 
     def new_lookup(self) -> Lookup:
-        """Return the lookup of the table."""
+        """Return the lookup of the resampling: positions are virtual ids."""
         return self.resampling.to_sample_ids
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample, from the table."""
+        """Return all positions of a sample, which are its virtual ids."""
         return np.sort(self.resampling.find(sample))
 
     def name(self) -> str:
@@ -168,7 +193,13 @@ class UnshuffledOrder(StreamOrder):
 
 
 class ShuffledOrder(StreamOrder):
-    """Order of a shuffle ``algorithm``, whose name is ``algo``."""
+    """Order of a shuffle.
+
+    Args:
+        resampling, params, small: As of a `StreamOrder`.
+        algo: Name of the shuffle.
+        algorithm: Class of the shuffle.
+    """
 
     def __init__(
         self,
@@ -187,6 +218,7 @@ class ShuffledOrder(StreamOrder):
         return f"{self.algo}.{version}" if version else self.algo
 
     def _new_shuffle(self) -> Shuffle:
+        """Return the shuffle of the virtual shards in this epoch."""
         params = self.params
         sizes = self.resampling.virtual_shards
         return self.algorithm(
@@ -195,19 +227,19 @@ class ShuffledOrder(StreamOrder):
 
 
 class RandomAccessOrder(ShuffledOrder):
-    """Random-access order: every position is computed alone."""
+    """Order of a shuffle that computes any position alone."""
 
     is_cheap = True
 
     @cached_property
     def shuffle(self) -> RandomAccessShuffle:
-        """Shuffle, made when it is first needed."""
+        """Shuffle of the virtual shards."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, RandomAccessShuffle)
         return shuffle
 
     def at_epoch(self, epoch: int) -> RandomAccessOrder:
-        """Return the order of the same samples in another epoch; for a plain resampling."""
+        """Return the order of the same samples in another epoch, if every sample comes once."""
         order = copy.copy(self)
         order.params = self.params._replace(epoch=epoch)
         vars(order)["shuffle"] = self.shuffle.at_epoch(epoch)
@@ -215,7 +247,7 @@ class RandomAccessOrder(ShuffledOrder):
 
     @cached_property
     def first_id(self) -> int:
-        """Sample id of virtual id 0; in a plain order all other ids have the same offset."""
+        """Sample id of virtual id 0; if every sample comes once, all ids have this offset."""
         return int(self.resampling.to_sample_ids(np.zeros(1, np.int64))[0])
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
@@ -229,7 +261,7 @@ class RandomAccessOrder(ShuffledOrder):
         return self.resampling.to_sample_ids(self.shuffle.ids_at(positions))
 
     def new_lookup(self) -> Lookup:
-        """Return the sample ids at positions."""
+        """Return `take`."""
         return self.take
 
     def find(self, sample: int) -> Ids:
@@ -238,17 +270,17 @@ class RandomAccessOrder(ShuffledOrder):
 
 
 class SequentialOrder(ShuffledOrder):
-    """Order of a sequential shuffle ``algorithm``, whose name is ``algo``."""
+    """Order of a shuffle that is generated from the front, canonical node by canonical node."""
 
     _lookup_of_all: ArrayLookup | None = None
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it is small."""
+        """Whether the order is small."""
         return self.samples < self.small
 
     def new_shuffle(self) -> SequentialShuffle:
-        """Return a new shuffle, which holds numbers for every virtual shard."""
+        """Return a new shuffle, which holds a few numbers for each virtual shard."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, SequentialShuffle)
         return shuffle
@@ -256,7 +288,8 @@ class SequentialOrder(ShuffledOrder):
     def generate(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
         """Yield the sample ids of canonical nodes, in windows.
 
-        ``keep``: samples of a node up to which memory for all of them may be taken to save time.
+        ``keep`` is the number of samples of a node up to which memory for all of them may be taken
+        to save time.
         """
         shuffle = self.new_shuffle()
         shuffle.keep = max(shuffle.keep, keep)
@@ -264,7 +297,7 @@ class SequentialOrder(ShuffledOrder):
             yield from self._windows(shuffle, node)
 
     def new_lookup(self) -> Lookup:
-        """Return a lookup that holds all ids, or generates them while positions ascend."""
+        """Return a lookup that holds all ids, or one that generates them while positions ascend."""
         if self._lookup_of_all is not None or self.is_cheap or self.algorithm.needs_all_samples:
             return self.materialize()
         shuffle = self.new_shuffle()
@@ -282,6 +315,7 @@ class SequentialOrder(ShuffledOrder):
         return self._lookup_of_all
 
     def _windows(self, shuffle: SequentialShuffle, node: int) -> Iterator[Integers]:
+        """Yield the sample ids of a canonical node, in windows."""
         if self.resampling.is_identity:
             yield from shuffle.windows(node)
             return
@@ -289,7 +323,7 @@ class SequentialOrder(ShuffledOrder):
             yield self.resampling.to_sample_ids(virtual.astype(np.int64, copy=False))
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample, by a search through all ids."""
+        """Return all positions of a sample, by searching all ids."""
         take = self.lookup()
         parts = [np.zeros(0, np.int64)]
         for start in range(0, self.samples, _CHUNK_SAMPLES):
@@ -298,13 +332,13 @@ class SequentialOrder(ShuffledOrder):
         return np.concatenate(parts)
 
 
-# Samples repeated to even out ranks come from shortly before the end: further back than this only
-# with thousands of ranks on a node, and then the node is merely produced once more.
+# Positions go back only to repeat samples shortly before the end, so that ranks get equally many.
+# They go back further than this with thousands of ranks on a node; then the node is generated anew.
 _MAX_LOOKBACK_SAMPLES = 1 << 12
 
 
 class ArrayLookup:
-    """Lookup of sample ids that are in memory."""
+    """Lookup in an array of all sample ids, by position."""
 
     def __init__(self, ids: NDArray[Any]) -> None:
         self._ids = ids
@@ -315,14 +349,16 @@ class ArrayLookup:
 
 
 class StreamingLookup:
-    """Lookup that generates ids while positions ascend; going far back starts a node again.
+    """Lookup that generates ids while positions ascend. Going far back generates a node anew.
 
-    ``starts``: where each node begins, and the end. ``windows``: produces a node.
+    Args:
+        starts: First position of each canonical node, and the end.
+        windows: Function that generates the ids of a node, in windows.
     """
 
     def __init__(self, starts: Ids, windows: Callable[[int], Iterator[NDArray[Any]]]) -> None:
         self._starts, self._windows = starts, windows
-        self._cursors: dict[int, _Cursor] = {}
+        self._buffers: dict[int, _WindowBuffer] = {}
 
     def __call__(self, positions: Ids) -> Ids:
         """Return the sample ids at positions."""
@@ -331,15 +367,19 @@ class StreamingLookup:
         for k in np.unique(node).tolist():
             mine = node == k
             places = positions[mine] - self._starts[k]
-            cursor = self._cursors.get(k)
-            if cursor is None or int(places.min()) < cursor.first:
-                cursor = self._cursors[k] = _Cursor(self._windows(k))
-            out[mine] = cursor.take(places)
+            buffer = self._buffers.get(k)
+            if buffer is None or int(places.min()) < buffer.first:
+                buffer = self._buffers[k] = _WindowBuffer(self._windows(k))
+            out[mine] = buffer.take(places)
         return out
 
 
-class _Cursor:
-    """Cursor in the windows of one node, with a short look-back buffer."""
+class _WindowBuffer:
+    """Latest ids of the windows of a canonical node.
+
+    Attributes:
+        first: Place in the node of the first id in the buffer.
+    """
 
     def __init__(self, windows: Iterator[NDArray[Any]]) -> None:
         self._windows = windows
@@ -347,12 +387,15 @@ class _Cursor:
         self.first = 0
 
     def take(self, places: Ids) -> Ids:
-        """Return the ids at places of the node, none of them before ``first``."""
+        """Return the ids at places of the node, generating windows up to the last one.
+
+        No place may be before ``first``.
+        """
         low, high = int(places.min()) - _MAX_LOOKBACK_SAMPLES, int(places.max())
         pieces = [self._buffer] if len(self._buffer) else []
         end = self.first + len(self._buffer)
         while end <= high:
-            # A copy: a window is good until the next one.
+            # A copy, since the next window may overwrite this one.
             pieces.append(next(self._windows).copy())
             end += len(pieces[-1])
             while pieces and self.first + len(pieces[0]) <= low:

@@ -1,4 +1,4 @@
-"""Mixing weights: how many samples each stream gives to an epoch."""
+"""Weights of streams: the number of samples that each stream gives to an epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ MAX_EPOCH = 1 << 48
 
 
 class Weights(NamedTuple):
-    """Resolved weights of each stream: samples an epoch, proportion of it, repetitions."""
+    """Resolved weights of all streams.
+
+    Attributes:
+        choose: Samples that each stream gives to an epoch.
+        proportion: Share of each stream in the epoch.
+        repeat: ``choose`` divided by the samples of the stream.
+        epoch_size: Samples of the epoch.
+    """
 
     choose: tuple[int, ...]
     proportion: tuple[float, ...]
@@ -36,10 +43,16 @@ def resolve_weights(
 ) -> Weights:
     """Return weights from the requested ``proportion``, ``repeat`` or ``choose`` of each stream.
 
-    ``weights`` has a mapping per stream, also with its ``name`` for messages; other keys and None
-    are ignored. ``epoch_size`` None or 0
-    means not given, as for the incumbent. With ``skip_empty`` a stream without samples gives none,
-    whatever it asked for. Raises ConfigError for weights that make no sense alone or together.
+    - ``samples_per_stream`` (Sequence[int]): Samples that each stream has.
+    - ``weights`` (Sequence[Mapping]): For each stream at most one of ``proportion``, ``repeat`` and
+      ``choose``, and its ``name`` for messages. Other keys, and None, are ignored.
+    - ``epoch_size`` (int | None, samples): Samples of an epoch; None and 0 mean that it is not
+      given, as in mosaicml-streaming.
+    - ``seed`` (int): Seed that decides which streams get the samples that rounding leaves.
+    - ``skip_empty`` (bool, default False): Whether a stream without samples gives none, whatever
+      its weight is. Otherwise it is an error.
+
+    Raises ConfigError for weights that are invalid, alone or together.
     """
     requests = [_parse_share(stream_title(weights, i), weights[i]) for i in range(len(weights))]
     samples = [int(n) for n in samples_per_stream]
@@ -76,10 +89,11 @@ def resolve_passes(
     *,
     skip_empty: bool = False,
 ) -> Weights:
-    """Return weights of streams of a schedule; ``choose`` is what a pass of a stream takes.
+    """Return the weights of streams with a schedule, in which ``choose`` is for one pass.
 
-    The arguments are those of `resolve_weights`; the shares are the schedule's, so a ``proportion``
-    is refused, and a stream without samples is left to it. Raises ConfigError.
+    The arguments are those of `resolve_weights`. The schedule decides the shares, so a
+    ``proportion`` raises ConfigError. A stream without samples is no error here: the schedule
+    refuses it if it has a weight.
     """
     for i, stream in enumerate(weights):
         if stream.get("proportion") is not None:
@@ -90,7 +104,7 @@ def resolve_passes(
             )
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
-    del skip_empty  # the schedule refuses what has a weight and no samples
+    del skip_empty  # the schedule refuses a stream with a weight and without samples
     weights_of_pass = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
     return weights_of_pass._replace(epoch_size=epoch_size or weights_of_pass.epoch_size)
 
@@ -101,12 +115,16 @@ def no_weights(streams: int) -> Weights:
 
 
 def stream_title(streams: Sequence[Mapping[str, Any]], number: int) -> str:
-    """Return what a message calls a stream: its ``name`` if it has one, else its number."""
+    """Return the name of a stream in messages: its ``name`` if it has one, else its number."""
     name = streams[number].get("name")
     return str(number) if name is None else repr(name)
 
 
 def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
+    """Return the kind of a stream's weight and its value; ("", 1) if it has none.
+
+    Raises ConfigError for several weights, or a value that is negative or infinite.
+    """
     names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
     if len(names) > 1:
         raise ConfigError(f"stream {title} has {' and '.join(names)}: give at most one of them.")
@@ -121,6 +139,7 @@ def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
 def _relative(
     shares: Sequence[float], samples: Sequence[int], epoch_size: int, seed: int
 ) -> Weights:
+    """Return the weights of streams that share an epoch of a given size."""
     parts = np.array(shares, np.float64)
     if not parts.sum():
         raise ConfigError("all proportions are zero: give at least one stream a proportion.")
@@ -128,8 +147,8 @@ def _relative(
     choose = (epoch_size * proportion).astype(np.int64)
     short = epoch_size - int(choose.sum())
     if short:
-        lucky = np.random.default_rng(seed).choice(len(choose), short, replace=False)
-        choose[lucky] += 1
+        rounded_up = np.random.default_rng(seed).choice(len(choose), short, replace=False)
+        choose[rounded_up] += 1
     repeat = choose / np.maximum(samples, 1)
     return Weights(
         tuple(choose.tolist()), tuple(proportion.tolist()), tuple(repeat.tolist()), epoch_size
@@ -137,6 +156,7 @@ def _relative(
 
 
 def _absolute(shares: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
+    """Return the weights of streams that decide the size of the epoch by ``repeat``, ``choose``."""
     total_samples = sum(
         value * (1 if name == "choose" else count)
         for (name, value), count in zip(shares, samples, strict=True)

@@ -299,10 +299,10 @@ def test_a_schedule_is_told_whole(schedule):
 @pytest.mark.parametrize(
     ("knots", "more", "told"),
     [
-        ({}, {}, "expected a dict of knots"),
-        ({5: {"a": 1}}, {}, "the first knot is at 5"),
-        ({0: {"a": 1}, -1: {"a": 1}}, {}, "a knot is at -1"),
-        ({0: {"a": 1}, 1.5: {"a": 1}}, {}, "a knot is at 1.5"),
+        ({}, {}, "expected a dict of milestones"),
+        ({5: {"a": 1}}, {}, "the first milestone is 5"),
+        ({0: {"a": 1}, -1: {"a": 1}}, {}, "a milestone is -1"),
+        ({0: {"a": 1}, 1.5: {"a": 1}}, {}, "a milestone is 1.5"),
         ({0: {"a": 0}}, {}, "all weights at 0 are zero"),
         ({0: {"a": -1}}, {}, "the weight of 'a' at 0 is -1"),
         ({0: {"a": float("nan")}}, {}, "is nan"),

@@ -422,7 +422,7 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
             )
     if 0 not in knots:
         raise ConfigError(
-            f"schedule: the first milestone is {min(knots)}: add one at 0, where the training begins."
+            f"schedule: the first milestone is {min(knots)}: add one at 0, the beginning."
         )
     return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
 

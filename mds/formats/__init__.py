@@ -1,4 +1,4 @@
-"""Formats: files that are read as they lie, without conversion; `base.py` says how to add one."""
+"""Formats of files that are read in place, without conversion. `base.py` says how to add one."""
 
 from __future__ import annotations
 

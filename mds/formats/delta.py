@@ -1,8 +1,11 @@
 """Delta tables: the Parquet files of one version.
 
-The log below ``_delta_log`` says which. It comes through our own store, a checkpoint and the
-commits behind it, into a folder that deltalake reads; so every store that can list has Delta
-tables, with the settings that it has for all else.
+    _delta_log/00000000000000000010.checkpoint.parquet    the files of version 10
+    _delta_log/00000000000000000011.json                  files added and removed since
+
+The last checkpoint and the commits after it are copied with our own store to a temporary folder,
+where deltalake reads them. So Delta tables work in every store that can list, with its usual
+settings.
 """
 
 from __future__ import annotations
@@ -35,15 +38,16 @@ _SIDECARS = f"{LOG}/_sidecars/"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Delta(TableFormat):
-    """A Delta table, read as it lies: the row groups of the files of one version.
+    """A Delta table, read in place: the row groups of the files of one version.
 
-    - ``version`` (int | None, default None): Which version; None is the latest at the start. A
-      state names the version, and one of other files is refused.
+    - ``version`` (int | None, default None): The version to read; None takes the latest at the
+      start. States record the version, and a state of other files is refused.
     - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
     - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there, as in one that was written before the column was added; else it is an error.
-    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
-      those that follow from their types.
+      None there, such as one that was written before the column was added; without it that is an
+      error.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
+      those that follow from the types.
 
     Raises ConfigError (a ValueError) for a version that is no whole number, or negative.
 
@@ -63,11 +67,11 @@ class Delta(TableFormat):
         return FilePlace(place.root, (f"{LOG}/**",))
 
     def takes(self, key: str) -> bool:
-        """Whether it is of the log."""
+        """Whether a key is that of a file of the log."""
         return key.startswith(f"{LOG}/")
 
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
-        """Return the files of the version, as its log has them."""
+        """Return the files of the version, according to the log."""
         url = source.url("")
         log = source.find(place)
         version, log_files = _log_of(log, self.version, url)
@@ -82,7 +86,11 @@ class Delta(TableFormat):
 
 
 def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[int, list[DataFile]]:
-    """Return the version, and the files of the log that define it: checkpoint and commits."""
+    """Return the version to read, and the checkpoint and commits of the log that define it.
+
+    ``log`` are all files of the log, ``requested`` is the version that the user named. Raises
+    FormatError for a version that does not exist, or no longer.
+    """
     commits = {int(m[1]): file for file in log if (m := _COMMIT.fullmatch(file.key))}
     parts: dict[int, list[DataFile]] = {}
     for file in log:
@@ -112,12 +120,14 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
 
 
 def _is_whole(parts: Sequence[DataFile]) -> bool:
-    """Whether all parts of a checkpoint are there, or one that has no parts."""
+    """Whether a checkpoint is complete: one file without parts, or all of its parts."""
     part_counts = [match[2] for file in parts if (match := _CHECKPOINT.fullmatch(file.key))]
     return None in part_counts or any(part_counts.count(each) == int(each) for each in part_counts)
 
 
 def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
+    """Copy files of the log to a local folder."""
+
     def copy(file: DataFile) -> None:
         path = os.path.join(folder, *file.key.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -129,7 +139,7 @@ def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
 
 
 def _read(folder: str, version: int, url: str) -> FoundFiles:
-    """Return the files of a table whose log is in a folder."""
+    """Return the files of a version, given a local folder with the log of the table."""
     try:
         from deltalake import DeltaTable
     except ImportError as error:
@@ -165,7 +175,7 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
 
 
 def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
-    """Raise FormatError where rows of a file are marked as deleted."""
+    """Raise FormatError if rows of the version's files are marked as deleted."""
     features = table.protocol().reader_features or ()
     if "deletionVectors" not in features:
         return
@@ -182,9 +192,9 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
 
 
 def _tree(field: Mapping[str, Any]) -> list[Any]:
-    """Return a field of the table as a tree, like those of files (`lake.tree_of`).
+    """Return a field of the table as a tree, as `lake.tree_of` does for fields of files.
 
-    Its number is what files call it.
+    In place of a number it has the name by which files store the field.
     """
     stored = (field.get("metadata") or {}).get("delta.columnMapping.physicalName")
     kind, name, inside = field["type"], "", []
@@ -199,11 +209,12 @@ def _tree(field: Mapping[str, Any]) -> list[Any]:
 
 
 def _numbers(trees: Sequence[Any]) -> dict[str, Any]:
+    """Return the `lake.Numbers` of trees: each stored name stands for itself."""
     return {tree[0]: [tree[0], _numbers(tree[3])] for tree in trees}
 
 
 def _key_of(path: str, folder: str, url: str) -> str:
-    """Return the key of a file, which a log may have as a URL."""
+    """Return the key of a file from its path in the log, which may be a URL."""
     path = unquote(path).removeprefix("file://").removeprefix(folder).lstrip("/")
     if "://" in path:
         raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")

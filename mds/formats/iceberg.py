@@ -1,9 +1,10 @@
 """Iceberg tables: the Parquet files of one snapshot.
 
-The metadata name a list of manifests, and these the files. They come through our own store, so
-every store that can list has Iceberg tables, and pyiceberg decodes them. Columns are known by
-their numbers, whatever a file calls them. A table that was moved or copied is read where it is:
-paths count from its location.
+    metadata/v3.metadata.json -> list of manifests -> manifests -> data files
+
+Our own store reads these files, and pyiceberg decodes them, so Iceberg tables work in every store
+that can list. Columns are identified by their numbers, whatever a file calls them. A table that was
+moved or copied is readable: paths are taken relative to the table's location.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ _NUMBERED = re.compile(r"metadata/v?(\d+)(?:-[^/]*)?\.metadata\.json")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Iceberg(TableFormat):
-    """An Iceberg table, read as it lies: the row groups of the files of one snapshot.
+    """An Iceberg table, read in place: the row groups of the files of one snapshot.
 
     The place is the folder of the table, or the URL of the metadata file that a catalog names.
 
-    - ``snapshot`` (int | None, default None): Which snapshot; None is the current one at the start.
-      A state names it, and one of other files is refused.
+    - ``snapshot`` (int | None, default None): The snapshot to read; None takes the current one at
+      the start. States record it, and a state of other files is refused.
     - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
     - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there, as in one that was written before the column was added; else it is an error.
-    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns, in the place of
-      those that follow from their types.
+      None there, such as one that was written before the column was added; without it that is an
+      error.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
+      those that follow from the types.
 
-    Raises ConfigError (a ValueError) for what is no number of a snapshot.
+    Raises ConfigError (a ValueError) for a snapshot that is no whole number, or negative.
 
     >>> StreamingDataset(remote="s3://lake/db/events", format=Iceberg())  # doctest: +SKIP
     """
@@ -82,11 +84,11 @@ class Iceberg(TableFormat):
         return FilePlace(Url(root or "."), below, literal)
 
     def takes(self, key: str) -> bool:
-        """Whether it is of the metadata."""
+        """Whether a key is that of a metadata file."""
         return key.startswith(_FOLDER)
 
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
-        """Return the files of the snapshot, as its manifests have them."""
+        """Return the files of the snapshot, according to its manifests."""
         url = source.url("")
         metadata_file = _metadata_file(source.find(place), source, url)
         try:
@@ -100,7 +102,7 @@ class Iceberg(TableFormat):
 
 
 def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFile:
-    """Return the newest metadata file: that of the hint, else the one of highest number."""
+    """Return the newest metadata file: the one that the hint names, else the highest number."""
     named = {file.key: file for file in files if file.key.endswith(_ENDING)}
     if len(named) == 1:
         return next(iter(named.values()))
@@ -123,6 +125,7 @@ def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFi
 
 
 def _read(metadata_file: DataFile, requested: int | None, source: Files) -> FoundFiles:
+    """Return the files of the ``requested`` snapshot (None: the current one)."""
     try:
         from pyiceberg.serializers import FromInputFile
     except ImportError as error:
@@ -190,7 +193,10 @@ def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
 
 
 def _constants(file: Any, metadata: Any, schema: Any) -> Any:
-    """Return the columns that have one value in a file, which may not hold them itself."""
+    """Return the partition columns, with their one value in a file, as a batch of one row.
+
+    The file need not hold these columns itself.
+    """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.transforms import IdentityTransform
 
@@ -216,7 +222,7 @@ def _reads_doubles() -> bool:
 
 
 def _tree(field: Any) -> list[Any]:
-    """Return a field of the table as a tree, like those of files (`lake.tree_of`)."""
+    """Return a field of the table as a tree, as `lake.tree_of` does for fields of files."""
     from pyiceberg.types import ListType, MapType, StructType
 
     kind, name, inside = field.field_type, "", []
@@ -230,9 +236,9 @@ def _tree(field: Any) -> list[Any]:
 
 
 def _file_numbers(metadata: Any, schema: Any) -> dict[str, Any] | None:
-    """Return the numbers of columns of files that were written without the table, by name.
+    """Return the numbers of columns by name, for files that do not contain numbers.
 
-    None where the table was changed and does not say: a name may have stood for another column.
+    None if the table was changed and has no mapping: a name may have meant another column before.
     """
     from pyiceberg.table.name_mapping import create_mapping_from_schema
 
@@ -252,7 +258,7 @@ def _by_name(fields: Sequence[Any]) -> dict[str, Any]:
 
 
 def _refuse_defaults(schema: Any, url: str) -> None:
-    """Raise FormatError where files may lack a field that has a value for them."""
+    """Raise FormatError if a field has a default value for files that lack it."""
     for name in schema.column_names:
         if schema.find_field(name).initial_default is not None:
             raise refused(

@@ -1,14 +1,17 @@
-"""Tables whose files are named by a log: what Delta and Iceberg have in common.
+"""Tables whose files are named by a log: the common part of Delta and Iceberg.
 
-The log says which Parquet files make up a version of the table, and what is not in them: columns
-by which files are kept apart (a value for a whole file), and the names that columns have by now. A
-file of a table never changes, so it is looked at once. What the log says of a file is kept with
-its footer, so a shard is read without the log.
+The log says which Parquet files make up a version of the table, and what the files do not contain:
+partition columns (one value for a whole file), and the current names of columns. A file of a table
+never changes, so it is planned once. The facts of the log about a file are kept with its footer, so
+reading a shard does not need the log.
 
-A table that numbers its fields may rename, drop, move and add them, and leaves its files as they
-are. Fields are trees here, plain values: number, name, kind (``struct``, ``list``, ``map`` or
-``""``) and the fields inside. `recipe` gives the steps from a column of a file to one of the table,
-and `rebuilt` carries them out.
+A table that numbers its fields can rename, drop, move and add them without writing files again. So
+a column of a file may have to be rebuilt to match the table. Fields are trees of plain values:
+
+    (number, name, kind, fields inside)    kind: "struct", "list", "map" or ""
+
+`recipe` compares two trees and returns the steps from a column of a file to one of the table;
+`rebuilt` carries the steps out.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ from mds.storage.base import check_key
 if TYPE_CHECKING:
     from mds.formats.source import FilePlace, Files
 
-#: Files of a log that are fetched at a time.
+#: Files of a log that are fetched at once.
 SIDE_BY_SIDE = 16
-#: Marks a constant whose value is known with fewer digits than it has.
+#: Metadata of a constant whose value is only known with the digits of a float.
 ROUGH = b"rough"
 #: Number, name, kind, fields inside.
 Tree = Sequence[Any]
-#: For files without numbers: the number of each name, and the same for the fields inside.
+#: For files without numbers: name -> (number, the same mapping for the fields inside).
 Numbers = Mapping[str, Sequence[Any]]
 
 
@@ -45,14 +48,15 @@ Numbers = Mapping[str, Sequence[Any]]
 class FileFacts:
     """Facts of a log about one file of a table.
 
-    - ``constants``: a record batch of one row, the columns that have one value in all of the file.
-    - ``names``: the name in the table of each column of the file that belongs to it; None where
-      the file has the names of the table.
-    - ``inside``: how a column of the file is made one of the table where fields inside of it are
-      others by now, by the name in the file (`recipe`).
-    - ``fields``: the fields of the table as trees, the numbers of a file that has none by the names
-      in it, or None, and whether files may have numbers and what the log has of them; `resolve`
-      makes ``names`` and ``inside`` of them.
+    - ``constants``: the columns with one value in the whole file, as a record batch of one row.
+    - ``names``: name in the table by name in the file, for the columns that belong to the table;
+      None if the names are the same.
+    - ``inside``: the `recipe` by name in the file, for columns whose inner fields differ from those
+      of the table.
+    - ``fields``: facts from which `resolve` makes ``names`` and ``inside`` once the schema of the
+      file is known. They are: the fields of the table as trees; the `Numbers` of a file without
+      numbers, or None; whether files may contain numbers and the constants of the log. None after
+      `resolve`.
     """
 
     constants: Any
@@ -61,7 +65,7 @@ class FileFacts:
     fields: Sequence[Any] | None = None
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that `parse` reads."""
+        """Return the facts as bytes: two lengths, u32 | names, JSON | constants, Arrow stream."""
         names = json.dumps([self.names, self.inside, self.fields]).encode()
         sink = pyarrow().BufferOutputStream()
         with pyarrow().ipc.new_stream(sink, self.constants.schema) as writer:
@@ -76,16 +80,16 @@ class FileFacts:
 
     @classmethod
     def parse(cls, data: bytes) -> tuple[FileFacts, bytes]:
-        """Return the facts, and the bytes behind them."""
+        """Parse the bytes of `to_bytes`; return the facts, and the bytes after them."""
         first, second = (int.from_bytes(data[offset : offset + 4], "little") for offset in (0, 4))
         names, end = json.loads(data[8 : 8 + first]), 8 + first + second
         with pyarrow().ipc.open_stream(data[8 + first : end]) as reader:
             return cls(reader.read_next_batch(), *names), data[end:]
 
     def resolve(self, schema: Any, location: str) -> FileFacts:
-        """With the names that follow from the schema of the file.
+        """Return the facts with ``names`` and ``inside``, given the Arrow schema of the file.
 
-        Raises FormatError for a file without numbers where the table does not say which its columns
+        Raises FormatError for a file without numbers if the table does not say which columns they
         are.
         """
         if self.fields is None:
@@ -110,7 +114,7 @@ class FileFacts:
                     inside[stored_field[1]] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
         lacking = self.constants.schema.names
-        if may_have:  # what the file has itself counts: the log may have it with fewer digits
+        if may_have:  # the file's own column is preferred: the log may have fewer digits
             lacking = [name for name in lacking if name not in names.values()]
         for name in lacking:
             if ROUGH in (self.constants.schema.field(name).metadata or {}):
@@ -122,7 +126,7 @@ class FileFacts:
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the names in the file of these columns of the table, if the file has them."""
+        """Return the names in the file of some columns of the table, except those it lacks."""
         columns = [name for name in columns if name not in self.constants.schema.names]
         if self.names is None:
             return columns
@@ -130,7 +134,7 @@ class FileFacts:
         return [stored_names[name] for name in columns if name in stored_names]
 
     def complete(self, batch: Any) -> Any:
-        """Rows of the file as rows of the table."""
+        """Convert rows of the file to rows of the table: rename, rebuild, add constants."""
         pa = pyarrow()
         names = [self._name(name) for name in batch.schema.names]
         columns = [
@@ -149,9 +153,9 @@ class FileFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFormat(Parquet):
-    """Parquet files that a log names. Inherit it and write `files_of_table`.
+    """Base class of tables: Parquet files that a log names. Write `files_of_table`.
 
-    A column that files hold and the table has no more is no column.
+    Columns that the files still hold but that the table has dropped are left out.
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
@@ -163,7 +167,7 @@ class TableFormat(Parquet):
         """Return the files of a version of the table, in any order, with `FileFacts` of each."""
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """Return the files of the table by key: their order must not follow how a log is read."""
+        """Return the files of the table, sorted by key: the order in the log must not matter."""
         listing = self.files_of_table(place, source)
         key = ""
         try:
@@ -175,7 +179,7 @@ class TableFormat(Parquet):
         return listing._replace(files=sorted(listing.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Return the row groups of a file, with the columns that the log gives it."""
+        """Return the row groups of a file, with the columns that the table gives it."""
         with _explain_vacuum(file, files):
             plan = super().plan_file(file, files)
         note = files.facts[file.key]
@@ -208,13 +212,13 @@ class TableFormat(Parquet):
         return read_footer(file, files)
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Return the columns that may hold None by the log and the file."""
+        """Return the columns that may hold None according to the log and the file."""
         return Columnar.known_nulls(self, plan)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
-        """Yield the rows of a row group as the table has them."""
+        """Yield the rows of a row group with the columns of the table."""
         facts, note = FileFacts.parse(shard.note)
         inner = dataclasses.replace(shard, note=note)
         with _explain_vacuum(shard.file, files):
@@ -224,20 +228,21 @@ class TableFormat(Parquet):
 
 @contextlib.contextmanager
 def _explain_vacuum(file: DataFile, files: Files) -> Iterator[None]:
-    """Raise an error that explains why a file of the table is gone."""
+    """Turn a NotFoundError inside the block into one that explains why the file is missing."""
     try:
         yield
     except NotFoundError as error:
         raise NotFoundError(
-            f"get {files.url(file)}: the table names this file, and it is gone: the version is "
-            f"older than what was kept (VACUUM, expired snapshots). Read a newer one.",
+            f"get {files.url(file)}: the table names this file, and it does not exist: the "
+            f"version is older than the files that were kept (VACUUM, expired snapshots). Read a "
+            f"newer one.",
             url=files.url(file),
             verb="get",
         ) from error
 
 
 def check_number(name: str, value: object) -> None:
-    """Raise ConfigError for what names no version or snapshot of a table."""
+    """Raise ConfigError unless a version or snapshot is None or a whole number from 0 on."""
     if value is not None and (type(value) is not int or value < 0):
         raise ConfigError(f"{name}= is a whole number, 0 or more, or None, got {value!r}.")
 
@@ -255,22 +260,24 @@ def refused(url: str, feature: str, remedy: str) -> FormatError:
 
 
 def has_numbers(schema: Any) -> bool:
-    """Whether the columns of a file have numbers."""
+    """Whether a column of a file's schema has a number (``PARQUET:field_id``)."""
     return any(_number(field) for field in schema)
 
 
 def tree_of(
     field: Any, numbers: Numbers | None = None, called: str = "", *, any_case: bool = False
 ) -> Tree:
-    """Return the tree of a file's field; ``numbers`` has its number if the file has none.
+    """Return the tree of a field in a file's schema.
 
-    ``called``: the name by which those know it, where that is not its own; with ``any_case`` they
-    know it in capitals and small letters alike.
+    - ``field`` (pyarrow.Field): The field.
+    - ``numbers`` (Numbers | None, default None): Numbers by name, for a file without numbers.
+    - ``called`` (str, default ""): Name of the field in ``numbers``, if it is not its own.
+    - ``any_case`` (bool, default False): Whether names in ``numbers`` ignore case.
     """
     if numbers is None:
         number, within = _number(field), None
     else:
-        number, within = _known(called or field.name, numbers, any_case=any_case)
+        number, within = _number_and_inside(called or field.name, numbers, any_case=any_case)
 
     def inside(each: Any, name: str = "") -> Tree:
         return tree_of(each, within, name, any_case=any_case)
@@ -287,17 +294,17 @@ def tree_of(
     return (number, field.name, "", [])
 
 
-def _known(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
+def _number_and_inside(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
     if name not in numbers and any_case:
         name = next((each for each in numbers if each.lower() == name.lower()), name)
     return numbers.get(name, ("", {}))
 
 
 def recipe(stored: Tree, target: Tree) -> list[Any] | None:
-    """Return the steps from a field of a file to that of the table, or None if it is equal.
+    """Return the steps from a field of a file to that of the table, or None if they are equal.
 
-    Of a struct: name, name in the file (None where it has none) and recipe of each field; else the
-    recipes of what is inside.
+    For a struct, the steps are [name, name in the file or None if it lacks the field, recipe] for
+    each field; for a list or map, the recipes of the fields inside.
     """
     if stored[2] != target[2] or not target[2]:
         return None
@@ -320,7 +327,7 @@ def recipe(stored: Tree, target: Tree) -> list[Any] | None:
 
 
 def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
-    """Convert a column of a file to that of the table; a field that is missing is null."""
+    """Convert a column of a file by the steps of `recipe`; missing fields become null."""
     if steps is None:
         return column
     pa = pyarrow()
@@ -335,7 +342,9 @@ def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
         return pa.StructArray.from_arrays(fields, names=names, mask=column.is_null())
     if pa.types.is_fixed_size_list(kind):
         column = column.cast(pa.list_(kind.value_field))
-    column = column.take(pa.array(range(len(column)), pa.int64()))  # whose places begin with 0
+    column = column.take(
+        pa.array(range(len(column)), pa.int64())
+    )  # so that its offsets begin with 0
     mask = column.is_null()
     if pa.types.is_map(kind):
         keys, items = rebuilt(column.keys, steps[0]), rebuilt(column.items, steps[1])

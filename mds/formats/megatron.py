@@ -1,12 +1,12 @@
-r"""Token files of Megatron-LM: ``NAME.bin`` has the tokens, ``NAME.idx`` where documents are in it.
+r"""Token files of Megatron-LM: tokens in ``NAME.bin``, places of documents in ``NAME.idx``.
 
     NAME.idx   MMIDIDX\0\0 | u64 version | u8 dtype | u64 N sequences | u64 M cuts
                34: i32[N] lengths | i64[N] byte offsets | i64[M] cuts | optional: i8[N] modes
 
-Document ``i`` is made of the sequences ``cuts[i]`` to before ``cuts[i + 1]`` and is one sample. The
-sequences follow one another without gaps, so a document is one range of the ``.bin`` file. Shards
-are virtual: consecutive documents of about 64 MB. The whole ``.idx`` is read and checked once, to
-plan; a shard needs two ranges of it. Numbers are little-endian.
+Document ``i`` consists of the sequences ``cuts[i]`` to before ``cuts[i + 1]``, and is one sample.
+The sequences follow one another without gaps, so a document is one range of the ``.bin`` file.
+Shards are virtual: consecutive documents of about 64 MB. Planning reads and checks the whole
+``.idx``; reading a shard needs two ranges of it. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DTYPES = {
     code: np.dtype(name)
     for code, name in enumerate(("u1", "i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), 1)
 }
-#: Most documents of a shard, which bounds the shards of empty or tiny ones.
+#: Most documents of a shard, which limits shards of empty or tiny documents.
 _MOST_DOCUMENTS = 1 << 20
 _NOTE = struct.Struct("<QBQQQH")
 
@@ -59,9 +59,9 @@ class Megatron(Format):
     """Token files of Megatron-LM (``.bin`` beside ``.idx``), read in place; a document is a sample.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the last document that
-      fits into this size. Another size is another order.
-    - ``columns`` (Sequence[str] | None, default None): The only columns to have; there is
-      ``"tokens"``.
+      fits into this size. Another size changes the order of an epoch.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; the format has
+      one, ``"tokens"``.
 
     Raises ConfigError (a ValueError) for a size below one byte.
 
@@ -127,7 +127,7 @@ class Megatron(Format):
         return np.asarray(np.diff(bounds) // dtype.itemsize, np.int64)
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the documents of a shard, which come in one range."""
+        """Yield the documents of a shard, fetched as one range."""
         bounds, dtype = self._document_bounds(shard, files)
         begin, end = int(bounds[0]), int(bounds[-1])
         (data,) = files.ranges(shard.file, [(begin, end)])
@@ -140,7 +140,7 @@ class Megatron(Format):
         yield from encode_records(shard.columns, documents, location)
 
     def shard_of(self, shard: ShardPlace) -> str:
-        """Return which documents of the file a shard has."""
+        """Describe a shard by the numbers of its documents in the file."""
         return f"documents {shard.span[0]:,} to {shard.span[1]:,}"
 
     def can_range(self, shard: ShardPlace) -> bool:
@@ -149,7 +149,7 @@ class Megatron(Format):
         return True
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return some documents of a shard, as they are stored."""
+        """Return the MDS bytes of some documents of a shard, fetched by ranges."""
         bounds, dtype = self._document_bounds(shard, files)
         convert, encode = _converter(shard, dtype), sample_encoder(shard.columns)
         ranges = [(int(bounds[row]), int(bounds[row + 1])) for row in rows]
@@ -191,9 +191,10 @@ class Megatron(Format):
     def _document_bounds(
         self, shard: ShardPlace, files: Files
     ) -> tuple[Int64s, np.dtype[np.generic]]:
-        """Return the bytes of the ``.bin`` where documents of a shard begin and the last ends.
+        """Return the document bounds of a shard in the ``.bin``, in bytes, and the token's dtype.
 
-        Raises FormatError if the ``.idx`` says otherwise than it did when the shard was planned.
+        The bounds are int64 of shape (documents + 1,). Raises FormatError if the ``.idx`` differs
+        from the one with which the shard was planned.
         """
         planned = _PlannedIndex.parse(shard.note, shard.file)
         header, (first, last) = planned.header, shard.span
@@ -219,13 +220,13 @@ class Megatron(Format):
         )
         if not is_planned:
             raise FormatError(
-                f"{location}: {self.shard_of(shard)} are other ones than were planned. Start again."
+                f"{location}: {self.shard_of(shard)} are other ones than were planned. Restart."
             )
         return sequence_bounds[cuts], header.dtype
 
 
 class _Header(NamedTuple):
-    """The fixed part of an ``.idx`` file, and the bytes where its arrays begin."""
+    """The header of an ``.idx`` file: code of the dtype, number of sequences, number of cuts."""
 
     code: int
     sequences: int
@@ -253,7 +254,10 @@ class _Header(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes, size: int, location: str) -> _Header:
-        """Return the header of a file of ``size`` bytes. Raises FormatError with the byte."""
+        """Parse the header of an ``.idx`` file of ``size`` bytes.
+
+        Raises FormatError, which names the offset, for a wrong header or another size.
+        """
         if len(data) < _HEADER.size:
             _refuse(
                 location, len(data), f"the file ends inside of its header of {_HEADER.size} bytes"
@@ -281,10 +285,11 @@ class _Header(NamedTuple):
 def _check_index(
     header: _Header, data: Mapped, location: str, size: int, tokens_where: str
 ) -> tuple[Int64s, Int64s]:
-    """Return the first sequence and the first byte of each document, with those of the end.
+    """Check an ``.idx``, and return the first sequence and the first byte of each document.
 
-    Raises FormatError, with the byte of the ``.idx``, unless all its arrays agree with one another
-    and with a ``.bin`` of ``size`` bytes.
+    Both arrays are int64 of shape (documents + 1,); the last entry is the end. Raises FormatError,
+    which names the offset, unless all arrays of the ``.idx`` agree with one another and with a
+    ``.bin`` of ``size`` bytes.
     """
     count, item = header.sequences, header.dtype.itemsize
     lengths = np.frombuffer(data, "<i4", count, header.lengths_at)
@@ -334,15 +339,16 @@ def _refuse(location: str, offset: int, reason: str) -> NoReturn:
 
 
 def _first_true(flags: npt.NDArray[np.bool_]) -> int | None:
+    """Return the index of the first True, or None if there is none."""
     row = int(np.argmax(flags)) if len(flags) else 0
     return row if len(flags) and flags[row] else None
 
 
 def _shard_cuts(bounds: Int64s, size: int) -> Int64s:
-    """Return the first document of each shard, and the number of documents.
+    """Return the first document of each shard, and at the end the number of documents.
 
-    ``bounds`` are the bytes where documents begin, and where the last one ends. A shard has at
-    least one document.
+    ``bounds`` are the bytes where documents begin, and where the last one ends; ``size`` is that of
+    a shard in bytes. A shard has at least one document.
     """
     cuts, documents = [0], len(bounds) - 1
     while (first := cuts[-1]) < documents:
@@ -352,9 +358,11 @@ def _shard_cuts(bounds: Int64s, size: int) -> Int64s:
 
 
 class _PlannedIndex(NamedTuple):
-    """Facts noted of an ``.idx``; ``starts`` has a row for each shard, and one for the end.
+    """An ``.idx`` file when it was planned, and where in it each shard begins.
 
-    A row is the first document, the first sequence and the first byte, shape (shards + 1, 3).
+    - ``header``: its header. ``file``: its key, size and version.
+    - ``starts``: first document, first sequence and first byte of each shard, and of the end; int64
+      of shape (shards + 1, 3).
     """
 
     header: _Header
@@ -362,14 +370,14 @@ class _PlannedIndex(NamedTuple):
     starts: Int64s
 
     def to_bytes(self) -> bytes:
-        """Return the note of a `FilePlan`."""
+        """Return the bytes for the note of a `FilePlan`."""
         version = self.file.version.encode()
         head = _NOTE.pack(len(self.starts), *self.header, self.file.size, len(version))
         return head + version + self.starts.astype("<i8").tobytes()
 
     @classmethod
     def parse(cls, note: bytes, file: DataFile) -> _PlannedIndex:
-        """Return what `to_bytes` wrote of the index of a file."""
+        """Parse the bytes of `to_bytes`, for the ``.bin`` file. Raises FormatError for others."""
         try:
             count, code, sequences, cuts, size, length = _NOTE.unpack_from(note)
             version = note[_NOTE.size : _NOTE.size + length].decode()
@@ -381,7 +389,7 @@ class _PlannedIndex(NamedTuple):
         return cls(header, DataFile(_index_key(file), size, version), starts.reshape(-1, 3))
 
     def shard_rows(self, first: int, last: int, file: DataFile) -> tuple[list[int], list[int]]:
-        """Return the rows of `starts` of a shard's first document and of the one behind it."""
+        """Return the rows of `starts` for documents [first, last) of ``file``: begin and end."""
         row = int(np.searchsorted(self.starts[:, 0], first))
         pair = self.starts[row : row + 2].tolist()
         if len(pair) != 2 or [pair[0][0], pair[1][0]] != [first, last]:
@@ -404,9 +412,9 @@ def _index_key(file: DataFile) -> str:
 def _converter(
     shard: ShardPlace, dtype: np.dtype[np.generic]
 ) -> Callable[[bytes | memoryview], npt.NDArray[np.generic]]:
-    """Return a function from the bytes of a document to its tokens, in the type of the column.
+    """Return a function from the bytes of a document to its tokens, in the column's dtype.
 
-    That type is wider than the file's where another file of the dataset has a wider one.
+    That dtype is wider than the file's if another file of the dataset has a wider one.
     """
     encoding = dict(zip(shard.columns.names, shard.columns.encodings, strict=True)).get(TOKENS)
     element = parse_encoding(encoding).element_dtype if encoding else dtype

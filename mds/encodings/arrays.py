@@ -1,11 +1,17 @@
-"""NumPy arrays: `ndarray`, byte for byte as ever, and `tensor`, which has no gaps.
+"""NumPy arrays: `ndarray`, as the incumbent stores it, and `tensor`, which takes every array.
 
     ndarray  ndarray:DTYPE  ndarray:DTYPE:D1,D2,...      eleven number types, at least one element
     tensor   tensor:DTYPE   tensor:DTYPE:D1,D2,...       also bool, complex and bfloat16, empty
                                                          arrays, and 0-d ones (`tensor:int64:()`)
 
-Whatever the column's name fixes is not stored with the value. Decoded arrays are views on the
-bytes, never copies; only bfloat16, which NumPy does not know, is copied into a torch tensor.
+A value is stored as:
+
+    u8 code of the dtype              if the name has no dtype
+    u8 axes << 2 | w, axes numbers    if the name has no shape; each number has 1 << w bytes
+    elements                          in C order, little-endian
+
+Decoded arrays are views of the bytes, not copies. Only bfloat16, which NumPy does not have, is
+copied into a torch tensor.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ _HEADS_KEPT = 1024
 
 
 class ArrayEncoding(Encoding):
-    """An array of numbers; C order, little-endian."""
+    """Encoding of NumPy arrays of numbers, with at least one element."""
 
     takes_bytes = True
     decode_kind = DecodeKind.ANY_ARRAY
@@ -76,7 +82,7 @@ class ArrayEncoding(Encoding):
     def _narrower_kind(self) -> DecodeKind:
         if self.element_dtype is not None:
             return DecodeKind.VECTOR
-        # A 0-d array and an empty one are rare enough for the general way.
+        # 0-d and empty arrays are rare, so `decode` may be called for each.
         return DecodeKind.ARRAY if self.shape and self.size else DecodeKind.ANY_ARRAY
 
     def _parse(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
@@ -113,7 +119,7 @@ class ArrayEncoding(Encoding):
     # ---------------------------------------------------------------------------------- writing
 
     def encode(self, value: Any) -> bytes:
-        """Return the head that the name leaves open, then the elements."""
+        """Return the dtype and shape, as far as the name leaves them open, and the elements."""
         array = value
         if type(array) is not np.ndarray:
             array = self._as_array(value)
@@ -122,7 +128,7 @@ class ArrayEncoding(Encoding):
         dtype = self._dtype_name
         # `is None` first: NumPy takes None for float64 in a comparison.
         if self._stored is None or array.dtype != self._stored:
-            array, dtype = self._fitting(array, value)
+            array, dtype = self._in_file_order(array, value)
         if self._dims is not None:
             if array.shape != self._dims:
                 raise self._wrong(value, f"the column's shape is {self._dims}")
@@ -148,7 +154,7 @@ class ArrayEncoding(Encoding):
             return "Write np.asarray(image), or use the encoding 'jpeg' or 'png'."
         return super().way_out(value)
 
-    def _fitting(
+    def _in_file_order(
         self, array: np.ndarray[Any, Any], value: Any
     ) -> tuple[np.ndarray[Any, Any], str | None]:
         """Return the array in the byte order of the file, and its dtype's name.
@@ -167,7 +173,7 @@ class ArrayEncoding(Encoding):
         return array.astype(_stored_dtype(name), copy=False), name
 
     def _head(self, dtype: str | None, shape: tuple[int, ...], value: Any) -> bytes:
-        """Code of the dtype, count of axes and width of a dimension, dimensions; remembered."""
+        """Return the bytes before the elements; those of frequent shapes are kept."""
         if len(shape) > _MAX_AXES:
             raise self._wrong(value, f"more than {_MAX_AXES} axes")
         if self.smallest and (not shape or not math.prod(shape)):
@@ -190,7 +196,7 @@ class ArrayEncoding(Encoding):
     # ---------------------------------------------------------------------------------- reading
 
     def decode(self, data: Data) -> Any:
-        """Return an array that is a view of `data`."""
+        """Return the array, as a view of `data`."""
         if self.size is not None:
             if len(data) != self.size:
                 raise self.broken(data, f"{self.size} are needed")
@@ -230,7 +236,7 @@ class ArrayEncoding(Encoding):
 
 
 class TensorEncoding(ArrayEncoding):
-    """An array without gaps: also bool, complex and bfloat16, empty and 0-d."""
+    """Encoding of all arrays: also bool, complex and bfloat16, empty and 0-d ones."""
 
     family = "tensor"
     codes = _MORE_CODES
@@ -243,7 +249,7 @@ class TensorEncoding(ArrayEncoding):
         if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
             value = value.detach().cpu()
         if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
-            # bfloat16 is held in uint16, which must not be taken for it.
+            # bfloat16 is stored as uint16, but an array of uint16 is not one of bfloat16.
             if self._dtype_name == "bfloat16":
                 raise self._wrong(value, "the column's dtype is bfloat16")
             if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
@@ -276,7 +282,7 @@ class TensorEncoding(ArrayEncoding):
 
 
 def _bfloat16_words(value: Any) -> bytes:
-    """Return the elements of a torch or ml_dtypes array of bfloat16."""
+    """Return the elements of a torch or ml_dtypes array of bfloat16, two bytes each."""
     if isinstance(value, np.ndarray):
         return value.astype(value.dtype, order="C").view(np.uint16).astype("<u2").tobytes()
     import torch
@@ -299,9 +305,13 @@ _ARRAYS = {DecodeKind.ARRAY, DecodeKind.VECTOR, DecodeKind.ANY_ARRAY}
 
 
 def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], int]:
-    """Return a function from the bytes of a value to its length: of sound in frames, of None 0.
+    """Return a function from the encoded bytes of a value to its length.
 
-    Raises ConfigError for a column that has none.
+    - ``encodings`` (dict[str, str]): Encodings of all columns, by name.
+    - ``column`` (Any): Name of the column to measure.
+
+    The length is the number of elements of an array or list, of frames of audio, and 0 of None.
+    Raises ConfigError for a column whose values have no length.
     """
     if not isinstance(column, str) or column not in encodings:
         raise ConfigError(
@@ -321,7 +331,7 @@ def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], 
 
 
 def has_lengths(encoding: Encoding) -> bool:
-    """Whether values are arrays or lists, which may have one axis; or such and None."""
+    """Whether values (or those that are not None) are lists, audio or one-dimensional arrays."""
     name = encoding.name
     if name.startswith("optional["):
         return has_lengths(parse_encoding(name.removeprefix("optional[").removesuffix("]")))

@@ -1,8 +1,7 @@
-"""Sound: `audio`, the bytes of a WAV or FLAC file in, samples and rate out.
+"""Audio: `audio` stores a WAV or FLAC file unchanged, and decodes it to samples and rate.
 
-The file is stored untouched. It is decoded to float32 between -1 and 1, shaped (frames,
-channels). Plain WAV needs nothing but Python; FLAC, and WAV in other than integer PCM, need the
-package soundfile.
+Samples are float32 between -1 and 1, of shape (frames, channels). WAV files of integer PCM are
+decoded without a library. FLAC and other WAV files need the package soundfile.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from mds.errors import EncodingError, MissingDependencyError
 if TYPE_CHECKING:
     from mds.encodings.base import Data
 
-# A few bytes of FLAC can say an hour of silence; more than this is a bomb.
+# Most bytes of decoded audio: a few bytes of FLAC can decode to hours of silence.
 MAX_DECODED = 1 << 30
 _BLOCK = 1 << 16
 
 
 class AudioEncoding(Encoding):
-    """A WAV or FLAC file; an array of float32 (frames, channels) and the rate in Hz."""
+    """Encoding of a WAV or FLAC file; decodes to float32 (frames, channels) and a rate in Hz."""
 
     shares_memory = False
     expects = "the bytes of a WAV or FLAC file, or the path of one"
@@ -35,7 +34,7 @@ class AudioEncoding(Encoding):
         super().__init__(plain(name, "audio"))
 
     def encode(self, value: Any) -> bytes:
-        """Return the file's bytes."""
+        """Return the bytes of a file, given as bytes or as a path."""
         if isinstance(value, (str, os.PathLike)):
             try:
                 with open(value, "rb") as file:
@@ -52,7 +51,7 @@ class AudioEncoding(Encoding):
         return bytes(value)
 
     def decode(self, data: Data) -> tuple[np.ndarray[Any, Any], int]:
-        """Return the samples and the rate."""
+        """Return the samples, float32 of shape (frames, channels), and the rate in Hz."""
         kind = _kind(data)
         if kind is None:
             raise self.broken(data, "they are neither WAV nor FLAC")
@@ -63,7 +62,7 @@ class AudioEncoding(Encoding):
         return self._soundfile(data, kind)
 
     def _plain_wav(self, data: Data) -> tuple[np.ndarray[Any, Any], int] | None:
-        """Read integer PCM, for which Python needs no library; None for other formats."""
+        """Decode integer PCM with Python's own module; return None for other formats."""
         import wave
 
         try:
@@ -73,7 +72,7 @@ class AudioEncoding(Encoding):
                     file.getnchannels(),
                     file.getframerate(),
                 )
-                # readframes allocates what it is called for: limit it to the size of the file.
+                # readframes allocates memory for all frames that the header claims.
                 raw = file.readframes(min(file.getnframes(), len(data)))
         except wave.Error as error:
             if str(error).startswith("unknown"):  # a format that is not integer PCM
@@ -96,7 +95,7 @@ class AudioEncoding(Encoding):
         blocks = []
         size = 0
         try:
-            # In blocks: the header's count of frames is not to be believed.
+            # In blocks, because the number of frames in the header may be wrong.
             with soundfile.SoundFile(io.BytesIO(data)) as file:
                 rate = int(file.samplerate)
                 while True:
@@ -120,7 +119,7 @@ def _kind(data: Data | bytearray) -> str | None:
 
 
 def _to_float(raw: bytes, width: int) -> np.ndarray[Any, Any]:
-    """Integer samples of 1 to 4 bytes as float32 from -1 to 1."""
+    """Convert integer samples of ``width`` (1 to 4) bytes to float32 from -1 to 1."""
     if width == 1:  # the only unsigned one
         samples = np.frombuffer(raw, "u1").astype(np.float32) - 128
     elif width == 3:  # as the upper bytes of 32 bits

@@ -1,9 +1,9 @@
-"""What an encoding is: one kind of column, from a value to its bytes and back.
+"""The interface of an encoding: one kind of column, from a value to its bytes and back.
 
-An encoding is parsed once from its name (`ndarray:int32:2048`), holds no state, and is shared by
-every reader and writer of a process. `encode` is strict, `decode` distrusts what it is given: any
-bytes come back as a value or as EncodingError, and no length inside them is believed before it
-was checked against the bytes that are there.
+An encoding is parsed once from its name (`ndarray:int32:2048`), has no state, and is shared by all
+readers and writers of a process. `encode` refuses values of another type. `decode` accepts any
+bytes: it returns a value or raises EncodingError, and checks every length in the bytes before it
+uses it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LARGEST = (1 << 32) - 1
 class DecodeKind(Enum):
     """Way to decode many values of a column without a call of `decode` for each."""
 
-    OPAQUE = "whatever `decode` gives: the call for each value stays"
+    OPAQUE = "the result of `decode`, which must be called for each value"
     BYTES = "the bytes themselves"
     TEXT = "a str of the bytes as UTF-8"
-    JSON = "what `json.loads` makes of the bytes"
+    JSON = "the result of `json.loads`"
     INT = "a Python int of 64 bits; with `size`, `dtype` and `shape`, as the next two"
     SCALAR = "a NumPy scalar of `dtype`"
     ARRAY = "an array of `dtype` and `shape`, with at least one element"
@@ -41,20 +41,22 @@ class DecodeKind(Enum):
 
 
 class Encoding(ABC):
-    """One kind of column. Subclasses set the attributes and write `encode` and `decode`.
+    """Base class of encodings. Subclasses set the attributes and write `encode` and `decode`.
 
-    `size` is the number of bytes of every value, None when it varies. `dtype` and `shape` are set
-    when the bytes of a fixed-size column can be viewed as an array just so; `element_dtype` when
-    arrays have a shape each and this type. `decode_kind` says what
-    `decode` makes of the bytes, where readers can do the same for many values at once; it is
-    `OPAQUE` unless the class that has the `decode` says otherwise. `decode_array` is there where a
-    value is an image, and gives its pixels. `takes_bytes` says
-    that a `bytes` value is taken as already encoded, which is how encoded images and JSON are
-    written; writers have `check_bytes` look at it first. It is off for encodings of your own
-    unless they say otherwise. `shares_memory` says
-    that a decoded value may be a view of the bytes that `decode` was given. It is on unless the
-    class that has the `decode` says otherwise; readers then copy, so that a value that is changed
-    changes nothing else.
+    - `name`: the whole name, such as `ndarray:int32:2048`.
+    - `size`: bytes of every value; None if they vary.
+    - `dtype`, `shape`: of a value, if the bytes of a fixed-size column can be viewed as an array.
+    - `element_dtype`: of the elements, if every array has a shape of its own.
+    - `decode_kind`: the way in which readers may decode many values at once. A class that defines
+      `decode` without it gets `OPAQUE`.
+    - `decode_array`: for images, a function from bytes to pixels.
+    - `is_unsafe`: whether decoding may run code, as with pickles.
+    - `takes_bytes`: whether a `bytes` value counts as already encoded, such as the file of an
+      image; writers call `check_bytes` on it.
+    - `shares_memory`: whether a decoded value may be a view of the bytes. Readers then copy it, so
+      that changing a value changes nothing else. A class that defines `decode` without it gets
+      True.
+    - `expects`: the values that the encoding takes, in words, for errors.
     """
 
     name: str
@@ -80,16 +82,16 @@ class Encoding(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value. Raises EncodingError."""
+        """Return the bytes of a value. Raises EncodingError for a value that it does not take."""
 
     @abstractmethod
     def decode(self, data: Data) -> Any:
-        """Return the value of exactly these bytes. Raises EncodingError."""
+        """Return the value of these bytes. Raises EncodingError for damaged bytes."""
 
     def pack(self, value: Any) -> bytes:
-        """Return the bytes to store: `bytes` untouched where allowed, else `encode`, size checked.
+        """Return the bytes to store: a `bytes` value itself if `takes_bytes`, else `encode(value)`.
 
-        Raises EncodingError; FixedSizeError (a KeyError) for another size than the column's.
+        Raises EncodingError, and FixedSizeError (a KeyError) for another size than the column's.
         """
         data = value if self.takes_bytes and isinstance(value, bytes) else self.encode(value)
         if self.size is not None and len(data) != self.size:
@@ -97,7 +99,7 @@ class Encoding(ABC):
         return data
 
     def pack_checked(self, value: Any) -> bytes:
-        """Return what `pack` does, but refuse `bytes` that are not an encoded value.
+        """Return the result of `pack`, but check that a `bytes` value is an encoded value.
 
         Raises EncodingError as `pack` and `check_bytes` do.
         """
@@ -116,9 +118,9 @@ class Encoding(ABC):
         )
 
     def check_bytes(self, data: bytes) -> None:
-        """Refuse bytes that cannot be read back as a value of this encoding.
+        """Raise EncodingError for bytes that cannot be decoded.
 
-        Raises EncodingError. An encoding whose ``decode`` is costly or unsafe overrides this.
+        An encoding whose ``decode`` is costly or unsafe overrides this.
         """
         try:
             self.decode(data)
@@ -129,7 +131,7 @@ class Encoding(ABC):
             ) from error
 
     def refuse(self, value: Any, way_out: str = "") -> EncodingTypeError:
-        """Return the error for a value of a type that the encoding does not take."""
+        """Return the error for a value of a wrong type; ``way_out`` is the remedy in a sentence."""
         text = f"encoding {self.name}: expected {self.expects}, got {describe(value)}"
         way_out = way_out or self.way_out(value)
         return EncodingTypeError(f"{text}. {way_out}" if way_out else text)
@@ -141,14 +143,14 @@ class Encoding(ABC):
         return ""
 
     def too_large(self, value: Any, size: int) -> EncodingError:
-        """Return the error for a value that no shard can hold, before memory is taken for it."""
+        """Return the error for a value of ``size`` bytes, which is too large for any shard."""
         return EncodingError(
             f"encoding {self.name}: a value has {size} bytes, and a shard has less than 4 GiB, "
             f"got {describe(value)}. Split the sample."
         )
 
     def broken(self, data: Data, reason: object) -> EncodingError:
-        """Return the error for bytes that cannot be decoded."""
+        """Return the error for bytes that cannot be decoded, with the reason."""
         return EncodingError(f"encoding {self.name}: cannot decode {len(data)} bytes: {reason}")
 
     def __repr__(self) -> str:
@@ -159,14 +161,14 @@ class Encoding(ABC):
 
 
 def describe(value: Any) -> str:
-    """Describe a value in an error: its type and its beginning."""
+    """Describe a value for an error: its type and its beginning, or its shape or size."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if dtype is not None and shape is not None:
         return f"{type(value).__name__} of {dtype} with shape {tuple(shape)}"
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{type(value).__name__} of {len(value)} bytes"
     try:
-        # Of a long text only the beginning: it may be as large as memory.
+        # Only the beginning of a long text, which may be as large as memory.
         text = repr(value[:60] + "..." if type(value) is str and len(value) > 60 else value)
     except Exception:  # noqa: BLE001 - a broken repr must not hide the real error
         return type(value).__name__
@@ -176,5 +178,5 @@ def describe(value: Any) -> str:
 
 
 def located(error: _E, place: str) -> _E:
-    """Return the error with the place in front, such as `"column 'x' of sample 3"`."""
+    """Return the error with a place before its text, such as `"column 'x' of sample 3"`."""
     return type(error)(f"{place}, {error}")

@@ -1,8 +1,12 @@
-"""Encodings around others: `list[T]` and `optional[T]`.
+"""Encodings that contain others: `list[T]` and `optional[T]`.
 
-`list[pil]`, `list[jpeg]` and `list[png]` are old names and byte-exact; the others have the same
-bytes, and older readers refuse their names. `list[int]` stays refused, as existing tools expect:
-`list[str_int]` gives Python ints, `list[int64]` NumPy's.
+    list      u32 0 | u32 count | u32 size of each item | items
+    optional  0                     for None
+              1 | value
+
+The incumbent knows `list[pil]`, `list[jpeg]` and `list[png]`; their bytes are the same. Older
+readers refuse the other names. `list[int]` is refused, as existing tools expect: use
+`list[str_int]` for Python ints, or `list[int64]` for NumPy's.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ListEncoding(Encoding):
-    """A Python list, every item in the same encoding."""
+    """Encoding of a Python list whose items have one encoding."""
 
     expects = "a list"
 
@@ -34,13 +38,13 @@ class ListEncoding(Encoding):
             )
         self.is_unsafe = self._inner.is_unsafe
         self.shares_memory = self._inner.shares_memory
-        # bytes in place of an image list are an already encoded list, as ever.
+        # `bytes` instead of a list of images are an encoded list, as in existing programs.
         self.takes_bytes = self._inner.name in {"pil", "jpeg", "png"}
         if self._inner.decode_array is not None:
             self.decode_array = self._decode_arrays
 
     def encode(self, value: Any) -> bytes:
-        """Return a zero word, the count, the size of each item, and the items."""
+        """Return the bytes of a list; see the module's docstring."""
         if not isinstance(value, list):
             raise self.refuse(value)
         parts = []
@@ -52,7 +56,7 @@ class ListEncoding(Encoding):
         return b"".join((b"\0\0\0\0", pack_sizes(parts), *parts))
 
     def check_bytes(self, data: bytes) -> None:
-        """Refuse bytes that are not an encoded list. Raises EncodingError."""
+        """Raise EncodingError for bytes that are not an encoded list."""
         for number, item in enumerate(self._items(data)):
             try:
                 self._inner.check_bytes(bytes(item))
@@ -66,7 +70,7 @@ class ListEncoding(Encoding):
         return super().way_out(value)
 
     def decode(self, data: Data) -> list[Any]:
-        """Return a list."""
+        """Return the decoded list."""
         return [self._inner.decode(item) for item in self._items(data)]
 
     def _decode_arrays(self, data: Data) -> list[Any]:
@@ -81,7 +85,7 @@ class ListEncoding(Encoding):
 
 
 class OptionalEncoding(Encoding):
-    """A value or None."""
+    """Encoding of a value that may be None."""
 
     takes_bytes = False
 
@@ -115,7 +119,7 @@ class OptionalEncoding(Encoding):
 
 
 def pack_item(inner: Encoding, item: Any) -> bytes:
-    """Encode an item of a list. Bytes are encoded too: a list passes none through."""
+    """Encode an item of a list. `bytes` are never taken as already encoded here."""
     data = inner.encode(item)
     if inner.size is not None and len(data) != inner.size:
         raise EncodingError(
@@ -125,7 +129,7 @@ def pack_item(inner: Encoding, item: Any) -> bytes:
 
 
 def pack_sizes(parts: list[bytes]) -> bytes:
-    """Return the count and the sizes."""
+    """Return the count and the sizes of the items, each u32."""
     try:
         return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     except struct.error:
@@ -133,7 +137,7 @@ def pack_sizes(parts: list[bytes]) -> bytes:
 
 
 def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]:
-    """Return the items after the count at `start`. Count and sizes are checked."""
+    """Return views of the items, whose count is at the byte `start`, after checking all sizes."""
     view = memoryview(data)
     if len(view) < start + 4:
         raise encoding.broken(data, "there is no count")

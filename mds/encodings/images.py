@@ -1,9 +1,13 @@
 """Images: `pil` (raw pixels), `jpeg`, `png`, and `jpeg_array` (also spelled `jpegarray`).
 
-A JPEG or PNG given as bytes or as a path is stored as it is and never encoded again; so is a JPEG
-that Pillow opened from a file which still exists. Files come back as Pillow images opened and not
-yet decoded. Only file types that Pillow decodes by itself are opened: EPS, for one, would start
-another program.
+A JPEG or PNG that is given as bytes or as a path is stored unchanged, never encoded again; so is a
+JPEG that Pillow opened from a file which still exists. Files are decoded to Pillow images that are
+opened but not yet decoded. Only file types that Pillow decodes by itself are opened; EPS would
+start another program.
+
+    pil         u32 width | u32 height | u32 length of the mode | mode | pixels
+    jpeg, png   the file
+    jpeg_array  u32 count | u32 size of each file | files
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ _PIXEL = {
 
 
 def is_picture(data: Data | bytearray) -> bool:
-    """Whether bytes begin as a file does that Pillow reads here."""
+    """Whether bytes begin like an image file of a type that is opened here."""
     head = bytes(data[:12])
     return head.startswith(_BEGINNINGS) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
 
 
 class PilEncoding(Encoding):
-    """An image as raw pixels with its size and mode."""
+    """Encoding of an image as raw pixels, with its size and mode."""
 
     shares_memory = False
     takes_bytes = True
@@ -58,15 +62,15 @@ class PilEncoding(Encoding):
         super().__init__(plain(name, "pil"))
 
     def encode(self, value: Any) -> bytes:
-        """Width, height, mode, pixels."""
+        """Return the bytes of an image; see the module's docstring."""
         from PIL import Image
 
         if not isinstance(value, Image.Image):
             raise self.refuse(value)
         pixels = _pixels(self, value)
         if value.mode == "P" and not _is_grey_palette(value):
-            # The bytes have no room for a palette. Old programs write such images and must still
-            # work, so warn only.
+            # The format has no palette. Existing programs write such images and must still work,
+            # so this is only a warning.
             warnings.warn(
                 "encoding pil stores the pixels of a mode P image and loses its palette: give "
                 "image.convert('RGB'), or use the encoding png",
@@ -97,12 +101,12 @@ class PilEncoding(Encoding):
             raise self.broken(data, error) from error
 
     def decode_array(self, data: Data) -> Any:
-        """Return the pixels as an array; see `mds.encodings.images`."""
+        """Return the pixels as an array; see `image_pixels`."""
         return image_pixels(self.decode(data))
 
 
 class FileImageEncoding(Encoding):
-    """An image as a JPEG or PNG file."""
+    """Encoding of an image as a JPEG or PNG file."""
 
     shares_memory = False
     takes_bytes = True
@@ -113,7 +117,7 @@ class FileImageEncoding(Encoding):
         self.expects = f"a PIL image, the bytes of a {name} file, or the path of one"
 
     def check_bytes(self, data: Data | bytearray) -> None:
-        """Refuse bytes that do not begin as a picture's file does. Raises EncodingError."""
+        """Raise EncodingError for bytes that do not begin like an image file."""
         if not is_picture(data):
             begins = f"begin with {bytes(data[:8])!r}" if len(data) else "are empty"
             raise EncodingError(
@@ -123,7 +127,7 @@ class FileImageEncoding(Encoding):
             )
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of the file, unchanged if the value is a file."""
+        """Return the bytes of an image file, unchanged if the value is one or its path."""
         if isinstance(value, (bytes, bytearray)):
             self.check_bytes(value)
             return bytes(value)
@@ -140,7 +144,7 @@ class FileImageEncoding(Encoding):
         file = io.BytesIO()
         try:
             value.save(file, format=self.name.upper())
-        except Exception as error:  # Pillow's plugins raise anything
+        except Exception as error:  # Pillow's plugins raise errors of any class
             way_out = ". Give image.convert('RGB')" if self.name == "jpeg" else ""
             raise EncodingError(
                 f"encoding {self.name}: Pillow cannot write {describe(value)}: {error}{way_out}"
@@ -159,14 +163,14 @@ class FileImageEncoding(Encoding):
         return data
 
     def decode(self, data: Data) -> Any:
-        """Return a PIL image, opened and not yet decoded."""
+        """Return a PIL image that is opened but not yet decoded."""
         return open_image(self, data)
 
     def decode_array(self, data: Data) -> Any:
-        """Return the pixels, with the decoder of the file's content and not of the column's name.
+        """Return the pixels, decoded by the type of the file and not by the column's name.
 
-        A JPEG is RGB in any column, and so is every picture of a column `jpeg`. Pictures are turned
-        upright as their EXIF orientation says.
+        A JPEG file is RGB in any column, and so is every image in a column `jpeg`. Images are
+        rotated according to their EXIF orientation.
         """
         from PIL import ImageOps
 
@@ -184,7 +188,7 @@ class FileImageEncoding(Encoding):
 
 
 class JpegArrayEncoding(Encoding):
-    """JPEG files in a row."""
+    """Encoding of a list of JPEG files."""
 
     shares_memory = False
     takes_bytes = True
@@ -211,13 +215,13 @@ class JpegArrayEncoding(Encoding):
         return b"".join((pack_sizes(parts), *parts))
 
     def pack_checked(self, value: Any) -> bytes:
-        """Return what `pack` does, with a look at every file. Raises EncodingError."""
+        """Return the result of `pack`, after a check of every file. Raises EncodingError."""
         data = self.pack(value)
         self.check_bytes(data)
         return data
 
     def check_bytes(self, data: bytes) -> None:
-        """Refuse bytes that are not JPEG files in a row. Raises EncodingError."""
+        """Raise EncodingError for bytes that are not a list of JPEG files."""
         for number, item in enumerate(unpack_items(self, data, 0)):
             try:
                 self._jpeg.check_bytes(item)
@@ -225,11 +229,11 @@ class JpegArrayEncoding(Encoding):
                 raise located(error, f"item {number}") from error
 
     def decode(self, data: Data) -> list[Any]:
-        """Return a list of PIL images, opened and not yet decoded."""
+        """Return a list of PIL images that are opened but not yet decoded."""
         return [open_image(self, item) for item in unpack_items(self, data, 0)]
 
     def decode_array(self, data: Data) -> list[Any]:
-        """Return the pixels of each picture."""
+        """Return the pixels of each image."""
         return [self._jpeg.decode_array(item) for item in unpack_items(self, data, 0)]
 
 
@@ -239,7 +243,7 @@ def open_image(encoding: Encoding, data: Data) -> Any:
 
     try:
         return Image.open(io.BytesIO(data), formats=_FORMATS)
-    except Exception as error:  # Pillow's plugins raise anything on damaged files
+    except Exception as error:  # Pillow's plugins raise errors of any class on damaged files
         raise encoding.broken(data, f"{type(error).__name__}: {error}") from error
 
 
@@ -272,15 +276,15 @@ if TYPE_CHECKING:
     Pixels = npt.NDArray[Any]
 
 _ORIENTATION_TAG = 0x0112
-# What numpy makes of a Pillow image as it stands; other modes become RGB first.
-_AS_THEY_ARE = frozenset(("L", "LA", "RGB", "RGBA", "I;16", "I", "F"))
+# Modes of Pillow that NumPy converts directly; images of other modes become RGB first.
+_NUMPY_MODES = frozenset(("L", "LA", "RGB", "RGBA", "I;16", "I", "F"))
 
 
 @functools.cache
 def jpeg_decoder() -> Callable[[Any], Pixels]:
     """Return a function from a JPEG file's bytes to uint8 pixels of shape (height, width, 3), RGB.
 
-    The function raises ValueError, OSError or SyntaxError for what it cannot decode.
+    The function raises ValueError, OSError or SyntaxError for bytes that it cannot decode.
     """
     try:
         import simplejpeg
@@ -291,7 +295,7 @@ def jpeg_decoder() -> Callable[[Any], Pixels]:
         try:
             return np.asarray(simplejpeg.decode_jpeg(data, colorspace="RGB"))
         except ValueError:
-            # CMYK, and files that Pillow takes all the same.
+            # CMYK, or a damaged file that Pillow can still read.
             return _jpeg_by_pillow(data)
 
     return decode
@@ -306,13 +310,13 @@ def _jpeg_by_pillow(data: Any) -> Pixels:
 
 def image_pixels(image: Any) -> Pixels:
     """Return the pixels of a Pillow image, (height, width) or (height, width, channels)."""
-    return np.array(image if image.mode in _AS_THEY_ARE else image.convert("RGB"))
+    return np.array(image if image.mode in _NUMPY_MODES else image.convert("RGB"))
 
 
 def rgb_pixels(image: Any) -> Pixels:
     """Return the pixels of a Pillow image as uint8 (height, width, 3).
 
-    Grey becomes RGB, an alpha channel is dropped, and of 16 bits the upper eight stay.
+    Grey becomes RGB, an alpha channel is dropped, and 16 bits are reduced to the upper eight.
     """
     if image.mode.startswith("I"):
         levels = np.clip(np.asarray(image), 0, 0xFFFF) >> 8
@@ -321,9 +325,9 @@ def rgb_pixels(image: Any) -> Pixels:
 
 
 def _jpeg_orientation(data: Data) -> int:
-    """Return the EXIF orientation of a JPEG file, 1 if it has none that is valid.
+    """Return the EXIF orientation of a JPEG file, or 1 if it has no valid one.
 
-    The EXIF segment is among those before the picture, so no more is looked at.
+    Only the segments before the image are searched: they include the EXIF segment.
     """
     start, size = 2, len(data)
     while start + 10 <= size and data[start] == 0xFF and 0xE0 <= data[start + 1] <= 0xEF:
@@ -347,7 +351,7 @@ def _exif_orientation(segment: bytes) -> int:
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Return pixels in the position that an EXIF orientation from 2 to 8 stands for."""
+    """Rotate and flip pixels so that an image of EXIF orientation 2 to 8 is upright."""
     if orientation >= 5:
         pixels = pixels.swapaxes(0, 1)
     if orientation in {3, 4, 7, 8}:

@@ -1,8 +1,11 @@
-"""From the name of an encoding to the encoding: the registry, open to a user's own encodings.
+"""The registry of encodings: from a name to an `Encoding`.
 
-A name is a family, which may be followed by `:parameters` or `[inner]`. Families of installed
-packages are found through the entry point group `mds.encodings`, so that worker processes know
-them too; `register_encoding` adds one to this process.
+    str        family
+    ndarray:int32:2048    family:parameters
+    list[str]  family[inner]
+
+`register_encoding` adds a family to this process. Installed packages offer families in the entry
+point group `mds.encodings`, which worker processes know too.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 Factory = Callable[[str], Encoding]
 
 ENTRY_POINTS = "mds.encodings"
-# An index may nest brackets at will; the parser recurses once a level.
+# Limits for hostile indexes: the parser recurses for every pair of brackets.
 MAX_NAME = 512
 MAX_DEPTH = 16
 
@@ -79,9 +82,11 @@ _families: dict[str, Factory] = {
 def register_encoding(name: str, factory: Factory) -> None:
     """Add a family of encodings to this process.
 
-    `factory` is called with the whole name (`point:3`) and gives an `Encoding`, or raises
-    UnknownEncodingError for parameters that make no sense. Raises ConfigError for a name that is
-    taken or has other characters than letters, digits, `_`, `-` and `.`.
+    - `name` (str): The family: letters, digits, `_`, `-` and `.`.
+    - `factory` (Callable[[str], Encoding]): Called with a whole name, such as `point:3`. It returns
+      the encoding, or raises UnknownEncodingError for wrong parameters.
+
+    Raises ConfigError for a name that is taken or has other characters.
 
     >>> register_encoding("point", PointEncoding)
     """
@@ -96,7 +101,7 @@ def register_encoding(name: str, factory: Factory) -> None:
 
 
 def encoding_names() -> list[str]:
-    """Return the known families, sorted: the names allowed before `:` or `[`."""
+    """Return the names of the known families, sorted."""
     return sorted(_families)
 
 
@@ -128,7 +133,7 @@ def parse_encoding(name: str) -> Encoding:
 
 
 def _is_consistent(encoding: Encoding) -> bool:
-    """Whether `size`, `dtype` and `shape` are such that values can be decoded as declared."""
+    """Whether `size`, `dtype` and `shape` agree with `decode_kind`."""
     kind, dtype, shape = encoding.decode_kind, encoding.dtype, encoding.shape
     if kind is DecodeKind.VECTOR:
         return encoding.size is None and _is_little_endian(encoding.element_dtype)

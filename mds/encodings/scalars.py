@@ -1,10 +1,10 @@
 """Numbers of a fixed size: `int`, `bool`, and the NumPy scalars `uint8` to `float64`.
 
-`bool` is ours; older readers refuse a column of that name. A NumPy column takes what the NumPy
-type takes (the text "3", an array of one element, None for NaN) as long as the number stays the
-same: an integer that does not fit, a fraction in a column of integers, and a number that becomes
-infinite are refused. Only `uint8` stores 3.7 as 3, with a warning, as recorded calls of the
-format do. The rounding of floats is not a change.
+The incumbent does not know `bool`, and refuses a column of that name. A NumPy column takes what the
+NumPy type takes (the text "3", an array of one element, None for NaN) if the number stays the same.
+An integer that does not fit, a fraction in a column of integers, and a number that would become
+infinite are refused. Only `uint8` stores 3.7 as 3, with a warning, because existing programs rely
+on it. Floats may be rounded.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _CODES = {
 
 
 def plain(name: str, family: str) -> str:
-    """Return the name if it is just the family. Raises UnknownEncodingError otherwise."""
+    """Return the name of an encoding without parameters; raise UnknownEncodingError for others."""
     if name != family:
         raise UnknownEncodingError(f"the encoding {family!r} takes no parameters, got {name!r}.")
     return name
 
 
 class IntEncoding(Encoding):
-    """A Python int of 64 bits."""
+    """Encoding of a Python int in 64 bits."""
 
     shares_memory = False
     takes_bytes = True
@@ -59,7 +59,7 @@ class IntEncoding(Encoding):
         self._pack = struct.Struct("<q").pack
 
     def encode(self, value: Any) -> bytes:
-        """Eight bytes, little-endian."""
+        """Return the int as eight bytes, little-endian."""
         if not isinstance(value, int):
             raise self.refuse(value)
         try:
@@ -68,7 +68,7 @@ class IntEncoding(Encoding):
             raise _range_error(self, value, -(1 << 63), (1 << 63) - 1) from None
 
     def way_out(self, value: Any) -> str:
-        """Suggest how to make an int of a value."""
+        """Suggest how to convert a value to an int."""
         return _as_number("int", value) or super().way_out(value)
 
     def decode(self, data: Data) -> int:
@@ -79,7 +79,7 @@ class IntEncoding(Encoding):
 
 
 class BoolEncoding(Encoding):
-    """True or False in one byte."""
+    """Encoding of True and False in one byte."""
 
     shares_memory = False
     size = 1
@@ -91,7 +91,7 @@ class BoolEncoding(Encoding):
         super().__init__(plain(name, "bool"))
 
     def encode(self, value: Any) -> bytes:
-        """One byte, 0 or 1."""
+        """Return one byte, 0 or 1."""
         if value is True:
             return b"\x01"
         if value is False:
@@ -101,7 +101,7 @@ class BoolEncoding(Encoding):
         raise self.refuse(value)
 
     def way_out(self, value: Any) -> str:
-        """Suggest how to make a bool of a value."""
+        """Suggest how to convert a value to a bool."""
         return super().way_out(value) or "Write bool(value), or use the encoding 'int'."
 
     def decode(self, data: Data) -> bool:
@@ -112,7 +112,7 @@ class BoolEncoding(Encoding):
 
 
 class NumpyEncoding(Encoding):
-    """Return a NumPy scalar."""
+    """Encoding of a number as a NumPy scalar of a fixed type."""
 
     shares_memory = False
     takes_bytes = True
@@ -129,8 +129,8 @@ class NumpyEncoding(Encoding):
         self._scalar = np.dtype(name).type
         self._pack, self._unpack = code.pack, code.unpack
         is_whole = name[0] != "f"
-        # A number of this type goes through struct, at a third of what NumPy's constructor costs.
-        # float16 is rounded by NumPy alone.
+        # Numbers of this Python type are packed by struct, in a third of the time that NumPy's
+        # constructor takes. float16 is always rounded by NumPy.
         self._fast = int if is_whole else (float if name != "float16" else None)
         self._limits = np.iinfo(name) if is_whole else np.finfo(name)
         self._is_whole = is_whole
@@ -145,10 +145,10 @@ class NumpyEncoding(Encoding):
         return self._convert(value)
 
     def encode_as_numpy(self, value: Any) -> bytes:
-        """Return the bytes of what the NumPy type makes of a value, even if it is another number.
+        """Return the bytes of the value that the NumPy type converts to, even if it changes.
 
-        Raises EncodingError as `encode` does for what is not a number and for whole numbers that
-        do not fit.
+        3.7 becomes 3, and 1e300 in a float32 infinite. Raises EncodingError for a value that is no
+        number, and for whole numbers that do not fit.
         """
         if type(value) is self._fast:
             try:
@@ -181,18 +181,18 @@ class NumpyEncoding(Encoding):
         return bytes(scalar.astype(self.dtype, copy=False).tobytes())
 
     def _scalar_of(self, value: Any) -> Any:
-        """Return the scalar of a value that stays the same number; raises EncodingError."""
+        """Return the scalar of a value. Raises EncodingError if the number would change."""
         if type(value) is self._scalar:
             return value
         if self._is_whole:
-            with np.errstate(invalid="ignore"):  # told as an error, below
+            with np.errstate(invalid="ignore"):  # raised as an error below
                 scalar = self._scalar(value)
             if not isinstance(value, (int, str)) and not _is_same(scalar, value):
                 self._refuse_fraction(value, scalar)
             return scalar
         if isinstance(value, float) and abs(value) <= float(self._limits.max):
             return self._scalar(value)
-        with np.errstate(over="ignore"):  # told as an error, below
+        with np.errstate(over="ignore"):  # raised as an error below
             scalar = self._scalar(value)
         number = float(value) if isinstance(value, str) else value
         if np.isinf(scalar).any() and not _is_same(scalar, number):
@@ -208,11 +208,11 @@ class NumpyEncoding(Encoding):
         is_in_range = np.all((truncated >= self._limits.min) & (truncated <= self._limits.max))
         if self.name != "uint8" or not is_in_range:
             raise EncodingError(text)
-        # Recorded calls of the format store 3.7 as 3 in a column of this type.
+        # Existing programs store 3.7 as 3 in a column of this type.
         warnings.warn(text, UserWarning, stacklevel=2)
 
     def way_out(self, value: Any) -> str:
-        """Suggest how to make a number of a value."""
+        """Suggest how to convert a value to a number."""
         return _as_number("int" if self._is_whole else "float", value) or super().way_out(value)
 
     def _too_large(self, value: Any) -> EncodingRangeError:
@@ -227,7 +227,7 @@ class NumpyEncoding(Encoding):
 
 
 def _is_same(scalar: Any, value: Any) -> bool:
-    """Whether a scalar, or the array of one that NumPy makes of a list, is the number given."""
+    """Whether a scalar (or array of one element) equals the number that was given."""
     return bool(np.all(np.asarray(scalar == np.asarray(value))))
 
 
@@ -239,7 +239,7 @@ def _range_error(encoding: Encoding, value: Any, low: Any, high: Any) -> Encodin
 
 
 def _wider(value: Any) -> str:
-    """Return a sentence that names the narrowest encoding which holds a number."""
+    """Return a sentence that names the narrowest encoding which can hold a number."""
     if isinstance(value, float):
         return " The encoding 'float64' holds it."
     for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
@@ -252,7 +252,7 @@ def _wider(value: Any) -> str:
 
 
 def _as_number(kind: str, value: Any) -> str:
-    """Suggest in a sentence how to make a number of a value, or return ''."""
+    """Suggest in a sentence how to convert a value to a number (``kind``), or return ''."""
     if isinstance(value, str):
         return f"Write {kind}(value), or use the encoding 'str'."
     if isinstance(value, (float, bool)):

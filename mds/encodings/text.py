@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BytesEncoding(Encoding):
-    """Bytes as they are."""
+    """Encoding of bytes, stored unchanged."""
 
     shares_memory = False
     takes_bytes = True
@@ -41,7 +41,7 @@ class BytesEncoding(Encoding):
         return value
 
     def check_bytes(self, data: bytes) -> None:
-        """Take any bytes."""
+        """Accept any bytes."""
         del data
 
     def way_out(self, value: Any) -> str:
@@ -53,12 +53,12 @@ class BytesEncoding(Encoding):
         return super().way_out(value)
 
     def decode(self, data: Data) -> bytes:
-        """Bytes."""
+        """Return the bytes."""
         return bytes(data)
 
 
 class StrEncoding(Encoding):
-    """Text in UTF-8."""
+    """Encoding of text as UTF-8."""
 
     shares_memory = False
     takes_bytes = True
@@ -69,7 +69,7 @@ class StrEncoding(Encoding):
         super().__init__(plain(name, "str"))
 
     def encode(self, value: Any) -> bytes:
-        """UTF-8."""
+        """Return the text in UTF-8."""
         if not isinstance(value, str):
             raise self.refuse(value)
         if len(value) > LARGEST:
@@ -98,7 +98,7 @@ class StrEncoding(Encoding):
 
 
 class NumberTextEncoding(Encoding):
-    """A number as the text that `str` makes of it; of any size and exact."""
+    """Encoding of an int, float or Decimal of any size as the text of `str(value)`: exact."""
 
     shares_memory = False
     takes_bytes = True
@@ -110,7 +110,7 @@ class NumberTextEncoding(Encoding):
         self.expects = "a Decimal" if name == "str_decimal" else f"a Python {self._type.__name__}"
 
     def encode(self, value: Any) -> bytes:
-        """ASCII of `str(value)`."""
+        """Return `str(value)` in ASCII."""
         if not isinstance(value, self._type):
             raise self.refuse(value)
         try:
@@ -137,9 +137,9 @@ def _decimal() -> type[Any]:
 
 
 def _make_dumps() -> Callable[[Any], str]:
-    """`json.dumps` with its defaults, without its making a new C encoder for every call.
+    """Return a function like `json.dumps` that does not make a new C encoder in every call.
 
-    That halves its time. Circular objects end in RecursionError rather than ValueError.
+    That halves its time. Circular objects raise RecursionError rather than ValueError.
     """
     encoder = json.JSONEncoder()
     make = getattr(json.encoder, "c_make_encoder", None)
@@ -158,7 +158,7 @@ _dumps = _make_dumps()
 
 
 class JsonEncoding(Encoding):
-    """Whatever JSON can say; a NumPy array at the top becomes nested lists."""
+    """Encoding of values of JSON. A NumPy array at the top becomes nested lists."""
 
     shares_memory = False
     takes_bytes = True
@@ -169,8 +169,8 @@ class JsonEncoding(Encoding):
         super().__init__(plain(name, "json"))
 
     def encode(self, value: Any) -> bytes:
-        """`json.dumps` with its defaults: keys unsorted, non-ASCII escaped, NaN allowed."""
-        # The least that it can be: a text as it is, a digit and a comma for a number.
+        """Return `json.dumps(value)`: keys unsorted, non-ASCII escaped, NaN allowed."""
+        # Lower bounds of the size: a text unchanged; digit, comma and space for a number.
         if isinstance(value, str) and len(value) > LARGEST:
             raise self.too_large(value, len(value))
         if isinstance(value, np.ndarray):
@@ -195,7 +195,7 @@ class JsonEncoding(Encoding):
 
 
 class PickleEncoding(Encoding):
-    """Anything that pickle takes. Unsafe."""
+    """Encoding of any object as a pickle. Unsafe to decode."""
 
     shares_memory = False
     takes_bytes = True
@@ -206,21 +206,21 @@ class PickleEncoding(Encoding):
         super().__init__(plain(name, "pkl"))
 
     def encode(self, value: Any) -> bytes:
-        """`pickle.dumps` with the default protocol."""
+        """Return the pickle of a value, in the default protocol."""
         try:
             return pickle.dumps(value)
-        except Exception as error:  # objects raise what they like while being pickled
+        except Exception as error:  # objects may raise anything while being pickled
             raise EncodingError(
                 f"encoding pkl: expected {self.expects}, got {describe(value)} ({error})"
             ) from error
 
     def check_bytes(self, data: bytes) -> None:
-        """Take any bytes: to look inside a pickle is to run it."""
+        """Accept any bytes: looking inside a pickle would run it."""
         del data
 
     def decode(self, data: Data) -> Any:
         """Return the unpickled object."""
         try:
-            return pickle.loads(data)  # noqa: S301 - readers ask allow_unsafe_types first
+            return pickle.loads(data)  # noqa: S301 - readers check allow_unsafe_types first
         except Exception as error:  # damaged pickles raise anything at all
             raise self.broken(data, f"{type(error).__name__}: {error}") from error

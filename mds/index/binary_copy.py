@@ -1,17 +1,17 @@
-"""The table of an index as one binary file beside it, mapped instead of parsed.
+"""A binary copy of the table of an index, which is mapped instead of parsed.
 
     8 bytes   b"mdsindex"
-    8 bytes   xxh3_64 of everything behind it, little-endian
+    8 bytes   xxh3_64 of everything that follows, little-endian
     4 bytes   length of the header, little-endian
     header    JSON: version, size and digest of the index.json it was made from, the schemas as
               shard objects, and (name, dtype, offset, count) of each column
     columns   each at a multiple of 64 bytes
 
-Its columns are views on the mapped file, so the processes of a node share its pages. It is a copy
-and never the truth: when it is missing, damaged, implausible or of another index, the index is
-parsed again and it is replaced. Its digest can be forged where its folder can be written, so its
-numbers and names are checked as well (`is_plausible`). Opening costs one pass over index.json for
-its digest, some 20 ms for each 100 MB.
+Its columns are views of the mapped file, so the processes of a node share its pages. If the copy is
+missing, damaged, implausible or of another index, the index is parsed again and the copy replaced.
+Whoever can write to its folder could forge its digest, so its numbers and names are checked as well
+(`is_plausible`). Opening a copy costs one pass over index.json for its digest, about 20 ms for each
+100 MB.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, RelativeName
 _MAGIC = b"mdsindex"
 _VERSION = 1
 _START = len(_MAGIC) + 8 + 4
-# The header repeats each schema once, and columns begin at multiples of 64 bytes.
-_ROOM = 64 << 10
+# Bytes by which a copy may exceed its index: each schema is repeated, columns are aligned.
+_MOST_EXTRA = 64 << 10
 
 Columns = dict[str, npt.NDArray[Any]]
 Bytes = npt.NDArray[np.uint8]
@@ -103,13 +103,13 @@ def load(path: str, size: int, digest: str) -> tuple[Columns, list[ShardSchema]]
     import xxhash
 
     # A table is smaller than the text that it was made from, so a larger file is not one.
-    data = map_file(path, max_bytes=size + _ROOM)
+    data = map_file(path, max_bytes=size + _MOST_EXTRA)
     if data is None or len(data) < _START or data[:8] != _MAGIC:
         return None
     view = memoryview(data)
     if xxhash.xxh3_64_intdigest(view[16:]) != int.from_bytes(view[8:16], "little"):
         return None
-    # The digest detects damage, not malice: a hostile file may hold anything.
+    # The digest detects damage, not malice: a hostile file may contain anything.
     try:
         start = _START + int.from_bytes(view[16:20], "little")
         header = json.loads(data[_START:start])
@@ -124,7 +124,10 @@ def load(path: str, size: int, digest: str) -> tuple[Columns, list[ShardSchema]]
 
 
 def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns by name; raise ValueError if they are not those of a table."""
+    """Return the columns by name. Raises ValueError if they are not those of a table.
+
+    A descriptor is [name, dtype, offset, count].
+    """
     if [name for name, *_ in descriptors] != list(COLUMN_DTYPES):
         raise ValueError("other columns")
     columns = {}
@@ -142,7 +145,7 @@ def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[
 
 def map_file(path: str, max_bytes: int) -> mmap.mmap | None:
     """Map a regular file of 1 to ``max_bytes`` bytes; return None if there is no such file."""
-    # A pipe under this name must not block, and a symbolic link is never ours.
+    # Opening a pipe of this name must not block, and a symbolic link is not a file of ours.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         handle = os.open(path, flags)
@@ -162,9 +165,9 @@ def map_file(path: str, max_bytes: int) -> mmap.mmap | None:
 def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
     """Whether the columns are a table that parsing an index.json could have produced.
 
-    Others may be able to write to the folder of a copy, so every number and every name of it is
-    checked. A table that passes can be wrong, but it cannot do more than a wrong index.json could.
-    Half a million shards take some 20 ms.
+    Other users may be able to write to the folder of a copy, so every number and name is checked. A
+    table that passes can be wrong, but it can do no more harm than a wrong index.json. Half a
+    million shards take about 20 ms.
     """
     shards = len(columns["samples"])
     per_shard = ("samples", "schema_of", "name_ends", *_SIZES.values())
@@ -188,7 +191,7 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
 
 
 class _Facts:
-    """Facts of the schemas as arrays, one entry a schema."""
+    """Facts about the schemas, as arrays with one entry a schema."""
 
     def __init__(self, schemas: Sequence[ShardSchema]) -> None:
         self.last = len(schemas) - 1
@@ -208,10 +211,10 @@ def _has_numbers(block: Columns, facts: _Facts) -> bool:
         return False
     if int(block["raw_size"].max()) >= 1 << 32:
         return False
-    room = block["raw_size"]
+    offsets_file = block["raw_size"]
     if facts.is_split.any():
-        room = np.where(facts.is_split[which], block["raw_meta_size"], room)
-    if (4 * (block["samples"] + 2) > room).any():
+        offsets_file = np.where(facts.is_split[which], block["raw_meta_size"], offsets_file)
+    if (4 * (block["samples"] + 2) > offsets_file).any():
         return False
     # A file that no shard has is the common case, and has a column of zeros.
     sizes_by_kind = [(kind, block[name]) for kind, name in _SIZES.items() if block[name].any()]
@@ -219,7 +222,7 @@ def _has_numbers(block: Columns, facts: _Facts) -> bool:
 
 
 def _within(column: npt.NDArray[Any], maximum: int) -> bool:
-    # Without its sign a number below zero is larger than every number that may be.
+    # As an unsigned number a negative one is larger than every allowed number.
     return int(column.view(f"u{column.itemsize}").max()) <= maximum
 
 
@@ -241,12 +244,12 @@ def _has_names(names: Bytes, ends: Int64s, files: Int64s) -> bool:
 
 
 def _places(packed: bytes, names: Bytes, letter: int) -> Int64s:
-    # Most have none, and looking for one in bytes is six times as quick.
+    # Most blocks have none, and searching bytes is six times as fast.
     return np.flatnonzero(names == letter) if letter in packed else np.zeros(0, np.int64)
 
 
 def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> bool:
-    """Whether all names match PLAIN_NAME and none is the index's, without a look at each."""
+    """Whether all names match PLAIN_NAME and none is that of the index, checked all at once."""
     if int(names.max()) >= _DELETE or any(letter in packed for letter in _NOT_PLAIN):
         return False
     if np.count_nonzero(names < _SPACE) != len(breaks):
@@ -256,7 +259,7 @@ def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> boo
     # A part that begins with a letter is neither empty nor hidden.
     if (names[ends - 1] == _SLASH).any() or not _may_begin[names[starts]].all():
         return False
-    # Few names have a "j", which is quicker to look for than all is to make small.
+    # Few names contain a "j", which is faster to search than converting all to lower case.
     if b"j" not in packed and b"J" not in packed:
         return True
     return INDEX_NAME.encode() not in packed.lower()

@@ -1,7 +1,7 @@
 """Column notes: names of classes and descriptions of columns, in `index.columns.json`.
 
-An index knows names and encodings of columns and no more. What a number of a class means lies in a
-sidecar beside it, which is asked for where columns are shown and never for reading samples.
+An index only has names and encodings of columns. The names of classes are in a sidecar, which is
+fetched to show columns, never to read samples.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ColumnNote(NamedTuple):
 def make_notes(
     class_names: Mapping[str, Sequence[str]], descriptions: Mapping[str, str]
 ) -> dict[str, ColumnNote]:
-    """Check and join a caller's notes on columns. Raises ConfigError for wrong types."""
+    """Make notes of class names and descriptions by column. Raises ConfigError for wrong types."""
     for argument, value in (("class_names", class_names), ("descriptions", descriptions)):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{argument} is a dict from names of columns, got {value!r}.")
@@ -75,7 +75,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None:
-    """Refuse notes of a column that there is not (ConfigError)."""
+    """Raise ConfigError for a note on a column that does not exist."""
     column_names = list(columns)
     for column in notes:
         if column not in column_names:
@@ -86,7 +86,7 @@ def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None
 
 
 def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
-    """Return the bytes of the sidecar of notes; ``index`` is the fingerprint of the index."""
+    """Return the bytes of a sidecar with notes; ``index`` is the fingerprint of the index."""
     payload = {
         column: {
             **({"description": note.description} if note.description else {}),
@@ -99,7 +99,7 @@ def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
 
 
 def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
-    """Read the notes beside an index of that fingerprint; return an empty dict if there are none.
+    """Read the notes beside the index with fingerprint ``index``; {} if there are none.
 
     Raises IndexFileError if the file is damaged or belongs to another index, and StoreError if the
     store cannot be read.
@@ -111,10 +111,11 @@ def read_notes(store: Store, index: str) -> dict[str, ColumnNote]:
 def join_notes(
     parts: Sequence[Mapping[str, ColumnNote]],
 ) -> tuple[dict[str, ColumnNote], list[str]]:
-    """Join the notes of datasets; return them and the columns with contradicting class names.
+    """Join the notes of several datasets.
 
-    The first description of a column stays. Class names stay only if all parts that have any agree:
-    a number must not mean two things.
+    Returns the joined notes, and the columns whose class names contradict. The first description of
+    a column is kept. Class names are kept only if they agree, since a number must not have two
+    meanings.
     """
     joined: dict[str, ColumnNote] = {}
     differing: dict[str, None] = {}
@@ -137,7 +138,7 @@ def join_notes(
 
 
 def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnNote]:
-    """Parse the payload of a sidecar of notes. Raises IndexFileError."""
+    """Parse the payload of a sidecar with notes. Raises IndexFileError for other bytes."""
     try:
         columns = json.loads(bytes(payload))["columns"]
         notes = {column: _note(raw_note) for column, raw_note in columns.items()}

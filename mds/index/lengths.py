@@ -1,11 +1,11 @@
-"""Lengths of the samples of a dataset, one column's, in a file beside its index.
+"""The length of each sample in one column of a dataset, in a sidecar of its index.
 
-    one line  JSON: column, samples, bytes of a length, how many are long
-    lengths   uint8 or uint16, little-endian; the largest number stands for a long one
-    long      int64: the numbers of samples that are long, ascending, and then their lengths
+    one line  JSON: column, samples, width (bytes of a length), long (number of long samples)
+    lengths   uint8 or uint16, little-endian; the largest number marks a long sample
+    long      int64: the numbers of the long samples, ascending, and then their lengths
 
-The line is filled up with blanks to a multiple of 64 bytes, so that the file is used as it lies on
-the disk. A text of tokens is a byte or two then, however long a few of them are.
+The line is padded with spaces to a multiple of 64 bytes, so that the file can be mapped. A length
+takes one or two bytes, however long a few samples are.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 KIND = "lengths"
-#: Lengths beyond it are no lengths of arrays.
+#: Largest length of an array.
 LARGEST = (1 << 32) - 1
 _MAX_HEADER_BYTES = 1 << 16
 
 
 class Lengths:
-    """Lengths of all samples of one dataset in one column, by the number of the sample."""
+    """Lengths of all samples of one dataset in one column.
+
+    ``lengths``, ``long`` and ``of_long`` are the arrays of the payload; ``digest`` is its digest.
+    """
 
     def __init__(
         self, column: str, lengths: NDArray[Any], long: Ids, of_long: Ids, digest: str
@@ -43,7 +46,7 @@ class Lengths:
 
     @classmethod
     def of(cls, column: str, lengths: Any) -> Lengths:
-        """Make a table of the given lengths, packed as in a file."""
+        """Make the object from the lengths of all samples of ``column``."""
         payload = emit_lengths(column, np.asarray(lengths))
         return parse_lengths(payload, len(lengths), column, "lengths")
 
@@ -74,7 +77,7 @@ class Lengths:
 
 
 class JoinedLengths:
-    """Lengths of the samples of several streams, numbered through."""
+    """Lengths of the samples of several streams, numbered from the first stream to the last."""
 
     def __init__(self, parts: Sequence[Lengths]) -> None:
         self._parts = parts
@@ -101,12 +104,12 @@ class JoinedLengths:
 
 
 def lengths_name(column: str) -> str:
-    """Return the name of the file of lengths of a column."""
+    """Return the name of the sidecar with the lengths of a column."""
     return sidecar_name(KIND, column)
 
 
 def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
-    """Return the payload of a file of lengths, which are at least 0 and below 2**32."""
+    """Return the payload of a sidecar with lengths, which must be at least 0 and below 2**32."""
     values = np.asarray(lengths, np.int64)
     width = 1 if not len(values) or int(values.max()) < 255 else 2
     dtype = np.dtype(f"<u{width}")
@@ -123,26 +126,27 @@ def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
 
 
 def emit_lengths_file(column: str, lengths: NDArray[Any], index: str) -> bytes:
-    """Return the bytes of a file of lengths; ``index`` is the fingerprint of the index."""
+    """Return the bytes of a sidecar with lengths; ``index`` is the fingerprint of the index."""
     return pack_sidecar(KIND, 1, index, emit_lengths(column, lengths))
 
 
 def most_bytes(samples: int) -> int:
-    """Return the largest size, in bytes, of a payload for a number of samples."""
+    """Return the most bytes that a payload for a number of samples can have."""
     return _MAX_HEADER_BYTES + 24 * samples
 
 
 def parse_lengths_file(data: Any, samples: int, column: str, index: str, location: str) -> Lengths:
-    """Parse a file of lengths without copying it.
+    """Parse a sidecar with lengths, without copying its bytes.
 
-    Raises IndexFileError if it is damaged, or of another index, number of samples or column.
+    ``samples``, ``column`` and ``index`` are the expected ones. Raises IndexFileError if the
+    sidecar is damaged or has others.
     """
     sidecar = parse_sidecar(data, location, KIND, index)
     return parse_lengths(sidecar.payload, samples, column, location)
 
 
 def parse_lengths(payload: Any, samples: int, column: str | None, location: str) -> Lengths:
-    """Parse a payload of lengths, of any column if ``column`` is None. Raises IndexFileError."""
+    """Parse a payload of lengths; ``column`` None takes any column. Raises IndexFileError."""
     view = memoryview(payload)
     try:
         end = bytes(view[:_MAX_HEADER_BYTES]).index(b"\n") + 1
@@ -172,7 +176,7 @@ def parse_lengths(payload: Any, samples: int, column: str | None, location: str)
 
 
 def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, location: str) -> None:
-    """Check that exactly the samples with the largest short length have a long one."""
+    """Raise IndexFileError unless exactly the marked samples are in the list of long ones."""
     top = np.iinfo(lengths.dtype).max
     is_right = (
         np.array_equal(np.flatnonzero(lengths == top), long)

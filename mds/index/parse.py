@@ -1,10 +1,15 @@
-"""The text of index.json to columns, one shard object at a time.
+r"""Parse the text of index.json to columns, one shard object at a time.
 
-Nearly every index repeats one object whose numbers, names and digests change. So the first object
-of a kind is taken apart with care, and from its own text a regular expression is made that accepts
-exactly such objects and gives what differs; the next ones cost about 2 us each and leave no Python
-objects behind. An object that does not match (another schema, a strange name, a number that is not
-one) goes the careful way, so the expression decides about speed and never about truth.
+Nearly every index repeats one object in which only numbers, names and digests change. So the first
+object of a schema is parsed and checked as JSON, and its text becomes a regular expression with
+groups for the values that may change:
+
+    {"samples": 100, "raw_data": {"basename": "shard.00000.mds", "bytes": 4711, ...
+    \{"samples": (0|[1-9]...), "raw_data": \{"basename": ("..."), "bytes": (0|[1-9]...), ...
+
+Objects that match cost about 2 us each and make no Python objects. An object that does not match
+(another schema, a strange name, a wrong number) is parsed and checked as JSON again. The expression
+only makes parsing faster; it never decides what is valid.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ _SPACE = re.compile(rb"[ \t\n\r]*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _LAST_VERSION = re.compile(rb'"version"\s*:\s*(-?\d{1,9})\s*\}\s*$')
 _NUMBER = rb"(0|[1-9][0-9]{0,9})"
-# Names that need no further look, and no escapes.
+# Names that need no further check, and no escapes.
 _NAME = b'"(%s)"' % PLAIN_NAME.encode()
 _INDEX_NAME = INDEX_NAME.encode()
 
@@ -50,7 +55,7 @@ COLUMN_DTYPES = {
 
 
 class _RepeatedKeyError(Exception):
-    """An object that says a thing twice; readers would differ in which of them they believe."""
+    """An object has a key twice: readers would differ in which value they use."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -64,7 +69,11 @@ _DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
 
 
 class Template(NamedTuple):
-    """The expression for one schema, and which of its groups hold what."""
+    """The regular expression for objects of one schema.
+
+    - ``match``: its method.
+    - ``samples``, ``sizes``, ``names``, ``digests``: numbers of the groups that hold these values.
+    """
 
     match: Any
     samples: int
@@ -74,12 +83,12 @@ class Template(NamedTuple):
 
 
 class NamesSeen:
-    """The names of an index so far, and the folders that they need.
+    """The file names of an index, to find duplicates.
 
-    No two files may have one name, and none may lie where another needs a folder: two shards with
-    one file would take each other's place in a cache folder, for ever. Names are compared by their
-    hash, eight bytes each, which is salted in every process; only names that seem to occur twice
-    are compared letter by letter. Case may differ: most file systems tell it apart.
+    No two files may have the same name, and no file may have the name of a folder of another file:
+    shards with a common file would replace each other in a cache folder again and again. Names are
+    compared by their hashes, eight bytes each, which are salted in every process. Only names with
+    equal hashes are compared as text. Names that differ in case are different.
     """
 
     def __init__(self) -> None:
@@ -87,14 +96,14 @@ class NamesSeen:
         self._folders: set[bytes] = set()
 
     def add(self, names: Iterable[bytes], *, have_folders: bool) -> None:
-        """Count names; ``have_folders`` says that some contain a slash."""
+        """Add names. ``have_folders`` must be True if one of them contains a slash."""
         names = list(names)
         self._hashes.extend(map(hash, names))
         if have_folders:
             self._folders.update(name.rpartition(b"/")[0] for name in names)
 
     def check(self, names: Iterable[list[str]], location: str) -> None:
-        """Raise IndexFileError for a name that occurs twice, given the names of all shards."""
+        """Raise IndexFileError for a duplicate. ``names`` are the names of each shard again."""
         if not self._hashes:
             return
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
@@ -139,7 +148,7 @@ def _compare(
 
 
 class Builder:
-    """Columns that grow. Kinds of files that a shard does not have count 0 bytes."""
+    """The columns of an index while it is parsed. A file that a shard lacks has 0 bytes."""
 
     def __init__(self) -> None:
         self.schemas: dict[ShardSchema, int] = {}
@@ -152,7 +161,7 @@ class Builder:
         self.digests = bytearray()
 
     def add(self, raw: object, location: str) -> ShardSchema:
-        """Append one parsed JSON object."""
+        """Check and append one shard object, and return its schema. Raises IndexFileError."""
         location = f"{location}, shard {len(self.samples)}"
         schema, row = parse_shard(raw, location)
         _check_sizes(schema, row.samples, row.sizes, location)
@@ -171,7 +180,7 @@ class Builder:
     def extend(
         self, schema: ShardSchema, template: Template, rows: list[tuple[bytes, ...]], location: str
     ) -> None:
-        """Append what the expression of a schema has found."""
+        """Append shards whose text matched a template; a row has the groups of one match."""
         first = len(self.samples)
         columns = list(zip(*rows, strict=True))
         samples = [*map(int, columns[template.samples])]
@@ -205,9 +214,10 @@ class Builder:
 
 
 def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT_BYTES) -> Builder:
-    """Parse all shards of an index; raise IndexFileError if it is not an index.
+    """Parse all shards of an index.
 
-    A value of more than ``largest_object`` bytes is refused: parsed, it would take many times that.
+    A value of more than ``largest_object`` bytes is refused, because parsing it would take many
+    times that memory. Raises IndexFileError for bytes that are not an index.
     """
     try:
         return _Parser(data, location, largest_object).run()
@@ -219,7 +229,7 @@ def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT
 
 
 class _Parser:
-    """A position in the text of an index, and the columns so far."""
+    """Parser of an index: a position in its text, and the columns up to there."""
 
     def __init__(self, data: bytes, location: str, largest_object: int) -> None:
         self.data = data
@@ -231,7 +241,7 @@ class _Parser:
         self.tried: set[ShardSchema] = set()
 
     def run(self) -> Builder:
-        """Walk the outermost object."""
+        """Parse the outermost object, and return the columns."""
         if not self.data.strip():
             raise IndexFileError(f"{self.location}: the file is empty.")
         if (last_version := _LAST_VERSION.search(self.data[-256:])) and int(
@@ -295,7 +305,7 @@ class _Parser:
             self._peek()
 
     def _run(self, schema: ShardSchema, template: Template) -> bool:
-        """Take the objects at this position that one expression accepts."""
+        """Parse the objects at this position that match a template; False if there are none."""
         match, data, position = template.match, self.data, self.position
         rows: list[tuple[bytes, ...]] = []
         while len(rows) < _BLOCK and (row_match := match(data, position)) is not None:
@@ -321,7 +331,7 @@ class _Parser:
         self._peek()
         size = _WINDOW
         while True:
-            # Wrong bytes become surrogates, and those inside of the value are found below.
+            # Bytes that are not UTF-8 become surrogates, which are refused below.
             piece = self.data[self.position : self.position + size]
             window = piece.decode("utf-8", "surrogateescape")
             try:
@@ -331,7 +341,7 @@ class _Parser:
                     raise self._broken("JSON in UTF-8", error) from error
                 size *= 4
                 continue
-            # A number that ends with the window may go on behind it.
+            # A number at the end of the window may continue after it.
             if end < len(window) or len(piece) < size:
                 break
             size *= 4
@@ -353,7 +363,7 @@ class _Parser:
 
 
 def make_template(schema: ShardSchema, text: str) -> Template | None:
-    """Make the expression that accepts objects of the form of ``text``; None if there is none."""
+    """Make a template for objects of a schema from the text of one, or None if that fails."""
     pattern, offset, fields = [], 0, list[tuple[str, ...]]()
     widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
     for start, end, path in _scalars(text):
@@ -386,7 +396,7 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
 
 
 def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
-    """Start, end and path of every scalar in an object's text, those in lists left out."""
+    """Return (start, end, path of keys) of every scalar in an object's text, except in lists."""
     path: list[str | None] = []
     out: list[tuple[int, int, tuple[Any, ...]]] = []
     tokens = list(_TOKEN.finditer(text))
@@ -413,7 +423,7 @@ def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> 
 
 
 def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], location: str) -> None:
-    """Refuse counts that the file cannot hold, before memory is allocated for them."""
+    """Raise IndexFileError for more samples than the file can hold."""
     if _is_plausible(schema, samples, sizes):
         return
     if sizes[0] >= 1 << 32:

@@ -32,14 +32,18 @@ KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
 class Stored(NamedTuple):
-    """One of the files that each shard of a schema has, with (hash name, hex digits) of it."""
+    """A file that each shard of a schema has.
+
+    - ``kind``: one of `KINDS`.
+    - ``hashes``: (name, number of hex digits) of each digest of the file.
+    """
 
     kind: str
     hashes: tuple[tuple[str, int], ...]
 
 
 class ShardSchema(NamedTuple):
-    """All that shards of one writer have in common."""
+    """The properties that all shards of one writer have in common."""
 
     format: str
     columns: Columns
@@ -65,7 +69,7 @@ class ShardSchema(NamedTuple):
 
 
 class FileInfo(NamedTuple):
-    """One file of a shard: its path below the dataset's folder, its bytes, its hex digests."""
+    """One file of a shard: path below the dataset's folder, bytes, and hex digests by hash."""
 
     basename: RelativeName
     size: int
@@ -85,7 +89,7 @@ class ShardInfo(NamedTuple):
 
     @property
     def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
-        """The parts as (raw, compressed or None): one for mds, two for split formats."""
+        """The files as pairs (raw, compressed or None): one pair for mds, two for split formats."""
         parts = [(self.raw, self.zip)]
         if self.raw_meta is not None:
             parts.append((self.raw_meta, self.zip_meta))
@@ -131,7 +135,7 @@ LARGEST = 1 << 36
 
 
 class Row(NamedTuple):
-    """Values of a single shard: names, sizes and digests in the order of ``stored``."""
+    """The values of one shard; sizes, names and digests are in the order of ``stored``."""
 
     samples: int
     sizes: tuple[int, ...]
@@ -140,7 +144,10 @@ class Row(NamedTuple):
 
 
 def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
-    """Split one element of ``shards`` into its schema and row; raise IndexFileError if invalid."""
+    """Parse one element of ``shards`` to its schema and row.
+
+    ``location`` names the shard in errors. Raises IndexFileError for an invalid object.
+    """
     if not isinstance(raw, dict):
         raise IndexFileError(f"{location}: expected an object for each shard, got {shown(raw)}.")
     if _int(raw, "version", location) != VERSION:
@@ -324,14 +331,14 @@ def _size_limit(value: object, location: str) -> int | None:
 
 
 class _Hole:
-    """A place in the JSON of a shard where something differs from shard to shard."""
+    """A placeholder, in the JSON of a shard, for a value that differs between shards."""
 
     def __init__(self, *path: str) -> None:
         self.path = path
 
 
 class JsonShape:
-    """Writes shard objects exactly as the incumbent's writers do, at some 3 us each."""
+    """Writer of shard objects of one schema, exactly as the incumbent writes them, 3 us each."""
 
     def __init__(self, schema: ShardSchema) -> None:
         self._stored = schema.stored
@@ -363,7 +370,7 @@ class JsonShape:
         return "".join(out)
 
     def example(self) -> str:
-        """Return the text of a shard without samples; it holds the whole schema."""
+        """Return the text of a shard without samples, from which the schema can be parsed."""
         digits = sum(digits for file in self._stored for _, digits in file.hashes)
         count = len(self._stored)
         return self.fill(0, [0] * count, ["-"] * count, "0" * digits)
@@ -400,7 +407,7 @@ def _json_object(schema: ShardSchema) -> dict[str, Any]:
 
 
 def _flatten(raw: Any) -> list[Any]:
-    """Return pieces of text; a tuple between them is the path of a hole."""
+    """Return the pieces of a JSON text; a tuple between them is the path of a placeholder."""
     if isinstance(raw, _Hole):
         return [raw.path]
     if not isinstance(raw, dict):

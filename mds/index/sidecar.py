@@ -1,13 +1,13 @@
-"""Files of ours beside an index.json: lengths, names of classes, tables of a made index.
+"""Sidecars: files beside an index.json, with lengths, names of classes, or a table of files.
 
     one line  JSON: kind, version, digest of the index.json's bytes, digest and size of the payload
-    payload   whatever the kind says
+    payload   depends on the kind
 
-They begin with ``index.`` and belong to one index.json, which does not know them: its digest in the
-header binds them, so one that was left from another index is told and never believed. None is
-needed to read a dataset; each is asked for where it is used, and that there is none (404, or 403
-of a store that hides what is missing) is an answer. Digests tell damage and not intent, so a
-reader of a payload checks its numbers.
+Names of sidecars begin with ``index.``. A sidecar belongs to one index.json, which does not mention
+it: the header has the digest of the index, so a sidecar of an earlier index is refused. No sidecar
+is needed to read samples. Each is fetched where it is used; a missing one (404, or 403 from a store
+that hides missing objects) is not an error. Digests detect damage, not malice, so a reader checks
+the numbers in a payload.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mds.storage import Store
 
 PREFIX = "index."
-#: Bytes of a payload that are read at most unless the caller says otherwise.
+#: Most bytes of a payload, unless the caller sets another limit.
 MAX_PAYLOAD_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 1024
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,40}")
@@ -39,7 +39,12 @@ _NAME = re.compile(r"index\.[a-z][0-9A-Za-z_.=~-]*\.(bin|json)")
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A sidecar that was checked: its kind, its version, its payload, and the index it is of."""
+    """A parsed sidecar.
+
+    - ``kind``, ``version``: of its payload.
+    - ``index``: fingerprint of the index that it belongs to.
+    - ``payload``: its content.
+    """
 
     kind: str
     version: int
@@ -48,7 +53,7 @@ class Sidecar:
 
 
 def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
-    """Return the name of a sidecar file of a kind, or of a kind and a column.
+    """Return the name of the sidecar of a kind, and of a column if there is one for each.
 
     >>> sidecar_name("lengths", "tokens")
     'index.lengths-tokens.bin'
@@ -61,7 +66,7 @@ def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
 
 
 def is_sidecar(name: str) -> bool:
-    """Whether a file has the name of a sidecar; index.json has not."""
+    """Whether a file name is one of a sidecar."""
     return name != INDEX_NAME and _NAME.fullmatch(name) is not None
 
 
@@ -75,18 +80,22 @@ def pack_sidecar(kind: str, version: int, index: str, payload: bytes | memoryvie
         "bytes": memoryview(payload).nbytes,
     }
     line = json.dumps(header).encode("ascii")
-    # The payload begins at a multiple of 64 bytes, so that numpy can map its numbers.
+    # The payload begins at a multiple of 64 bytes, so that NumPy can map its numbers.
     return line + b" " * (-(len(line) + 1) % 64) + b"\n" + payload
 
 
 def parse_sidecar(
     data: Any, location: str, kind: str | None = None, index: str | None = None, version: int = 1
 ) -> Sidecar:
-    """Parse the bytes of a sidecar; ``location`` is named in errors.
+    """Parse the bytes of a sidecar.
 
-    ``kind`` and ``index`` are the expected kind and fingerprint, None for any. ``version`` is the
-    highest version that the caller can read. Raises IndexFileError (a ValueError) for a sidecar
-    that is damaged, of another kind, of a later version, or of another index.json.
+    - ``location`` (str): Name of the file, for errors.
+    - ``kind`` (str | None, default None): Expected kind; None takes any.
+    - ``index`` (str | None, default None): Expected fingerprint of the index; None takes any.
+    - ``version`` (int, default 1): Highest version that the caller can read.
+
+    Raises IndexFileError (a ValueError) for a sidecar that is damaged, of another kind, of a later
+    version, or of another index.json.
     """
     view = memoryview(data)
     end = bytes(view[:_MAX_HEADER_BYTES]).find(b"\n")
@@ -134,7 +143,8 @@ def write_sidecar(
 ) -> None:
     """Write a sidecar beside the index.json of a store, whole or not at all.
 
-    ``name``: of `sidecar_name`. ``index``: the fingerprint of its `Index`. Raises StoreError.
+    ``name`` comes from `sidecar_name`, ``index`` is the fingerprint of the `Index`. Raises
+    ConfigError for another name, and StoreError if the store cannot be written.
     """
     if not is_sidecar(name):
         raise ConfigError(f"{shown(name)} is not a name for a file beside {INDEX_NAME}.")
@@ -172,9 +182,9 @@ def read_sidecar(
 
 
 def find_sidecars(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
-    """Yield the names of sidecars, recognized by their names and their headers.
+    """Yield those of the names that are sidecars, according to their names and headers.
 
-    ``read`` returns the bytes of a file. Files of other programs with such names are passed over.
+    ``read`` returns the bytes of a file. Files of other programs with such names are left out.
     """
     for name in sorted(filter(is_sidecar, names)):
         try:
@@ -185,7 +195,7 @@ def find_sidecars(names: Iterable[str], read: Callable[[str], bytes]) -> Iterato
 
 
 def sidecars_of(store: Store) -> list[str]:
-    """Return the names of sidecars in a store; none if the store cannot be listed."""
+    """Return the names of sidecars in a store, sorted; [] if the store cannot be listed."""
     if store.local_path is not None:
         names = os.listdir(store.local_path) if os.path.isdir(store.local_path) else []
         return sorted(filter(is_sidecar, names))
@@ -194,11 +204,11 @@ def sidecars_of(store: Store) -> list[str]:
     try:
         return sorted(info.key for info in store.list(PREFIX) if is_sidecar(info.key))
     except DeniedError:
-        return []  # credentials may read and not list
+        return []  # the credentials may allow reading but not listing
 
 
 def remove_stale_sidecars(store: Store, index: str) -> None:
-    """Delete sidecars of any index.json but the one of fingerprint ``index``."""
+    """Delete all sidecars of a store except those of the index with fingerprint ``index``."""
     for name in find_sidecars(sidecars_of(store), store.get):
         if parse_sidecar(store.get(name), name).index != index:
             store.delete(name)

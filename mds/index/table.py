@@ -33,11 +33,16 @@ MIN_COPIED_BYTES = 256 << 10
 
 
 class Index:
-    """All shards of a dataset as read-only columns, one entry a shard.
+    """All shards of a dataset, as read-only columns with one entry a shard.
 
-    ``samples``, ``raw_size``, ``zip_size``, ``raw_meta_size`` and ``zip_meta_size`` (bytes; 0 for
-    a file that does not exist) are int64 of shape (shards,), ``schema_of`` (int32) points into
-    ``schemas``, and ``offsets`` (shards + 1,) is the number of samples before each shard.
+    - ``samples``: number of samples, int64.
+    - ``raw_size``, ``zip_size``, ``raw_meta_size``, ``zip_meta_size``: bytes of each file, int64; 0
+      for a file that a shard does not have.
+    - ``schema_of``: position in ``schemas``, int32.
+    - ``offsets``: number of samples before each shard, and of all samples, int64 of shape
+      (shards + 1,).
+    - ``names``, ``name_ends``: names of files, joined by NUL, and where those of a shard end.
+    - ``digests``: digests of the files as bytes.
     """
 
     samples: Int64s
@@ -65,7 +70,7 @@ class Index:
         self.offsets: Int64s = np.zeros(len(self.samples) + 1, np.int64)
         np.cumsum(self.samples, out=self.offsets[1:])
         self.offsets.flags.writeable = False
-        # Digests of a shard stand at a place that follows from the schemas before it.
+        # The digests of a shard begin where those of all shards before it end.
         widths = np.array([_digest_bytes(schema) for schema in self.schemas] or [0], np.int64)
         self._digest_width = int(widths[0]) if len(widths) == 1 else None
         self._digest_ends = (
@@ -74,9 +79,10 @@ class Index:
 
     @classmethod
     def parse(cls, data: bytes, location: str = "index.json") -> Index:
-        """Parse the bytes of an index.json; ``location`` is named in errors.
+        """Parse the bytes of an index.json; ``location`` names it in errors.
 
-        Raises IndexFileError (a ValueError) for anything that is not a plausible index.
+        Raises IndexFileError (a ValueError) for bytes that are not a plausible index, and
+        FilesIndexError for an index of files in another format.
         """
         fingerprint = fingerprint_of(data)
         refuse_files_index(data, fingerprint, location)
@@ -84,7 +90,7 @@ class Index:
 
     @classmethod
     def build(cls, shards: Iterable[object], location: str = "index.json") -> Index:
-        """Make a table of shard objects as in the JSON, checked like those of a file."""
+        """Make a table of shard objects, which have the form of those in index.json."""
         builder = Builder()
         for raw in shards:
             builder.add(raw, location)
@@ -138,7 +144,7 @@ class Index:
         refuse_unsafe(self.schemas, allow_unsafe_types, location)
 
     def shard(self, number: int) -> ShardInfo:
-        """One shard as an object, made on demand; IndexError when there is no such shard."""
+        """Return one shard as an object. Raises IndexError if there is no such shard."""
         if not 0 <= number < len(self):
             raise IndexError(f"shard {number} of {len(self):,}")
         schema = self.schemas[self.schema_of[number]]
@@ -163,7 +169,7 @@ class Index:
         )
 
     def file_names(self) -> Iterator[Iterator[tuple[str, str]]]:
-        """Yield for each shard the kinds and names of its files, without making a ShardInfo."""
+        """Yield for each shard an iterator of (kind, name) of its files, without a ShardInfo."""
         kinds = [[file.kind for file in schema.stored] for schema in self.schemas]
         for number, schema_number in enumerate(self.schema_of.tolist()):
             yield zip(kinds[schema_number], self._names(number), strict=True)
@@ -207,7 +213,7 @@ class Index:
 
 
 def fingerprint_of(data: bytes | memoryview) -> str:
-    """Return the digest that identifies an index."""
+    """Return the digest that identifies an index: xxh3_128 of its bytes, in hex."""
     import xxhash
 
     return xxhash.xxh3_128_hexdigest(data)
@@ -290,7 +296,7 @@ def _missing(path: str) -> NotFoundError:
 
 
 def explain_missing_index(folder: str) -> str:
-    """Return a sentence on why a folder has no index, or '' if its files do not show it."""
+    """Return a sentence that explains why a folder has no index, or '' if that is unknown."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -305,14 +311,19 @@ def explain_missing_index(folder: str) -> str:
 # --------------------------------------------------------------------- an index of other files
 
 
-#: Name and kind of the table beside it.
+#: Name and kind of the sidecar with the table of files.
 TABLE_NAME, TABLE_KIND = "index.files.bin", "files"
 _FILES_START = b'{"files": '
 _LARGEST_FILES_INDEX = 1 << 16
 
 
 class FilesIndexError(IndexFileError):
-    """An index.json of files in a format, where one of shards is needed."""
+    """The index.json lists files in another format, and has no shards.
+
+    - ``format``, ``settings``: name and settings of the format.
+    - ``remote``: root of the files; "." for the folder of the index.
+    - ``fingerprint``: digest of the index.
+    """
 
     def __init__(self, text: str, facts: dict[str, Any], fingerprint: str) -> None:
         super().__init__(text)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Codec(ABC):
-    """One compression at one level. Stateless, thread-safe and picklable."""
+    """One compression at one level. Stateless, thread-safe and picklable.
+
+    A subclass sets `algorithm`, `levels` (None: it has no levels) and the `default` level.
+    """
 
     algorithm: str
     levels: range | None = None
@@ -48,16 +51,16 @@ class Codec(ABC):
 
     @abstractmethod
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
-        """Yield the compressed file in pieces, from a file in parts."""
+        """Compress a file that is given in parts, and yield the result in pieces."""
 
     def decompress(self, data: Data, size: int) -> bytes:
         """Return the `size` bytes that were compressed. Raises ShardError for any other size."""
-        under_way = self.decompressor(size)
-        return under_way.feed(data) + under_way.finish()
+        decompressor = self.decompressor(size)
+        return decompressor.feed(data) + decompressor.finish()
 
     @abstractmethod
     def decompressor(self, size: int) -> Decompressor:
-        """Begin to decompress a file that comes in chunks and holds `size` bytes."""
+        """Return a decompressor for a file that arrives in chunks and holds `size` bytes."""
 
     def __repr__(self) -> str:
         return f"<Codec {self.name}>"
@@ -67,8 +70,8 @@ class Codec(ABC):
 def parse_compression(name: str | None) -> Codec | None:
     """Return the codec of a name such as `"zstd:7"`, or None for None or ''.
 
-    Raises ConfigError (a ValueError) for an unknown algorithm or level. Packages behind optional
-    algorithms are asked for when first used.
+    Raises ConfigError (a ValueError) for an unknown algorithm or level. The package of an optional
+    algorithm is imported when the codec is first used.
     """
     if not name:
         return None
@@ -91,7 +94,7 @@ def parse_compression(name: str | None) -> Codec | None:
 
 
 def compression_names() -> list[str]:
-    """Every name that `parse_compression` takes, sorted: `br`, `br:0`, ..."""
+    """Return all names that `parse_compression` takes, sorted: `br`, `br:0`, ..."""
     names = []
     for algorithm, kind in _CODECS.items():
         names += [algorithm, *(f"{algorithm}:{level}" for level in kind.levels or ())]
@@ -99,7 +102,7 @@ def compression_names() -> list[str]:
 
 
 def _cut(parts: Sequence[Data]) -> Iterator[memoryview]:
-    """Yield the parts in pieces that keep the memory of a stream small."""
+    """Yield the parts in pieces of a megabyte, so that a compressor needs little memory."""
     for part in parts:
         view = memoryview(part)
         for start in range(0, len(view), _PIECE):
@@ -117,7 +120,11 @@ _MAX_EMPTY_MEMBERS = 1000
 
 
 class Decompressor(ABC):
-    """Decompression of one file under way, bounded by the size that the index names."""
+    """Decompressor of one file in chunks, which raises an error above the expected size.
+
+    - `name` (str): Name of the compression, for errors.
+    - `size` (int): Bytes of the decompressed file, according to the index.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
@@ -154,7 +161,7 @@ class Decompressor(ABC):
             act()
         except (ShardError, ImportError):
             raise
-        except Exception as error:  # each library has errors of its own
+        except Exception as error:  # the class of errors differs by library
             if error is self._sink_error:
                 raise
             raise ShardError(f"broken {self._name} data: {error}") from error
@@ -163,7 +170,7 @@ class Decompressor(ABC):
 
     @abstractmethod
     def _push(self, chunk: Data) -> None:
-        """Take a chunk and call `_emit` for each piece; the library's own errors may pass."""
+        """Decompress a chunk and call `_emit` for each piece. May raise the library's errors."""
 
     def _end(self) -> None:  # noqa: B027 - most have nothing to do
         """Check the end, after the last chunk was pushed."""
@@ -185,9 +192,10 @@ def _drop(piece: bytes) -> None:
 
 
 class MemberDecompressor(Decompressor):
-    """A file of members that follow one another, each with a decompressor object of its own.
+    """Decompressor of a file of consecutive members, each with its own library object.
 
-    At a member's end the library copies all that is behind it, so the first pieces are small.
+    At the end of a member the library copies all input after it, so the first pieces of a member
+    are small.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -195,7 +203,7 @@ class MemberDecompressor(Decompressor):
         self._member = self._new_member()
         self._between = True
         self._step = _FIRST_PIECE
-        self._before = 0  # bytes that had come when the member began
+        self._before = 0  # bytes that were emitted before the member
         self._empty = 0
 
     @staticmethod
@@ -205,7 +213,7 @@ class MemberDecompressor(Decompressor):
 
     @abstractmethod
     def _expand(self, piece: Data) -> None:
-        """Emit what a piece of a member becomes."""
+        """Decompress a piece of a member, and emit the result."""
 
     def _push(self, chunk: Data) -> None:
         view, start = memoryview(chunk), 0
@@ -250,7 +258,7 @@ class _Zstd(Codec):
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
         import zstandard
 
-        # With the size given, the frame's header has it, as one-shot compression puts it there.
+        # With the size, the frame's header contains it, as in one-shot compression.
         size = sum(map(len, parts))
         stream = zstandard.ZstdCompressor(level=self.level).compressobj(size=size)
         for piece in _cut(parts):
@@ -261,15 +269,15 @@ class _Zstd(Codec):
         import zstandard
 
         try:
-            # One call, which takes the memory at once, when header and index agree on a size that
-            # such data can have.
+            # One call, which allocates all memory at once, if header and index agree on a size
+            # that is plausible for so much data.
             likely = 0 < size <= (1 << 20) + 64 * len(data)
             if likely and zstandard.frame_content_size(data) == size:
                 return zstandard.ZstdDecompressor().decompress(
                     data, max_output_size=size, allow_extra_data=False
                 )
         except zstandard.ZstdError:
-            # Either several frames, which the slow way reads, or damage, which it names.
+            # Several frames, which the slow way reads, or damage, which it reports.
             return super().decompress(data, size)
         return super().decompress(data, size)
 
@@ -278,7 +286,7 @@ class _Zstd(Codec):
 
 
 class _ZstdDecompressor(Decompressor):
-    """Pushes through a writer, whose pieces are small however much a chunk expands."""
+    """Decompressor with zstandard's stream writer, which emits small pieces for any chunk."""
 
     def __init__(self, name: str, size: int) -> None:
         import zstandard
@@ -291,7 +299,7 @@ class _ZstdDecompressor(Decompressor):
         )
 
     def _push(self, chunk: Data) -> None:
-        # The garbage collector does not see what the writer refers to: a cycle would stay for ever.
+        # The garbage collector cannot see the writer's references, so a cycle would never be freed.
         self._target.emit = self._emit
         try:
             self._writer.write(chunk)
@@ -418,7 +426,7 @@ class _Snappy(Codec):
 
 
 class _SnappyDecompressor(Decompressor):
-    """A raw block has no stream: it is gathered, within what `size` bytes can need, and undone."""
+    """Decompressor of a raw block, which is collected whole, up to what `size` bytes can need."""
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)

@@ -35,10 +35,10 @@ _NAMES = frozenset(_HASHLIB + _XXHASH)
 
 
 class Hash(Protocol):
-    """A digest under way."""
+    """A digest that is being computed."""
 
     def update(self, data: Any, /) -> None:
-        """Take more bytes."""
+        """Add more bytes."""
 
     def hexdigest(self) -> str:
         """Return the digest of the bytes so far, in lower-case hex."""
@@ -55,7 +55,7 @@ def is_hash(name: str) -> bool:
 
 
 def new_hash(name: str) -> Hash:
-    """Begin a digest. Raises ConfigError (a ValueError) for an unknown name."""
+    """Return a new `Hash`. Raises ConfigError (a ValueError) for an unknown algorithm."""
     return _maker(name)()
 
 
@@ -74,12 +74,12 @@ def _maker(name: str) -> Callable[[], Hash]:
 
         maker: Callable[[], Hash] = getattr(xxhash, name)
         return maker
-    # These find damage, not forgers: machines in FIPS mode may use md5 and sha1 for that.
+    # Digests detect damage here, not forgery, so machines in FIPS mode may use md5 and sha1.
     return partial(getattr(hashlib, name), usedforsecurity=False)
 
 
 def digest(*parts: str | float | NDArray[Any] | None) -> str:
-    """Return a short name for values; arrays count by content."""
+    """Return a hex digest (blake2b, 16 bytes) that identifies some values; arrays by content."""
     values_hash = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.astype("<i8").tobytes() if isinstance(part, np.ndarray) else repr(part).encode()

@@ -1,12 +1,12 @@
-"""The bytes of a shard: header, offsets, samples. Pure, and the only home of offsets.
+"""The bytes of a shard file: header, offsets, samples. Pure functions, without file access.
 
-    mds     u32 n, u32 offset[n + 1], config, samples          offsets are from the file's beginning
-    meta    u32 n, u32 offset[n + 1], config                   offsets are into the data file
-                                                               (json, csv, tsv, xsv)
-    sample  u32 size of every column without a fixed one, then the value of every column
+    mds     u32 n | u32 offset[n + 1] | config | samples     offsets: from the file's beginning
+    meta    u32 n | u32 offset[n + 1] | config               offsets: in the data file (json, csv,
+                                                             tsv, xsv)
+    sample  u32 size of every variable column | value of every column
 
-All numbers are little-endian. An offset has 32 bits; a shard that needs more is refused, where
-others let it wrap around. Reading checks every offset before it is believed: one pass of numpy.
+All numbers are little-endian. An offset has 32 bits. A shard that needs more is refused; other
+writers let offsets wrap around. Reading checks every offset, in one pass of NumPy.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _SHARD_NAME = re.compile(
 
 
 class Columns(NamedTuple):
-    """The columns of a shard in the order of their bytes: sorted by name.
+    """The columns of a shard, sorted by name, which is the order of their bytes in a sample.
 
-    `sizes` are the fixed sizes of their values in bytes, None where sizes vary.
+    - ``names``, ``encodings``: of the columns.
+    - ``sizes``: bytes of every value of a column, None if they vary.
     """
 
     names: tuple[str, ...]
@@ -48,7 +49,7 @@ class Columns(NamedTuple):
 
     @property
     def variable(self) -> int:
-        """Number of columns with a size word in every sample."""
+        """Number of columns whose values vary in size, and need a size word in every sample."""
         return self.sizes.count(None)
 
 
@@ -58,7 +59,7 @@ def shard_name(number: int, extension: str) -> str:
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file is called as writers of this format call their shards, in whatever folder."""
+    """Whether a file, in any folder, is named like a shard, such as `shard.00012.mds.zstd`."""
     return _SHARD_NAME.fullmatch(name.rpartition("/")[2]) is not None
 
 
@@ -68,7 +69,7 @@ def config_bytes(config: dict[str, Any]) -> bytes:
 
 
 def header_size(samples: int) -> int:
-    """Return the size before the configuration: the count and the offsets."""
+    """Return the bytes of the count and the offsets, which precede the configuration."""
     return 4 + 4 * (samples + 1)
 
 
@@ -78,9 +79,9 @@ def empty_shard_size(config: bytes) -> int:
 
 
 def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
-    """Everything of an mds shard before the samples, whose sizes these are.
+    """Return the part of an mds shard before the samples: count, offsets and `config`.
 
-    Raises WriterError when the file would reach 4 GiB.
+    `sizes` are those of the samples in bytes. Raises WriterError if the file would reach 4 GiB.
     """
     first = header_size(len(sizes)) + len(config)
     return _pack_offsets(sizes, first, config)
@@ -111,11 +112,11 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
 
 
 def parse_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArray[np.uint32]:
-    """Return the n + 1 offsets of an mds shard of `size` bytes, checked.
+    """Return the `samples + 1` offsets of an mds shard of `size` bytes, checked.
 
-    `data` is the file or just its first `header_size(samples)` bytes, `path` names the file in
-    errors. Raises ShardError unless the count is `samples`, the first sample lies behind the
-    header, offsets never fall, and the last one is the end of the file.
+    `data` is the file, or at least its first `header_size(samples)` bytes; `path` names the file in
+    errors. Raises ShardError unless the count is `samples`, the first sample begins after the
+    header, offsets do not decrease, and the last one is the end of the file.
     """
     offsets = _read_offsets(data, samples, path)
     if offsets[0] < header_size(samples):
@@ -127,7 +128,7 @@ def parse_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArr
 
 
 def parse_meta_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArray[np.uint32]:
-    """Return the n + 1 offsets of a meta file into a data file of `size` bytes, checked.
+    """Return the `samples + 1` offsets of a meta file into a data file of `size` bytes, checked.
 
     `data` is the meta file. Raises ShardError as `parse_offsets` does.
     """
@@ -166,10 +167,10 @@ def _checked(
 
 
 def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -> list[memoryview]:
-    """Return the value of every column of one sample.
+    """Return the bytes of every column of one sample, as views.
 
-    `sizes` and `variable` are those of `Columns`. Raises ShardError unless the sizes make up
-    exactly the bytes.
+    `sizes` and `variable` are those of `Columns`. Raises ShardError unless the sizes add up to the
+    bytes of the sample.
     """
     start = 4 * variable
     if start > len(data):

@@ -9,8 +9,8 @@
 
 Its columns are views of the mapped file, so the processes of a node share its pages. If the copy is
 missing, damaged, implausible or of another index, the index is parsed again and the copy replaced.
-Whoever can write to its folder could forge its digest, so its numbers and names are checked as well
-(`is_plausible`). Opening a copy costs one pass over index.json for its digest, about 20 ms for each
+Any process that can write to its folder can forge its digest, so its numbers and names are checked
+as well (`is_plausible`). Opening a copy costs one pass over index.json for its digest, about 20 ms for each
 100 MB.
 """
 

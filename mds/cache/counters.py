@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.cache.rank_file import RankFile
 from mds.process.fork_safe import new_lock
 from mds.storage.files import is_process
+from mds.world import RankFile
 
 if TYPE_CHECKING:
     import numpy.typing as npt

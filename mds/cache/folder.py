@@ -199,6 +199,18 @@ class CacheFolder:
         is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
         return None if is_cached else self.source_folder
 
+    def can_range(self, number: int) -> bool:
+        """Whether rows of a shard can be fetched alone.
+
+        They can if the shard is remote and uncompressed, and its digest need not be checked.
+        ``number`` is its number in the folder.
+        """
+        if self.is_decoded and self.source.data is not None:
+            return self.source.data.can_range(number)
+        return not (
+            self.validate_hash or self.source_folder is not None or self.index.zip_size[number]
+        )
+
     def peak(self, info: ShardInfo) -> int:
         """Return the bytes of all files of a shard in the cache folder, by the index."""
         return sum(file.size for file in self.files(info))

@@ -2,7 +2,7 @@
 
 - Which shards are evicted: `eviction_order`, `shares_of_others`, `victims`.
 - Whether a shard is fetched whole or only some of its rows: `is_worth`, `pays`, `range_cost`.
-- How a limit is divided: `least_limit`, `share`, `window_sizes`, `fetch_threads`.
+- How a limit is divided: `least_limit`, `share`, `window_sizes`.
 - What a limit costs: `working_set`, `lru_bytes`.
 
 Eviction follows Belady's rule: evict the shard that is needed last, and only for one that is needed
@@ -189,11 +189,6 @@ def window_sizes(row_size: int, room: int, processes: int) -> tuple[int, int]:
     """
     large = max(MIN_WINDOW, min(MAX_WINDOW, ROWS_IN_MEMORY // (2 * row_size)))
     return max(MIN_WINDOW, min(large, room // (32 * processes * row_size))), large
-
-
-def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
-    """Return the number of fetching threads of each process, if the node has about ``total``."""
-    return max(2, min(limit, total // max(processes, 1)))
 
 
 # ---------------------------------------------------------------------- cost of a limit

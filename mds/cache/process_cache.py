@@ -148,9 +148,11 @@ class ProcessCache:
                     from mds.cache.uncached import UncachedReads
 
                     self._uncached = UncachedReads(
+                        self.catalog,
                         self.fetcher.downloaders,
                         self.counters,
                         self._columns,
+                        allow_unsafe_types=self._unsafe,
                         max_requests=self.tuning.max_range_requests,
                         max_bytes=self.tuning.max_bytes_in_flight,
                     )
@@ -198,15 +200,9 @@ class ProcessCache:
         return self.fetcher.downloaders[self.catalog.locate(shard)[0].number].is_far
 
     def can_range(self, shard: int) -> bool:
-        """Whether rows of a shard can be fetched alone: uncompressed, with no digest to check."""
+        """Whether rows of a shard can be fetched alone, see `CacheFolder.can_range`."""
         folder, number = self.catalog.locate(shard)
-        if folder.is_decoded and folder.source.data is not None:
-            return folder.source.data.can_range(number)
-        return not (
-            folder.validate_hash
-            or folder.source_folder is not None
-            or folder.index.zip_size[number]
-        )
+        return folder.can_range(number)
 
     # ------------------------------------------------------------------ whole shards
 
@@ -311,7 +307,7 @@ class ProcessCache:
         have cost as much as the shard, it is fetched whole.
         """
         if self._prefers_ranges(shard, len(rows)):
-            return self.read_rows(shard, rows).samples(rows)
+            return self.uncached.read_rows(shard, rows).samples(rows)
         reader = self.hold(shard)
         try:
             return reader.samples(rows)
@@ -364,26 +360,15 @@ class ProcessCache:
                 self._range_costs.popitem(last=False)
         return not policy.pays(int(self.catalog.sizes[shard]), cost, 0)
 
-    def read_rows(self, shard: int, rows: Sequence[int], gap: int = policy.REQUEST) -> Reader:
-        """Return a reader of some rows of a shard that is not in the cache.
-
-        Ranges with gaps of up to ``gap`` bytes between them (default 8 KiB) are fetched as one.
-        """
-        folder, number = self.catalog.locate(shard)
-        info = folder.index.shard(number)
-        samples, url = self.uncached.read(
-            folder, info, shard, rows, gap, can_range=self.can_range(shard)
-        )
-        return self._open_sparse(info, samples, url)
-
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
         """Return a reader of copies of some rows of an open shard, which may be closed then."""
         samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
-        return self._open_sparse(self.catalog.info(shard), samples, reader.source)
-
-    def _open_sparse(self, info: ShardInfo, samples: dict[int, bytes], name: str) -> Reader:
         return open_sparse(
-            info, samples, name, allow_unsafe_types=self._unsafe, columns=self._columns
+            self.catalog.info(shard),
+            samples,
+            reader.source,
+            allow_unsafe_types=self._unsafe,
+            columns=self._columns,
         )
 
     # ------------------------------------------------------------------ waits
@@ -497,6 +482,14 @@ class ProcessCache:
         )
 
 
+def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
+    """Return the number of fetching threads of each process, if the machine has about ``total``.
+
+    ``limit`` is the most threads of one process.
+    """
+    return max(2, min(limit, total // max(processes, 1)))
+
+
 class Peers:
     """The processes of this machine that read from the same cache folders, including this one.
 
@@ -516,7 +509,7 @@ class Peers:
     @property
     def threads(self) -> int:
         """Number of transfers that this process may run at a time."""
-        return policy.fetch_threads(self.processes)
+        return fetch_threads(self.processes)
 
     @contextlib.contextmanager
     def register_reader(self) -> Iterator[None]:

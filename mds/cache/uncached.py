@@ -25,6 +25,7 @@ from mds.cache.concurrency import ByteSemaphore, Pool
 from mds.cache.open_readers import OpenReader
 from mds.errors import ShardError
 from mds.process.fork_safe import new_lock
+from mds.readers import open_sparse
 from mds.readers.fields import fields_of
 from mds.readers.joint import JointReader
 from mds.shardfile.layout import header_size, parse_meta_offsets, parse_offsets
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from mds.cache.counters import Counters
     from mds.cache.download import ShardDownloader
-    from mds.cache.folder import CacheFolder
+    from mds.cache.folder import CacheFolder, Catalog
     from mds.index import ShardInfo
     from mds.readers import ColumnSelection, Reader
 
@@ -47,49 +48,43 @@ class UncachedReads:
     """Reads of the shards of a dataset without keeping them on the disk. Thread-safe.
 
     Args:
-        downloaders: The downloader of each cache folder.
+        catalog: The shards of the dataset.
+        downloaders: The downloader of each cache folder, by its number.
         counters: Counters of this process.
         columns: Columns to decode.
+        allow_unsafe_types: Whether columns may be decoded that can run code, such as pickles.
         max_requests: Number of requests for ranges at one time.
         max_bytes: Bytes of whole shards that may be read into memory at one time.
     """
 
     def __init__(
         self,
+        catalog: Catalog,
         downloaders: Sequence[ShardDownloader],
         counters: Counters,
         columns: ColumnSelection,
         *,
+        allow_unsafe_types: bool,
         max_requests: int,
         max_bytes: int,
     ) -> None:
-        self._downloaders, self._counters, self._columns = downloaders, counters, columns
+        self._catalog, self._downloaders, self._counters = catalog, downloaders, counters
+        self._columns, self._unsafe = columns, allow_unsafe_types
         self._pool = Pool(max_requests, "mds-range")
         self._ranges = RangeReader(self._pool)
         self._bytes_in_flight = ByteSemaphore(lambda: max_bytes)
 
-    def read(
-        self,
-        folder: CacheFolder,
-        info: ShardInfo,
-        shard: int,
-        rows: Sequence[int],
-        gap: int,
-        *,
-        can_range: bool,
-    ) -> tuple[dict[int, bytes], str]:
-        """Return the stored bytes of some rows by row, and the URL of the shard.
+    def read_rows(self, shard: int, rows: Sequence[int], gap: int = policy.REQUEST) -> Reader:
+        """Return a reader of some rows of a shard.
 
         Args:
-            folder: Cache folder of the shard.
-            info: Its entry in the index.
-            shard: Its number among all shards of the dataset.
-            rows: Numbers of the rows within the shard.
-            gap: Ranges with at most so many bytes between them are fetched as one.
-            can_range: Whether rows of the shard can be fetched alone.
+            shard: Number of the shard in the dataset.
+            rows: Numbers of the rows in the shard.
+            gap: Ranges with at most so many bytes between them are fetched as one (default 8 KiB).
         """
-        downloader = self._downloaders[folder.number]
-        url = downloader.url(info.raw)
+        folder, number = self._catalog.locate(shard)
+        info, downloader = folder.index.shard(number), self._downloaders[folder.number]
+        can_range, url = folder.can_range(number), downloader.url(info.raw)
         samples: dict[int, bytes]
         if folder.is_decoded and can_range:
             from mds.cache.decode import ShardDecoder
@@ -107,7 +102,9 @@ class UncachedReads:
                 reader = memory_reader(info, parts, url, self._columns)
                 samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
             self._counters.add(in_memory_shards=1, fetched_bytes=received)
-        return samples, url
+        return open_sparse(
+            info, samples, url, allow_unsafe_types=self._unsafe, columns=self._columns
+        )
 
     def open_in_memory(self, folder: CacheFolder, info: ShardInfo) -> OpenReader:
         """Return a reader of a whole shard that is fetched into memory."""

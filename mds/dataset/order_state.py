@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from mds.arguments import check_arguments, shown
-from mds.cache.rank_file import RankFile
 from mds.dataset.settings import DATASET_RULES
 from mds.dataset.stream import check_files, name_data, other_data
 from mds.errors import ConfigError
@@ -27,6 +26,7 @@ from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_w
 from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
 from mds.plan.state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
 from mds.redaction import get_logger
+from mds.world import RankFile
 
 if TYPE_CHECKING:
     from mds.cache.source import Source

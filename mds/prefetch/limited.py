@@ -413,7 +413,9 @@ class WindowFetcher:
             if is_prefetch and (self.fetches_whole_shards or not runtime.can_range(shard)):
                 return None
             # Small gaps only: other workers, or this one later, fetch the rows in between.
-            return ShardLease(shard, runtime.read_rows(shard, request.rows, policy.HEADERS))
+            return ShardLease(
+                shard, runtime.uncached.read_rows(shard, request.rows, policy.HEADERS)
+            )
         try:
             return ShardLease(shard, runtime.copy_rows(shard, reader, request.rows))
         finally:

@@ -251,7 +251,7 @@ class UnlimitedPrefetch:
                 error,
             )
         shards, rows = self._window
-        return self._runtime.read_rows(shard, rows[shards == shard].tolist())
+        return self._runtime.uncached.read_rows(shard, rows[shards == shard].tolist())
 
     def end(self) -> None:
         """Release the readers of the window."""
@@ -308,7 +308,7 @@ class UnlimitedPrefetch:
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 shard_rows = rows[shards == shard].tolist()
                 self._first_rows[shard] = self._submit(
-                    self._runtime.read_rows, shard, shard_rows, deadline=-1.0
+                    self._runtime.uncached.read_rows, shard, shard_rows, deadline=-1.0
                 )
         if self._first_rows:
             with self._runtime.waiting_for(next(iter(self._first_rows))):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds.cache import policy
-from mds.cache.policy import NEVER, Resident, fetch_threads
+from mds.cache.policy import NEVER, Resident
+from mds.cache.process_cache import fetch_threads
 from mds.cache.uncached import coalesce
 
 spans = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20).map(

@@ -294,7 +294,7 @@ def test_a_range_reads_nothing_that_is_read_by_itself_at_another_time(tmp_path, 
     with open_cache(remote, folder, limit=140_000) as cache, subscribe(came.append):
         info = cache.sources[0].index.shard(0)
         header = 8192
-        reader = cache.runtime.read_rows(0, range(0, info.samples, 2), HEADERS)
+        reader = cache.runtime.uncached.read_rows(0, range(0, info.samples, 2), HEADERS)
         assert all(row in reader for row in range(0, info.samples, 2))
     pieces = [event.size for event in came if isinstance(event, Fetched)]
     assert len(pieces) == 1 + -(-info.samples // 2)
@@ -307,6 +307,6 @@ def test_a_small_shard_comes_in_one_piece(tmp_path, folder):
     came = []
     with open_cache(remote, folder, limit=60_000) as cache, subscribe(came.append):
         info = cache.sources[0].index.shard(0)
-        samples = cache.runtime.read_rows(0, [0, 5, 9]).samples([0, 5, 9])
+        samples = cache.runtime.uncached.read_rows(0, [0, 5, 9]).samples([0, 5, 9])
         assert [sample["b"] for sample in samples] == [payload(x, 500) for x in (0, 5, 9)]
     assert [event.size for event in came if isinstance(event, Fetched)] == [info.raw.size]

@@ -9,11 +9,11 @@ and XSV files are ``str``, ``int`` or ``float``; their registry is sealed.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.compat.overrides import Sealed, SealedDict
+from mds.compat.overrides import LiveRegistry, Sealed, SealedDict
 from mds.encodings import Encoding as NativeEncoding
 from mds.encodings import parse_encoding, registry
 from mds.encodings.scalars import NumpyEncoding
@@ -240,52 +240,23 @@ class _UserEncoding(NativeEncoding):
         return _UserEncoding, (self.name, self._user_class)
 
 
-class Encodings(MutableMapping[str, Any]):
-    """Live registry of encoding classes: readers and writers use an entry once it is set."""
-
-    def __init__(self) -> None:
-        self._user_classes: dict[str, Any] = {}
-        self._deleted: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._deleted:
-            raise KeyError(name)
-        return self._user_classes[name] if name in self._user_classes else _CLASSES[name]
-
-    def __setitem__(self, name: str, kind: Any) -> None:
-        self._deleted.discard(name)
-        if kind is _CLASSES.get(name):
-            self._user_classes.pop(name, None)
-        else:
-            self._user_classes[name] = kind
-        self._apply(name)
-
-    def __delitem__(self, name: str) -> None:
-        self[name]  # raises KeyError if there is no entry
-        self._user_classes.pop(name, None)
-        self._deleted.add(name)
-        self._apply(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in {**_CLASSES, **self._user_classes} if name not in self._deleted)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _apply(self, name: str) -> None:
-        """Make readers and writers use the entry that a name has now."""
-        families = registry._families  # noqa: SLF001 - the registry has no method to replace one
-        if name in self._user_classes:
-            families[name] = partial(_UserEncoding, user_class=self._user_classes[name])
-        elif name in self._deleted or name not in _NATIVE_FAMILIES:
-            families.pop(name, None)
-        else:
-            families[name] = _NATIVE_FAMILIES[name]
-        parse_encoding.cache_clear()
-        fields.fields_of.cache_clear()
+def _apply_encoding(name: str) -> None:
+    """Make readers and writers use the class that `_encodings` has under a name now."""
+    families = registry._families  # noqa: SLF001 - the registry has no method to replace one
+    kind = _encodings.get(name)
+    if kind is None:
+        families.pop(name, None)
+    elif _encodings.is_original(name):
+        families[name] = _NATIVE_FAMILIES[name]
+    else:
+        families[name] = partial(_UserEncoding, user_class=kind)
+    parse_encoding.cache_clear()
+    fields.fields_of.cache_clear()
 
 
-_encodings = Encodings()
+_encodings: LiveRegistry[str, Any] = LiveRegistry(
+    f"{__name__}._encodings", _CLASSES, _apply_encoding
+)
 
 
 # ---------------------------------------------------------------------- JSON, CSV, TSV and XSV

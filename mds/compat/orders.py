@@ -90,7 +90,7 @@ def _generate_work_by_method(
 
 
 batching_methods: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
-    "batching_methods",
+    f"{__name__}.batching_methods",
     {
         method: _bind_name(
             _generate_work_by_method,
@@ -272,7 +272,7 @@ def _apply_shuffle(name: str) -> None:
 
 
 shuffle_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
-    "shuffle.algos",
+    f"{__name__}.shuffle_algos",
     {
         algo: _bind_name(
             mds.shuffle.get_shuffle,
@@ -319,7 +319,7 @@ def get_shuffle(
 # ---------------------------------------------------------------------- partitions
 
 partition_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
-    "partition.algos",
+    f"{__name__}.partition_algos",
     {
         algo: _bind_name(
             mds.plan.get_partitions,

@@ -16,6 +16,7 @@ set on one object.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
 from abc import ABCMeta
@@ -339,13 +340,14 @@ def refuse_missing(owner: object, name: str) -> None:
 
 # ---------------------------------------------------------------------- registries
 
+#: Full name of the variable -> registry.
 _registries: dict[str, LiveRegistry[Any, Any]] = {}
 
 
 class LiveRegistry(MutableMapping[K, V]):
     """Registry whose entries code may set and delete; mds uses the entries that it has now.
 
-    - ``name`` (str): key of the registry in `save_replacements`.
+    - ``name`` (str): full name of the variable; `load_replacements` imports its module.
     - ``values`` (Mapping): entries of mds.
     - ``apply`` (Callable | None, default None): function that is called with each key whose entry
       has changed.
@@ -476,4 +478,5 @@ def load_replacements(saved: Mapping[str, Any]) -> None:
     for (kind, name), value in saved.get("methods", {}).items():
         setattr(kind, name, value)
     for name, entries in saved.get("entries", {}).items():
+        importlib.import_module(name.rpartition(".")[0])
         _registries[name].update(entries)

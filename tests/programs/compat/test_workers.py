@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from streaming import StreamingDataset
+from streaming import MDSWriter, StreamingDataset
 from streaming.base import batching
+from streaming.base.format.mds import encodings
 from torch.utils.data import DataLoader
 
 from mds.compat.streaming import FOLDER
-from tests.unit.compat.user_code import Unscrambles, reversed_work
+from tests.unit.compat.user_code import Negative, Unscrambles, reversed_work
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
@@ -38,3 +39,15 @@ def test_spawned_workers_have_the_replacements(numbers, monkeypatch):
     dataset = StreamingDataset(local=numbers, batch_size=10)
     loader = DataLoader(dataset, 10, num_workers=1, multiprocessing_context="spawn")
     assert torch.cat([batch["n"] for batch in loader]).tolist() == list(range(199, -1, -1))
+
+
+def test_spawned_workers_have_encodings_of_users(tmp_path, monkeypatch):
+    """A class that replaces a built-in encoding decodes in a worker that imports mds anew."""
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setitem(encodings._encodings, "int16", Negative)
+    with MDSWriter(columns={"n": "int16"}, out=str(tmp_path / "data")) as writer:
+        for n in range(20):
+            writer.write({"n": n})
+    dataset = StreamingDataset(local=str(tmp_path / "data"), batch_size=10)
+    loader = DataLoader(dataset, 10, num_workers=1, multiprocessing_context="spawn")
+    assert torch.cat([batch["n"] for batch in loader]).tolist() == [-n for n in range(20)]

@@ -139,7 +139,7 @@ def test_encodings_of_users(monkeypatch):
         def decode(self, data):
             return data.decode()[::-1]
 
-    encodings._encodings["compat_reversed"] = Reversed
+    monkeypatch.setitem(encodings._encodings, "compat_reversed", Reversed)
     assert encodings.mds_encode("compat_reversed", "abc") == b"cba"
     assert encodings.mds_decode("compat_reversed", b"cba") == "abc"
     assert "compat_reversed" in encodings._encodings

@@ -26,3 +26,13 @@ class Unscrambles(Stream):
         with open(zip_filename, "wb") as file:
             file.write(data)
         super()._decompress_shard_part(zip_info, zip_filename, raw_filename, compression)
+
+
+class Negative:
+    """Encoding without a base class, which decodes a number as its negative."""
+
+    def encode(self, obj):
+        return bytes([obj])
+
+    def decode(self, data):
+        return -data[0]

@@ -23,7 +23,7 @@ from mds.dataset.settings import DATASET_RULES
 from mds.dataset.stream import check_files, name_data, other_data
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
-from mds.plan.edits import apply_weights, check_edits, given_before, place_after, skips_of
+from mds.plan.partition import Gaps
 from mds.plan.state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
 from mds.redaction import get_logger
 from mds.world import RankFile
@@ -200,7 +200,11 @@ class OrderState:
         resume = None
         if settings is not None or start.position.place:
             resume = (settings or start).at(start.position._replace(epoch=epoch))
-        edits = self.epochs.edits
+        edits, schedule = self.epochs.edits, self.schedule
+        if edits:
+            from mds.plan.edits import apply_weights
+
+            schedule = apply_weights(schedule, edits)
         return EpochPlan(
             [
                 {"shards": sizes, **share, "name": name}
@@ -214,7 +218,7 @@ class OrderState:
             resume=resume,
             weights=self.weights,
             dataset=self._shards.fingerprint,
-            schedule=apply_weights(self.schedule, edits) if edits else self.schedule,
+            schedule=schedule,
             edits=edits,
         )
 
@@ -319,11 +323,21 @@ class OrderState:
 
     def place_after(self, epoch: int, begin: int, count: int) -> int:
         """Return the place of an epoch that comes ``count`` samples after the place ``begin``."""
-        return place_after(skips_of(self.epochs.edits, epoch), begin, count)
+        edits = self.epochs.edits
+        if not edits:
+            return begin + count
+        from mds.plan.edits import place_after, skips_of
+
+        return place_after(skips_of(edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
         """Return how many samples from ``begin`` on come before a place of an epoch."""
-        return given_before(skips_of(self.epochs.edits, epoch), begin, place)
+        edits = self.epochs.edits
+        if not edits:
+            return Gaps([(0, begin)]).number(place)
+        from mds.plan.edits import given_before, skips_of
+
+        return given_before(skips_of(edits, epoch), begin, place)
 
     # ------------------------------------------------------------------ states
 
@@ -378,7 +392,10 @@ class OrderState:
         position, is_packed = point.position, self.spec.packing is not None
         check_files(point.data, self._data, self._file_changes)
         point.check_unit("packs" if is_packed else "samples")
-        check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
+        if point.edits:
+            from mds.plan.edits import check_edits
+
+            check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
         if not is_packed:
             point.check_place(self.weights.epoch_size)
             self._warn_past_end(position, world)

@@ -194,6 +194,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     def _reset(self, shards: ShardMap) -> None:
         if self._has_own_items:
+            # The overridden method is given np.int64, as in 0.13.
             shards = _NumPyShardMap.of(shards)
         if not shards.num_samples and shards.selection is None:
             raise NoSamplesError(f"there are no samples in {', '.join(map(repr, self.streams))}.")
@@ -542,6 +543,7 @@ Sources = list[tuple[str, str | None]]
 
 
 def _sources_of(streams: Sequence[NativeStream]) -> Sources:
+    """Return the local folder and the source of each stream."""
     sources: Sources = []
     for stream in streams:
         remote = stream.remote_folder
@@ -569,6 +571,7 @@ def _find_conflict(sources: Sources) -> Sources:
 
 
 def _reused_error(folders: list[str], other_folders: list[str]) -> ConfigError:
+    """Return the error for folders of two datasets, in the words of 0.13."""
     return ConfigError(
         f"Reused local directory: {sorted(folders)} vs {sorted(other_folders)}. Provide a "
         "different one."

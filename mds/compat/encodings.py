@@ -128,6 +128,7 @@ class BuiltIn(Encoding):
         self._set_native(self._name)
 
     def _set_native(self, name: str) -> None:
+        """Set the encoding of mds that encodes and decodes."""
         family = name.partition(":")[0].partition("[")[0]
         # Not parse_encoding(): code may have replaced the name by a class that calls this one.
         self._native = _NATIVE_FAMILIES[family](name)
@@ -315,6 +316,7 @@ _text_encodings: dict[str, type[TextEncoding]] = SealedDict(
 
 
 def _text_encoding(encoding: str) -> TextEncoding:
+    """Return the encoding of a name. Raises UnknownEncodingError."""
     if encoding not in _text_encodings:
         raise UnknownEncodingError(
             f"a column of a text format is one of {', '.join(_text_encodings)}, got {encoding!r}."

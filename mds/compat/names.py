@@ -388,6 +388,7 @@ def _full_name(module: str) -> str:
 
 
 def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
+    """Return `MODULES`, made of both tables."""
     modules: dict[str, dict[str, tuple[str, str]]] = {}
     for places, home, names in _TABLE:
         for place in places.split():
@@ -406,6 +407,12 @@ def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
 
 #: Module of mosaicml-streaming -> name -> (module of mds, name in it).
 MODULES = _by_module()
+
+#: Private names of mosaicml-streaming that mds does not have; setting one raises an error.
+MISSING_PRIVATE_NAMES = {
+    "streaming.base.shuffle.py2s": {"_Shard", "_create_shards", "_partition", "_shards_to_samples"},
+    "streaming.base.storage.download": {"_register_cloud_downloader_subclasses"},
+}
 
 #: Modules of mosaicml-streaming that mds does not have, and what to use instead.
 ABSENT = {

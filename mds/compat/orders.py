@@ -78,6 +78,7 @@ def generate_work(
 def _generate_work_by_method(
     method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
 ) -> SampleIds:
+    """Return the order of the plan, or that of the functions that code has replaced."""
     if not has_replaced_parts(dataset):
         return _work_of_plan(method, dataset, world, epoch, sample_in_epoch)
     if method != "random":

@@ -162,6 +162,7 @@ class Stream(Overridable, NativeStream):
         return Url(f"{_SCHEME}://{hashlib.blake2s(source, digest_size=16).hexdigest()}")
 
     def _find(self) -> Source:
+        # The errors have the builtin types that 0.13 raises.
         try:
             return self._without_missing_hash(super()._find())
         except NotFoundError as error:
@@ -460,6 +461,7 @@ class SubclassStore(Store):
             return _SharedFile(file)
 
     def _bring(self, key: str, entry: dict[str, Any]) -> _FileDescriptor:
+        """Call ``prepare_shard`` of the stream for an index entry; return its raw file, opened."""
         stream = self._stream
         path = os.path.join(stream.folder, key)
         existed = os.path.exists(path)

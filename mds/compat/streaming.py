@@ -18,7 +18,7 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
-from mds.compat.names import ABSENT, MODULES, VERSION
+from mds.compat.names import ABSENT, MISSING_PRIVATE_NAMES, MODULES, VERSION
 from mds.compat.overrides import (
     HARMLESS,
     find_remedy,
@@ -92,8 +92,9 @@ class Facade(ModuleType):
             is_import = isinstance(value, Facade) and value.__name__ == child
             is_same = name in vars(self) and vars(self)[name] is value
             return not (is_same or is_import)
-        # Code sets further private names only to mark a module that it has changed.
-        return not name.startswith("_")
+        # Code sets other private names only to mark a module that it has changed.
+        is_private = name.startswith("_")
+        return not is_private or name in MISSING_PRIVATE_NAMES.get(self.__name__, ())
 
     def __dir__(self) -> list[str]:
         below = f"{self.__name__}."
@@ -115,7 +116,7 @@ class Door(MetaPathFinder, Loader):
         if fullname in MODULES:
             return ModuleSpec(fullname, self, origin=__name__, is_package=True)
         if fullname.partition(".")[0] == ROOT:
-            # Python would look in the installed package, whose modules do not fit to ours.
+            # Python would import the module from an installed mosaicml-streaming.
             reason = ABSENT.get(fullname, "Write to the maintainers if your code needs it.")
             raise ModuleNotFoundError(
                 f"mds.compat.streaming has no module {fullname!r}. {reason}", name=fullname

@@ -416,6 +416,8 @@ def test_a_patch_of_a_test_raises_and_leaves_nothing():
     with pytest.raises(SealedNameError):
         streaming.base.distributed = distributed.__class__("streaming.base.other")
     assert util.retry is before
+    with pytest.raises(SealedNameError, match="_partition would have no effect"):
+        streaming.base.shuffle.py2s._partition = print
     streaming.base.dataset._mark_of_a_patch = True
     assert streaming.base.dataset._mark_of_a_patch
 

@@ -31,6 +31,12 @@ def pytest_configure(config):
         config.option.markexpr = "not slow"
 
 
+def pytest_collection_finish():
+    """Exempt imported modules from garbage collection, so that collections in tests are fast."""
+    gc.collect()
+    gc.freeze()
+
+
 _MANY_DESCRIPTORS = 64  # more than after the last look, of the 256 that the suite has to do with
 _kept = [0]
 

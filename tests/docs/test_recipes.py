@@ -8,7 +8,11 @@ import torch
 
 from devtools.pages import run_page
 
-RECIPES = sorted((pathlib.Path(__file__).parents[2] / "docs" / "recipes").glob("*.md"))
+PAGES = sorted((pathlib.Path(__file__).parents[2] / "docs" / "recipes").glob("*.md"))
+RECIPES = [
+    pytest.param(page, marks=[pytest.mark.slow] if page.stem in {"packed", "rewind"} else [])
+    for page in PAGES
+]
 
 
 def flat(batch):
@@ -28,7 +32,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", RECIPES, ids=[page.stem for page in PAGES])
 def test_the_recipe_runs_learns_and_resumes(page, tmp_path, monkeypatch):
     """Top to bottom in an empty folder; what follows the checkpoint is what would have followed."""
     monkeypatch.chdir(tmp_path)

@@ -41,6 +41,7 @@ def test_a_stream_takes_one_descriptor(streams, limit, shuffle):
     assert count_descriptors() <= before + STREAMS + 3  # the book of epochs, and a lock just used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, "2mb"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_dropped_dataset_lets_go_at_once(streams, limit, shuffle):

@@ -22,6 +22,7 @@ from mds.storage.files import temporary_owner
 LIMIT = 90_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["remote", "packed"])
 def test_processes_with_a_limit_share_a_folder(request, folder, form):
     """Four processes, other orders, one limit: all complete, and never a byte over it."""
@@ -33,12 +34,14 @@ def test_processes_with_a_limit_share_a_folder(request, folder, form):
     assert watch.most <= LIMIT
 
 
+@pytest.mark.slow
 def test_eight_processes_start_together(remote, folder):
     """Each constructs and reads again and again while the others do."""
     for process in [start("construct", remote, folder, 10) for _ in range(8)]:
         finish(process)
 
 
+@pytest.mark.slow
 def test_a_shard_is_downloaded_once_by_all_processes(remote, folder):
     """Who comes second finds it there or waits for it."""
     with http_server(remote) as url:

@@ -90,6 +90,7 @@ def test_a_job_of_eight_processes_survives_any_kills(request, folder, tmp_path, 
     assert not [name for name in os.listdir(folder) if temporary_owner(name) is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 8])
 def test_epochs_of_forked_workers_over_plain_http(remote, folder, workers):
     """The parent has used its connections before it forks; every byte is right."""
@@ -97,6 +98,7 @@ def test_epochs_of_forked_workers_over_plain_http(remote, folder, workers):
         finish(start("forked", url, folder, LIMIT, workers, max(EPOCHS, 40 // workers)), 600)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_epochs_over_a_bad_wire(bad_wire, folder, limit):
     """What is dropped, refused, cut, shortened and damaged is asked for again."""
@@ -104,6 +106,7 @@ def test_epochs_over_a_bad_wire(bad_wire, folder, limit):
     nobody_waits_for_ever(jobs, 600 + 10 * EPOCHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, LIMIT])
 def test_clocks_may_jump(remote, folder, limit):
     """Hours forth and back between any two looks, and file times of another year."""
@@ -141,6 +144,7 @@ def stop_for_a_while(process, instants):
         process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forms", [("remote",), ("packed",), ("remote", "packed")])
 def test_jobs_of_several_users_survive_kills_and_stops(request, group_folder, forms):
     """Four jobs of three users with three umasks: every sample right, the limit kept at each look.

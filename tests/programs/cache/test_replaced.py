@@ -13,6 +13,7 @@ from mds.errors import ReplacedError
 from tests.unit.cache.test_replaced import SIZE, one_by_one, opened, plain, publish_anew
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [8, None])
 def test_processes_agree_about_the_object(tmp_path, folder, row):
     """What one process read ranges of, another refuses when it is replaced, rows and whole."""

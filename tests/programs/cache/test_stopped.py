@@ -43,6 +43,7 @@ def _soon(monkeypatch):
     monkeypatch.setattr(locks, "_STOPPED_SECONDS", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, LIMIT])
 @pytest.mark.parametrize("form", ["remote", "packed"])
 def test_a_stopped_download_holds_nobody_up(request, folder, caplog, stop, form, limit):

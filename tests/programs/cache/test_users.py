@@ -10,6 +10,7 @@ from cache_tools import open_cache, read, write
 from users import GROUP, USERS, run_as
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
 @pytest.mark.parametrize("names", ["flat", "deep"])
 def test_users_of_a_group_share_a_folder_whatever_their_umask(shared, umask, names, tmp_path):

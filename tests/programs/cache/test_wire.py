@@ -27,6 +27,7 @@ def patient_cache(url, folder, limit=None, timeout=5.0):
     return ShardCache([source], limit=limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 90_000])
 @pytest.mark.parametrize(
     "fault",
@@ -83,6 +84,7 @@ def test_trouble_that_stays_is_an_error_that_names_the_shard(proxy, folder):
         assert read(cache) == list(range(SAMPLES))
 
 
+@pytest.mark.slow
 def test_a_stall_that_stays_is_an_error_in_time(proxy, folder):
     """A transfer that does not move is not waited for."""
     index = fetch_index(proxy.url, folder)

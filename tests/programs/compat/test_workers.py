@@ -11,6 +11,7 @@ from mds.compat.streaming import FOLDER
 from tests.unit.compat.user_code import Negative, Unscrambles, reversed_work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_9_start_methods(numbers, context):
     """Item 9: workers may be forked, spawned, or made by the fork server."""

@@ -30,6 +30,7 @@ print("whole")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["dataset", "loader", "sample"])
 def test_threads_go_on_while_workers_are_forked(make, what):
     """State, counts and samples are asked for all the time while epochs fork their workers."""

@@ -101,6 +101,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 def test_a_number_that_cannot_be_is_refused(tmp_path, kind):
     """Wherever the file has another number, reading it ends with values or with our error."""

@@ -132,6 +132,7 @@ def _start(cache):
     assert of(cache).num_samples == 28
 
 
+@pytest.mark.slow
 def test_processes_of_a_node_ask_as_often_as_one(hub, tmp_path):
     """Some that start together list once, and look at each file once."""
     run_together("spawn", 4, _start, tmp_path / "c")

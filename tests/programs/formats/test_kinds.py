@@ -47,6 +47,7 @@ def pattern(root, name, kind):
     return f"{name}/{{{','.join(sorted(os.listdir(root / name)))}}}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "fault"), FAULTS, ids=["s3-status", "s3-cut", "http-reset"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wire_that_breaks_is_not_noticed(buckets, tmp_path, monkeypatch, name, store, fault):

@@ -40,6 +40,7 @@ def test_worker_processes_read_it(numbers, tmp_path):
         assert sorted(found) == sorted(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "chosen", "found"),
     [
@@ -110,6 +111,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "unit", "message"),
     [

@@ -92,6 +92,7 @@ def run(place, world, state, steps, **settings):
     return out, loaders[0].state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", ["near", "far", "copy"])
 def test_states_go_across_at_every_step_and_in_other_worlds(trio, begin):
     """A run that stops at any step goes on from other data with what is left."""

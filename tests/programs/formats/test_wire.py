@@ -85,6 +85,7 @@ def test_the_bytes_of_one_column_come_and_no_others(bucket, wire, tmp_path):
     assert dataset.stats()["fetched_bytes"] <= 1.02 * chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

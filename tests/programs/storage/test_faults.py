@@ -154,6 +154,7 @@ def test_the_last_error_says_how_many_tries_there_were(proxy, web, name):
     assert told == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_stalled_transfer_is_noticed_and_started_again(proxy, web, name):
     """No bytes for the timeout is a failure like others; the rest comes over a new connection."""
     store = behind(proxy, web, name, timeout=2)

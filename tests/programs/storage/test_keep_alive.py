@@ -106,6 +106,7 @@ def test_headers_are_found_by_lower_name_and_joined():
         assert answer.headers == {"etag": '"a"', "x": "1, 2", "content-length": "0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head",
     [
@@ -178,6 +179,7 @@ def test_chunks_are_joined_however_they_arrive(size):
         assert len(accepted) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",
     [

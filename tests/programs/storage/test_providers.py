@@ -155,6 +155,7 @@ def test_other_errors_are_told_and_not_swallowed(behind):
         assert not isinstance(caught.value, TransientError)
 
 
+@pytest.mark.slow
 def test_the_timeout_means_the_same(behind, tmp_path):
     """A transfer that stands still for the timeout is noticed, before and in the body."""
     for after in (0, 50_000):

@@ -352,6 +352,7 @@ def test_an_idle_connection_that_died_costs_no_try(s3, name):
             proxy.cut()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", "short", "stall", "reset"])
 def test_a_range_that_breaks_goes_on_where_it_stopped(s3, name, kind):
     """What has come is not asked for again, of small ranges and of large ones."""

@@ -49,6 +49,7 @@ def told(monkeypatch):
     return lines
 
 
+@pytest.mark.slow
 def test_a_wait_is_told_after_five_seconds(large, told):
     """A line says what, where and for how long, while it lasts: what stalls goes on only then."""
     large.add(Fault("stall", after=1000, times=1))
@@ -57,6 +58,7 @@ def test_a_wait_is_told_after_five_seconds(large, told):
     assert any(f"Waiting for the next bytes of {large.url}/large for" in line for line in told)
 
 
+@pytest.mark.slow
 def test_a_lock_that_another_has_is_told(tmp_path, told):
     """A process that waits for another says so; the other lets go only then."""
     path = str(tmp_path / "lock")
@@ -75,6 +77,7 @@ def test_a_trickle_is_a_stall_that_another_try_mends(large):
     assert large.count() >= 2
 
 
+@pytest.mark.slow
 def test_a_trickle_that_stays_is_an_error_with_its_rate(large):
     """It names the option that says how slow is too slow; 0 asks for nothing."""
     large.add(Fault("slow", after=1000, rate=2000, times=None))
@@ -94,6 +97,7 @@ def test_headers_that_trickle_are_a_stall(trickling):
         store.get("x")
 
 
+@pytest.mark.slow
 def test_a_slow_server_of_files_is_a_stall_too(tmp_path):
     """Pieces of a file over SFTP that come one by one, but too seldom."""
     (tmp_path / "files").mkdir()
@@ -123,6 +127,7 @@ def resolver(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", answer)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("resolver")
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{}/x", "http://no-such-host.invalid/x"])
 def test_a_host_that_is_not_there_is_tried_for_the_timeout_in_all(url, caplog):

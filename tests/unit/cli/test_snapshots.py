@@ -155,7 +155,7 @@ def tidy(text, is_terminal):
     text = re.sub(r"[\d.,]+ (s|min)\b", "N s", text)
     text = re.sub(r"[\d.,]+ samples/s, [\d.,]+ [KMGT]?B/s", "N samples/s, N B/s", text)
     text = re.sub(r"[\d.,]+ [MGT]B free", "N free", text)
-    text = re.sub(r"as they lie \([\w, ]+\)", "as they lie (...)", text)
+    text = re.sub(r"known format \([\w, ]+\)", "known format (...)", text)
     lines = text.replace("\x1b", "^[").split("\n")
     return "\n".join(line.rstrip() if is_terminal else line for line in lines)
 

@@ -13,6 +13,12 @@ COLUMNS = {
 }
 
 
+@pytest.fixture(params=["here", "threads"])
+def how(request):
+    """Where functions run; tests/programs/transforms has the processes."""
+    return request.param
+
+
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(tmp_path, monkeypatch):
     """No test touches the cache folder of the account that runs it."""

@@ -58,7 +58,6 @@ def ranks(make, count, chain, options=None, **settings):
         yield StreamingDataLoader(chain(dataset), **(options or {}))
 
 
-@pytest.mark.parametrize("how", HOWS)
 def test_a_function_makes_the_samples_of_batches(make, how):
     """In the order of the dataset without it, with every kind of worker."""
     plain = [b["id"].tolist() for b in StreamingDataLoader(make(shuffle=True))]
@@ -106,12 +105,6 @@ def test_random_numbers_depend_on_the_place_in_the_order_alone(make, count, opti
     assert len(set(wanted.values())) == len(wanted) == 100
     assert drawn(ranks(make, count, lambda d: d.map(draw), options)) == wanted
     assert drawn(ranks(make, count, lambda d: d.map(draw), options, batch_size=5)) == wanted
-
-
-def test_random_numbers_of_spawned_workers_are_the_same(make):
-    """A chain travels by pickle as it does by fork."""
-    wanted = drawn(ranks(make, 1, lambda d: d.map(draw)))
-    assert drawn(ranks(make, 1, lambda d: d.map(draw), HOWS["spawned"])) == wanted
 
 
 @pytest.mark.parametrize("step", [1, 4])
@@ -276,7 +269,7 @@ class OwnItem(StreamingDataset):
 
 
 @pytest.mark.parametrize("kind", [Own, OwnItem])
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, HOWS["spawned"]])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
 def test_functions_see_what_a_subclass_makes(make, kind, options):
     """By number, in iterations and in every worker; the class stays the caller's."""
 

@@ -1,5 +1,0 @@
-"""Fixtures of the tests of texts: no credentials, endpoints or proxies but those of the test."""
-
-from tests.unit.storage.conftest import environment
-
-__all__ = ["environment"]

@@ -86,6 +86,7 @@ class ArrayEncoding(Encoding):
         return DecodeKind.ARRAY if self.shape and self.size else DecodeKind.ANY_ARRAY
 
     def _parse(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
+        """Parse a name to dtype and shape; None for a part that it leaves open."""
         parts = name.split(":")
         if parts[0] != self.family or len(parts) > 3:
             raise self._unknown(name, f"write {self.family}, {self.family}:DTYPE or all three")
@@ -100,6 +101,7 @@ class ArrayEncoding(Encoding):
         return parts[1], self._parse_dims(name, parts[2])
 
     def _parse_dims(self, name: str, text: str) -> tuple[int, ...]:
+        """Parse the shape in a name. Raises UnknownEncodingError."""
         if text == "()" and self.smallest == 0:
             return ()
         words = text.split(",")
@@ -137,6 +139,7 @@ class ArrayEncoding(Encoding):
         return (head or self._head(dtype, array.shape, value)) + array.tobytes()
 
     def _as_array(self, value: Any) -> np.ndarray[Any, Any]:
+        """Return a value as an array. Raises EncodingTypeError for other values."""
         if isinstance(value, np.ma.MaskedArray):
             raise self.refuse(value, "Its mask would be lost; use .filled(...) first.")
         if not isinstance(value, np.ndarray):
@@ -214,6 +217,7 @@ class ArrayEncoding(Encoding):
         return self._view(data, stored, shape, start)
 
     def _read_shape(self, data: Data, start: int) -> tuple[tuple[int, ...], int]:
+        """Parse the shape at the byte ``start``; return it and the byte after it."""
         if start >= len(data):
             raise self.broken(data, "there is no shape")
         axes, width = data[start] >> 2, data[start] & 3
@@ -272,6 +276,7 @@ class TensorEncoding(ArrayEncoding):
         return words
 
     def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
+        """Return an array as a view; bfloat16 as a torch tensor."""
         array = super()._view(data, stored, shape, start)
         if stored is not _BFLOAT16:
             return array
@@ -342,6 +347,7 @@ def has_lengths(encoding: Encoding) -> bool:
 
 
 def _length(encoding: Encoding, data: Data) -> int:
+    """Decode a value, and return its length. Raises ConfigError if it has none."""
     value = encoding.decode(data)
     if value is None:
         return 0

@@ -86,6 +86,7 @@ class AudioEncoding(Encoding):
         return _to_float(raw, width).reshape(-1, channels), rate
 
     def _soundfile(self, data: Data, kind: str) -> tuple[np.ndarray[Any, Any], int]:
+        """Decode a file with the package soundfile, in blocks."""
         try:
             import soundfile
         except ImportError:

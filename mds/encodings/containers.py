@@ -153,6 +153,7 @@ def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]
 
 
 def _inside(name: str, family: str) -> Encoding:
+    """Return the encoding in the brackets of a name."""
     if not (name.startswith(family + "[") and name.endswith("]")):
         raise UnknownEncodingError(
             f"{name!r} is not an encoding; write '{family}[str]', for example."

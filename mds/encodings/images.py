@@ -152,6 +152,7 @@ class FileImageEncoding(Encoding):
         return file.getvalue()
 
     def _file(self, path: str | os.PathLike[str]) -> bytes:
+        """Return the bytes of the image file at a path. Raises EncodingError."""
         data = _read_if_there(path)
         if not data:
             raise self.refuse(path, "There is no such file: give the whole path, or the image.")
@@ -259,6 +260,7 @@ def _read_if_there(path: Any) -> bytes:
 
 
 def _pixels(encoding: Encoding, image: Any) -> bytes:
+    """Return the raw pixels of a Pillow image. Raises EncodingError if it cannot be decoded."""
     try:
         return bytes(image.tobytes())
     except Exception as error:  # a file that Pillow opened and now fails to decode
@@ -339,6 +341,7 @@ def _jpeg_orientation(data: Data) -> int:
 
 
 def _exif_orientation(segment: bytes) -> int:
+    """Return the orientation in an EXIF segment, or 1 if it has no valid one."""
     from PIL import Image
 
     exif = Image.Exif()

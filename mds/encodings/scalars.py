@@ -158,6 +158,7 @@ class NumpyEncoding(Encoding):
         return self._convert(value, is_exact=False)
 
     def _convert(self, value: Any, *, is_exact: bool = True) -> bytes:
+        """Return the bytes of a value that the NumPy type converts; see `encode`."""
         original = value
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
@@ -200,6 +201,7 @@ class NumpyEncoding(Encoding):
         return scalar
 
     def _refuse_fraction(self, value: Any, scalar: Any) -> None:
+        """Raise EncodingError for a number that is not whole; only warn for uint8."""
         text = (
             f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
             f"become {scalar}. Write round(value), or use the encoding 'float64'."

@@ -173,6 +173,7 @@ def _of_file(body: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a shard, whose bytes follow those of the schema in a stream."""
     pa = pyarrow()
     with pa.ipc.open_stream(pa.BufferReader(shard.note[1:] + body)) as reader:
         remaining_rows = shard.samples

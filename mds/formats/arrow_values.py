@@ -86,6 +86,7 @@ def encoding_of(
 
 
 def _plain_encoding(kind: pa.DataType, feature: str) -> str:
+    """Return the encoding of values that are neither null nor empty; see `encoding_of`."""
     types = pyarrow().types
     kind = stored_type(kind)
     if types.is_int64(kind):
@@ -253,6 +254,7 @@ def values_for(column: pa.Array, encoding: str) -> list[Any]:
 
 
 def _python(column: pa.Array) -> list[Any]:
+    """Return the values of a column as pyarrow converts them. Raises EncodingError if it cannot."""
     if "time64[ns]" in str(column.type):
         raise EncodingError(
             "times in nanoseconds inside of a nested column, of which Python keeps microseconds; "

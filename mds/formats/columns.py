@@ -130,6 +130,7 @@ def _kinds(values: Sequence[Any]) -> set[str]:
 
 
 def _kind(value: Any) -> str:
+    """Return the kind of a value: the name of an encoding, "null" or "array"."""
     if isinstance(value, (bool, np.bool_)):
         return "json"
     if value is None:
@@ -151,6 +152,7 @@ def _kind(value: Any) -> str:
 
 
 def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
+    """Return the encoding that holds all arrays, and a note. Raises ValueError for a dtype."""
     dtypes = {value.dtype for value in values}
     dtype = np.result_type(*dtypes)
     if dtype.str[1:] not in _ARRAYS:
@@ -178,6 +180,7 @@ def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
 
 
 def _of_text(values: Sequence[str]) -> tuple[str, str]:
+    """Return the encoding of the numbers in some texts, or "str", and a note."""
     if all(_INTEGER.fullmatch(v) and v != "-0" for v in values):
         return ("int", "") if all(int(v) in _INT64 for v in values) else ("str", "beyond 64 bits")
     # Leading zeros are part of a code, not of a number.
@@ -256,6 +259,7 @@ def _inside(name: str) -> str:
 
 
 def _merge_arrays(first: list[str], second: list[str]) -> str | None:
+    """Merge the encodings of two array columns, each split at its colons."""
     wider = _wider(_as_scalar(first[1]), _as_scalar(second[1]))
     if wider is None:
         return None
@@ -270,6 +274,7 @@ def _as_scalar(dtype: str) -> str:
 
 
 def _wider(first: str, second: str) -> str | None:
+    """Return the narrowest scalar encoding that holds the values of both, or None."""
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if first in family and second in family:
             return family[max(family.index(first), family.index(second))]

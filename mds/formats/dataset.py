@@ -405,6 +405,7 @@ def write_files_index(
 
 
 def _has_index(store: Store) -> bool:
+    """Whether a store has an index.json."""
     try:
         store.head(INDEX_NAME)
     except NotFoundError:

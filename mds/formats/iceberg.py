@@ -249,6 +249,7 @@ def _file_numbers(metadata: Any, schema: Any) -> dict[str, Any] | None:
 
 
 def _by_name(fields: Sequence[Any]) -> dict[str, Any]:
+    """Return the `lake.Numbers` of a name mapping of pyiceberg."""
     numbers = ["" if each.field_id is None else str(each.field_id) for each in fields]
     return {
         name: [number, _by_name(each.fields)]
@@ -291,6 +292,7 @@ def _reads(source: Files) -> Any:
         location = ""
 
         def key_of(self, path: str) -> str:
+            """Return the key of a file from its path in the metadata, relative to the table."""
             place, own = _plain(path), _plain(self.location)
             if not place.startswith(own):
                 raise refused(

@@ -171,6 +171,7 @@ class Lines(Format):
     def _records(
         self, lines: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
     ) -> Iterator[Mapping[str, Any]]:
+        """Yield the records of lines, given as (offset, line), after checking them."""
         known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
         for offset, line in lines:
             record = self._record(line, offset, known_columns, location)

@@ -68,6 +68,7 @@ class MadeReader(Reader):
         return memoryview(self._make(number))
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
+        """Return the function that makes the sample of a row."""
         make, decode_slowly, count = self._make, self._slow_decoder(), len(self)
         assert make is not None
         decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)

@@ -228,6 +228,7 @@ class Probe:
             yield chunk
 
     def _take(self, chunk: bytes, offset: int) -> None:
+        """Keep the bytes of a chunk, which begins at ``offset``, that are in a window."""
         while True:
             start, window = self._windows[-1]
             begin = start + len(window) - offset

@@ -91,6 +91,10 @@ def _load(
     first: DataFile,
     files: Files,
 ) -> _Footers:
+    """Read a ``_metadata`` file, and compare it with the footer of one file, ``first``.
+
+    If it cannot be used, log a warning and return an object without footers.
+    """
     url = files.url(note)
     why = f"it has {note.size:,} bytes" if note.size > _LARGEST else ""
     if not why:
@@ -217,6 +221,7 @@ def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
 
 
 def _check_row_group(reader: _Reader, facts: list[tuple[int, int, bool]]) -> None:
+    """Check the row group at the cursor; ``facts`` are those of each column in the schema."""
     for number, kind in reader.fields():
         if (number, kind) == (_COLUMNS, _LIST):
             for column in reader.structures():
@@ -226,6 +231,7 @@ def _check_row_group(reader: _Reader, facts: list[tuple[int, int, bool]]) -> Non
 
 
 def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: bool) -> None:
+    """Check the column at the cursor against its levels and type in the schema."""
     has_metadata = False
     for number, kind in reader.fields():
         if (number, kind) == (_ENCRYPTION, _STRUCT):
@@ -243,6 +249,7 @@ def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: 
 
 
 def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> None:
+    """Check the size statistics at the cursor against the highest levels of the column."""
     for number, kind in reader.fields():
         if (number, kind) == (_TEXT_BYTES, _I64) and not is_text:
             raise ValueError("a column of numbers has a number of bytes of text")

@@ -239,6 +239,7 @@ class RawFiles(Format):
 
     @staticmethod
     def _missing(location: str, path: str, url: str) -> NotFoundError:
+        """Return the error for a file that the manifest lists and that does not exist."""
         return NotFoundError(
             f"get {url}: there is no such file, but {location} has a row of {path!r}. Take the row "
             f"out, or put the file there.",
@@ -337,6 +338,7 @@ def unpack_rows(data: bytes, location: str) -> Rows:
 
 
 def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
+    """Return the encodings of the columns, and the rows, of a Parquet file."""
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
@@ -350,6 +352,7 @@ def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
 
 
 def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
+    """Return the encodings of the columns, and the rows, of a JSON Lines file."""
     rows: Rows = []
     # Not splitlines(): texts may hold the other characters at which it splits.
     for number, line in enumerate(data.decode("utf-8-sig").split("\n"), 1):
@@ -371,6 +374,8 @@ def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
 
 
 def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]:
+    """Return a function that reads a CSV file with this separator."""
+
     def read(data: bytes) -> tuple[dict[str, str], Rows]:
         reader = csv.DictReader(
             io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
@@ -393,6 +398,7 @@ def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], R
 
 
 def _check_header(names: Sequence[str]) -> None:
+    """Raise ValueError for a column without a name, and for a name that occurs twice."""
     for position, name in enumerate(names):
         if not name or name in names[:position]:
             problem = "is there twice" if name else "has no name"

@@ -230,6 +230,7 @@ class Files:
             raise self._replaced(file, f"its version was {file.version}, and is {info.version} now")
 
     def _replaced(self, file: DataFile, change: str) -> ReplacedError:
+        """Return the error for a file that changed since it was planned."""
         url = self.url(file)
         return ReplacedError(
             f"get {url}: the file changed while it is in use: {change}. Restart to read its new "
@@ -264,6 +265,7 @@ def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iter
 
 
 def _file(info: ObjectInfo) -> DataFile:
+    """Return the file of a listed object. Raises FormatError for a name that is not UTF-8."""
     if not info.key.isascii() and re.search("[\ud800-\udfff]", info.key):
         raise FormatError(
             f"{info.key!r}: the name of the file is not UTF-8, and indexes and states could not "
@@ -421,6 +423,7 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def _choices(text: str) -> Iterator[str]:
+    """Yield the texts that a pair of braces stands for: ``00..12`` or ``a,b``."""
     bounds = _RANGE.fullmatch(text)
     if bounds is None:
         yield from text.split(",")
@@ -441,6 +444,7 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 
 def _pattern_regex(pattern: str) -> str:
+    """Translate a pattern to a regular expression."""
     out, index = "", 0
     while index < len(pattern):
         letter = pattern[index]

@@ -233,6 +233,7 @@ class FileTable:
     # ------------------------------------------------------------------ as bytes
 
     def _parts(self, facts: Mapping[str, Any]) -> Iterable[bytes | memoryview]:
+        """Yield the parts of the table's file, of which a digest is taken, with these facts."""
         texts = ["\0".join(self.keys).encode(), "\0".join(self.versions).encode()]
         header = {
             **facts,
@@ -277,6 +278,7 @@ class FileTable:
 
     @classmethod
     def _parse(cls, body: memoryview) -> FileTable:
+        """Parse the bytes after the digest. Raises errors of many classes for damage."""
         end = bytes(body[: 16 << 20]).index(b"\n")
         header = json.loads(bytes(body[:end]))
         files, shards = int(header.pop("files")), int(header.pop("shards"))

@@ -134,6 +134,7 @@ def _name(name: bytes, prefix: bytes, magic: bytes) -> str:
 
 
 def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> None:
+    """Raise FormatError unless the checksum of a header is right."""
     # The checksum is the sum of all bytes, with spaces in its own field.
     byte_sum = sum(header) - sum(checksum) + 8 * 32
     if byte_sum != _number(checksum, offset, location):
@@ -142,6 +143,7 @@ def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> No
 
 
 def _number(field: bytes, offset: int, location: str) -> int:
+    """Parse a number of a header, octal or binary. Raises FormatError."""
     if field[0] & 0x80:  # binary, for numbers of more than eleven octal digits
         return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     text = field.split(b"\0", 1)[0].strip()
@@ -157,6 +159,7 @@ def _number(field: bytes, offset: int, location: str) -> int:
 
 
 def _decimal(text: str, offset: int, location: str) -> int:
+    """Parse the size in a PAX header. Raises FormatError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise FormatError(
             f"{location}: the header at byte {offset:,} gives the size {text[:40]!r}."
@@ -165,6 +168,7 @@ def _decimal(text: str, offset: int, location: str) -> int:
 
 
 def _note(read: ReadAt, start: int, length: int, offset: int, location: str) -> bytes:
+    """Read the long name or attributes at ``start``. Raises FormatError if they are too long."""
     if length > _LARGEST_NOTE:
         raise FormatError(
             f"{location}: the header at byte {offset:,} holds {length:,} bytes of names and "

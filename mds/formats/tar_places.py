@@ -44,7 +44,7 @@ _LARGEST = 1 << 48
 
 
 class TarPlaces:
-    """Where the samples of a tar, and the files in them, are.
+    """The places of the samples of a tar, and of the files in them.
 
     - ``starts``: block at which each sample begins, and block at which the last one ends; shape
       (samples + 1,).
@@ -174,6 +174,7 @@ def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
 
 
 def _decoded(data: bytes, samples: int) -> TarPlaces:
+    """Parse the bytes of `TarPlaces.to_bytes`. Raises ValueError, KeyError or TypeError."""
     head, _, body = data.partition(b"\n")
     header = json.loads(head)
     names, types = list(header["files"]), list(header["types"])
@@ -193,6 +194,7 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
 
 
 def _check(places: TarPlaces, size: int) -> None:
+    """Raise ValueError for places outside of a tar of ``size`` bytes, or that overlap."""
     if max(int(each.max(initial=0)) for each in _arrays(places)) > _LARGEST:
         raise ValueError("a number is too large")
     starts = places.starts.astype(np.int64)
@@ -253,6 +255,7 @@ def _small_sidecar(key: str, files: Files) -> DataFile | None:
 
 @contextlib.contextmanager
 def _explain_damage(note: DataFile, name: str, files: Files) -> Iterator[None]:
+    """Raise FormatError, with the remedy, for any error while a sidecar is parsed."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -263,6 +266,7 @@ def _explain_damage(note: DataFile, name: str, files: Files) -> Iterator[None]:
 
 
 def _energon(data: bytes, size: int) -> list[int]:
+    """Parse the index of Megatron Energon for a tar of ``size`` bytes. Raises ValueError."""
     places = [
         int.from_bytes(data[offset : offset + 8], "little") for offset in range(0, len(data), 8)
     ]

@@ -106,6 +106,8 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
 
 
 def _key_getter(key: Get) -> Get:
+    """Return a getter of names that raises an error for a name that is not UTF-8."""
+
     def get(row: int) -> str:
         name: str = key(row)
         name.encode()  # raises for a name that is not UTF-8; `TarValues` then raises with a message
@@ -125,6 +127,7 @@ def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: m
 
 
 def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
+    """Return a getter of the values of a column without gaps; ``begins``, ``ends`` are in bytes."""
     view, decode, name = memoryview(data), field.decode, field.name
     if field.encoding.name in _IMAGES:
         return lambda row: decode(view[begins[row] : ends[row]])
@@ -290,6 +293,7 @@ def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -
 
 
 def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
+    """Join samples to a block. Raises errors of many classes for wrong values."""
     columns: list[ColumnBytes] = []
     for name, encoding in values.encodings.items():
         pieces = sample_bytes.column(name)

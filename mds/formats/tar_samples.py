@@ -279,6 +279,7 @@ class TarColumns:
         return encodings
 
     def _by_values(self, ending: str, location: str) -> str:
+        """Return the encoding of an ending from the values of its files."""
         if is_number(ending):
             return "int" if self._are_whole[ending] else "str"
         try:

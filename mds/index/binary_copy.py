@@ -10,8 +10,8 @@
 Its columns are views of the mapped file, so the processes of a node share its pages. If the copy is
 missing, damaged, implausible or of another index, the index is parsed again and the copy replaced.
 Any process that can write to its folder can forge its digest, so its numbers and names are checked
-as well (`is_plausible`). Opening a copy costs one pass over index.json for its digest, about 20 ms for each
-100 MB.
+as well (`is_plausible`). Opening a copy costs one pass over index.json for its digest, about 20 ms
+for each 100 MB.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ class _Facts:
 
 
 def _has_numbers(block: Columns, facts: _Facts) -> bool:
+    """Whether counts and sizes of a block of shards are possible, and fit their schemas."""
     which = block["schema_of"]
     if not _within(which, facts.last):
         return False
@@ -266,6 +267,7 @@ def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> boo
 
 
 def _are_names(packed: bytes, ends: list[int]) -> bool:
+    """Whether all names are valid, checked one by one; ``ends`` are those of each shard."""
     start = 0
     try:
         for end in ends:

@@ -67,6 +67,7 @@ def make_notes(
 
 
 def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -154,6 +155,7 @@ def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnN
 
 
 def _note(raw_note: Any) -> ColumnNote:
+    """Return the note of a parsed JSON value. Raises TypeError or ValueError for a wrong value."""
     description, names = raw_note.get("description", ""), raw_note.get("class_names", [])
     is_text = isinstance(description, str) and isinstance(names, list)
     if not is_text or not all(isinstance(name, str) for name in names):

@@ -117,6 +117,7 @@ class NamesSeen:
 
 
 def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the folders and all folders above them, each once."""
     parents: set[bytes] = set()
     for folder in folders:
         while folder and folder not in parents:
@@ -128,6 +129,7 @@ def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
 def _compare(
     names: Iterable[list[str]], suspects: set[int], folders: set[bytes], location: str
 ) -> None:
+    """Compare the names whose hashes are in ``suspects``; raise IndexFileError for a duplicate."""
     first: dict[bytes, int] = {}
     for number, of_shard in enumerate(names):
         for name in of_shard:

@@ -176,6 +176,7 @@ def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
 def _parse_schema(
     raw: Mapping[str, Any], name: str, stored: tuple[Stored, ...], location: str
 ) -> ShardSchema:
+    """Parse the part of a shard object that shards have in common. Raises IndexFileError."""
     is_split = name != MDS
     present = {shape.kind for shape in stored}
     needed = {"raw_data", "raw_meta"} if is_split else {"raw_data"}
@@ -214,6 +215,7 @@ def _parse_schema(
 
 
 def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
+    """Parse the columns of a shard object of format ``name``. Raises IndexFileError."""
     if name == "json":
         pairs = raw["columns"]
         if not isinstance(pairs, dict):
@@ -240,6 +242,7 @@ def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
 
 
 def _encoded_size(encoding: str, name: str, location: str) -> int | None:
+    """Return the fixed size of an encoding, or None. Raises IndexFileError if it is unknown."""
     if name != MDS:
         if encoding not in SPLIT_ENCODINGS:
             raise IndexFileError(
@@ -254,6 +257,7 @@ def _encoded_size(encoding: str, name: str, location: str) -> int | None:
 
 
 def _parse_file(raw: object, kind: str, location: str) -> tuple[Stored, int, str, str]:
+    """Parse a file of a shard to its schema, size, name and joined digests."""
     if not isinstance(raw, dict):
         raise IndexFileError(f"{location}: expected an object or null, got {shown(raw)}.")
     _check_keys(raw, _FILE_KEYS, location)
@@ -271,6 +275,7 @@ def _parse_file(raw: object, kind: str, location: str) -> tuple[Stored, int, str
 
 
 def _check_keys(raw: Mapping[str, Any], keys: set[str], location: str) -> None:
+    """Raise IndexFileError unless an object has exactly these keys."""
     if raw.keys() == keys:
         return
     missing, unknown = sorted(keys - raw.keys()), sorted(raw.keys() - keys)
@@ -295,6 +300,7 @@ def _int(raw: Mapping[str, Any], key: str, location: str) -> int:
 def _text(
     raw: Mapping[str, Any], key: str, location: str, *, is_optional: bool = False
 ) -> str | None:
+    """Return a text of an object, or None if it is optional. Raises IndexFileError."""
     value = raw[key]
     if value is None and is_optional:
         return None
@@ -315,6 +321,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _size_limit(value: object, location: str) -> int | None:
+    """Parse ``size_limit``: bytes, a text such as "64mb", or None. Raises IndexFileError."""
     if value is None:
         return None
     if type(value) in {int, float, str}:
@@ -377,6 +384,7 @@ class JsonShape:
 
 
 def _json_object(schema: ShardSchema) -> dict[str, Any]:
+    """Return the shard object of a schema, with placeholders for the values that differ."""
     names, encodings = schema.columns.names, schema.columns.encodings
     raw: dict[str, Any] = {
         "version": schema.version,

@@ -99,6 +99,7 @@ class Index:
 
     @classmethod
     def _of(cls, builder: Builder, fingerprint: str, location: str) -> Index:
+        """Make the table of the columns that a builder has collected."""
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
             "samples": np.frombuffer(builder.samples, np.int64),
@@ -205,6 +206,7 @@ class Index:
         return packed.decode().split("\0")
 
     def _digests(self, number: int) -> str:
+        """Return the digests of a shard, joined, in hex."""
         if self._digest_ends is None:
             width = self._digest_width or 0
             return self.digests[number * width : (number + 1) * width].tobytes().hex()
@@ -265,6 +267,7 @@ def load_copy(path: str, size: int, digest: str) -> Index | None:
 
 
 def _read(path: str) -> bytes:
+    """Read an index.json. Raises NotFoundError with an explanation if there is none."""
     try:
         with open_regular(path) as file:
             return file.read()
@@ -273,6 +276,7 @@ def _read(path: str) -> bytes:
 
 
 def _digest(path: str) -> tuple[int, str]:
+    """Return the size and the xxh3_128 of an index.json, reading it in pieces."""
     import xxhash
 
     hasher, size = xxhash.xxh3_128(), 0

@@ -156,6 +156,7 @@ class Decompressor(ABC):
             raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
 
     def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
+        """Call ``act`` with a sink for its output, and turn the library's errors to ShardError."""
         self._sink = sink
         try:
             act()
@@ -176,6 +177,7 @@ class Decompressor(ABC):
         """Check the end, after the last chunk was pushed."""
 
     def _emit(self, piece: bytes) -> None:
+        """Count a piece of output, and pass it to the sink. Raises ShardError if it is too much."""
         self._emitted += len(piece)
         if self._emitted > self._size:
             raise ShardError(f"{self._name} data holds more than the {self._size} bytes it should")
@@ -236,6 +238,7 @@ class MemberDecompressor(Decompressor):
         return 0
 
     def _begin_anew(self) -> None:
+        """Start the next member."""
         self._empty += self._emitted == self._before
         if self._empty > _MAX_EMPTY_MEMBERS:
             raise ShardError(f"{self._name} data has more than {_MAX_EMPTY_MEMBERS} empty members")
@@ -251,6 +254,8 @@ class MemberDecompressor(Decompressor):
 
 
 class _Zstd(Codec):
+    """Zstandard: a file is one frame, or several."""
+
     algorithm = "zstd"
     levels = range(1, 23)
     default = 3
@@ -319,6 +324,8 @@ class _Target:
 
 
 class _Gz(Codec):
+    """gzip: a file is one member, or several."""
+
     algorithm = "gz"
     levels = range(10)
     default = 9
@@ -335,6 +342,8 @@ class _Gz(Codec):
 
 
 class _GzDecompressor(MemberDecompressor):
+    """Decompressor of gzip members, which zeros may follow."""
+
     @staticmethod
     def _new_member() -> Any:
         return zlib.decompressobj(31)
@@ -354,6 +363,8 @@ class _GzDecompressor(MemberDecompressor):
 
 
 class _Bz2(Codec):
+    """bzip2: a file is one stream, or several."""
+
     algorithm = "bz2"
     levels = range(1, 10)
     default = 9
@@ -369,6 +380,8 @@ class _Bz2(Codec):
 
 
 class _Bz2Decompressor(MemberDecompressor):
+    """Decompressor of bzip2 streams."""
+
     @staticmethod
     def _new_member() -> Any:
         return bz2.BZ2Decompressor()
@@ -380,6 +393,8 @@ class _Bz2Decompressor(MemberDecompressor):
 
 
 class _Br(Codec):
+    """Brotli: a file is one stream."""
+
     algorithm = "br"
     levels = range(12)
     default = 11
@@ -396,6 +411,8 @@ class _Br(Codec):
 
 
 class _BrDecompressor(Decompressor):
+    """Decompressor of a Brotli stream."""
+
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
         self._stream = _brotli().Decompressor()
@@ -416,6 +433,8 @@ class _BrDecompressor(Decompressor):
 
 
 class _Snappy(Codec):
+    """Snappy: a file is one raw block."""
+
     algorithm = "snappy"
 
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
@@ -446,6 +465,7 @@ class _SnappyDecompressor(Decompressor):
 
 
 def _brotli() -> Any:
+    """Import brotli. Raises MissingDependencyError."""
     try:
         import brotli
     except ImportError:
@@ -454,6 +474,7 @@ def _brotli() -> Any:
 
 
 def _snappy() -> Any:
+    """Import cramjam. Raises MissingDependencyError."""
     try:
         import cramjam
     except ImportError:

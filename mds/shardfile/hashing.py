@@ -67,6 +67,7 @@ def hexdigest(name: str, data: Any) -> str:
 
 
 def _maker(name: str) -> Callable[[], Hash]:
+    """Return the function that begins a digest. Raises ConfigError for an unknown name."""
     if name not in _NAMES:
         raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
     if name in _XXHASH:

@@ -96,6 +96,7 @@ def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
 
 
 def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
+    """Return the count, the offsets of samples from ``first`` on, and the configuration."""
     lengths = np.asarray(sizes)
     end = first + int(lengths.sum(dtype=np.uint64))
     if end >= MAX_SIZE:
@@ -137,6 +138,7 @@ def parse_meta_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.
 
 
 def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint32]:
+    """Return the offsets after the count. Raises ShardError for another count."""
     if len(data) < header_size(samples):
         raise ShardError(
             f"{path}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
@@ -152,6 +154,7 @@ def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint3
 def _checked(
     offsets: npt.NDArray[np.uint32], size: int, path: str, data_file: str
 ) -> npt.NDArray[np.uint32]:
+    """Return the offsets. Raises ShardError if they decrease or do not end at ``size``."""
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         row = int(falls[0])

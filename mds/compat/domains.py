@@ -271,7 +271,7 @@ class StreamingPile(_TokenizedText):
 
 
 def _load_tokenizer(name: str, max_seq_len: int) -> Any:
-    """Return a tokenizer of the package transformers that can pad. Raises if it is missing."""
+    """Return a tokenizer with padding. Raises MissingDependencyError without transformers."""
     try:
         from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
     except ImportError:

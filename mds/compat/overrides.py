@@ -278,19 +278,23 @@ class Overridable(metaclass=Sealed):
     _refused: ClassVar[Mapping[str, str]] = {}
     _ignored: ClassVar[Mapping[str, str]] = {}
     _fixed: ClassVar[Mapping[str, str]] = {}
+    #: Names of the three tables: one look for each attribute that is set.
+    _all_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_overrides(cls, vars(cls))
+        names = frozenset((*cls._refused, *cls._ignored, *cls._fixed))
+        type.__setattr__(cls, "_all_names", names)  # Sealed would refuse it
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kind = type(self)
-        if name in kind._fixed:  # noqa: SLF001 - its own table
-            refuse(f"{name} of one {kind.__name__}", kind._fixed[name])  # noqa: SLF001
-        if name in kind._refused:  # noqa: SLF001
-            refuse(f"{name} of one {kind.__name__}", f"Use {kind._refused[name]}")  # noqa: SLF001
-        if name in kind._ignored:  # noqa: SLF001
-            ignore(f"{name} of one {kind.__name__}")
+        if name in self._all_names:
+            full_name = f"{name} of one {type(self).__name__}"
+            if name in self._fixed:
+                refuse(full_name, self._fixed[name])
+            if name in self._refused:
+                refuse(full_name, f"Use {self._refused[name]}")
+            ignore(full_name)
         super().__setattr__(name, value)
 
 

@@ -97,19 +97,19 @@ def maybe_init_dist() -> bool:
 
 def barrier() -> None:
     """Wait for the other ranks of the process group, if there is one."""
-    if (group := _group()) is not None:
+    if (group := _process_group()) is not None:
         group.barrier()
 
 
 def broadcast(tensor: Any, src: int) -> None:
     """Overwrite ``tensor`` with the tensor of rank ``src``, if there is a process group."""
-    if (group := _group()) is not None:
+    if (group := _process_group()) is not None:
         group.broadcast(tensor, src)
 
 
 def all_gather(tensor_list: list[Any], tensor: Any) -> None:
     """Write the tensors of all ranks into ``tensor_list``."""
-    if (group := _group()) is not None:
+    if (group := _process_group()) is not None:
         group.all_gather(tensor_list, tensor)
     else:
         tensor_list[0].copy_(tensor)
@@ -117,14 +117,14 @@ def all_gather(tensor_list: list[Any], tensor: Any) -> None:
 
 def all_gather_object(obj: T) -> list[T]:
     """Return the objects of all ranks."""
-    if (group := _group()) is None:
+    if (group := _process_group()) is None:
         return [obj]
     objects: list[T | None] = [None] * group.get_world_size()
     group.all_gather_object(objects, obj)
     return objects  # type: ignore[return-value]
 
 
-def _group() -> Any:
+def _process_group() -> Any:
     """Return torch.distributed, or its replacement, if a process group exists, else None."""
     distributed = replacement("streaming.base.distributed", "dist")
     distributed = distributed or sys.modules.get("torch.distributed")

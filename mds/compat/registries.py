@@ -127,7 +127,7 @@ def construct_from_registry(
 
 
 def import_file(loc: str | os.PathLike[str]) -> Any:
-    """Run the Python file at a path and return it as a module. Raises ConfigError for others."""
+    """Run a Python file and return it as a module. Raises ConfigError for any other file."""
     path = os.fspath(loc)
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     if spec is None or spec.loader is None:

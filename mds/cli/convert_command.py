@@ -1,4 +1,4 @@
-"""mds-convert: show the plan, the progress and the summary of a conversion."""
+"""Command `mds-convert`: it shows the plan, the progress and the summary of a conversion."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from mds.writers.convert.run import Progress, Summary
 
 
-#: Number of files between two lines of a log.
+#: Number of listed files between two lines, if the output is a log and no terminal.
 _FILES_BETWEEN_LINES = 100_000
-#: Sources below this size are converted before processes would have started.
+#: Bytes of a source below which one process is faster than starting several.
 _SMALL = 64 << 20
 
 
 class _KindOption(click.Option):
-    """``--as``: its help names the inputs that are registered, and is made when it is shown."""
+    """Option ``--as``, whose help lists the registered inputs; it is composed when it is shown."""
 
-    def _told(self) -> str:
+    def _list_inputs(self) -> str:
         from mds.writers.convert import input_names
 
         return f"What SOURCE is, where that is not plain: {', '.join(input_names())}."
 
-    def _set(self, given: str | None) -> None:
-        """Take no other: Click sets what the declaration gave, which is nothing."""
+    def _ignore(self, text: str | None) -> None:
+        """Ignore the help that Click sets, which is None."""
 
-    help = property(_told, _set)
+    help = property(_list_inputs, _ignore)
 
 
 @click.command(
@@ -154,7 +154,7 @@ class _KindOption(click.Option):
 @click.option(
     "--skip-bad", is_flag=True, help="Leave out records that cannot be samples, and list them."
 )
-@click.option("--resume", is_flag=True, help="Go on with a conversion that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue a conversion that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
 @click.option("--work", metavar="FOLDER", help="Folder for unfinished work.  [OUT/.mds-convert]")
 @click.option(
@@ -166,7 +166,7 @@ class _KindOption(click.Option):
     help="Write a shard for each one of files that are read as they lie (a Parquet row group): "
     "the order of training stays, and states go across.",
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Say what would be done, and stop.")
+@click.option("--dry-run", "-n", is_flag=True, help="Show what would be done, and stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
 def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
     """Convert SOURCE to a dataset of MDS shards at OUT.
@@ -176,8 +176,8 @@ def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -
     hf:NAME); an MDS dataset (a folder or URL); or -, standard input, with --as. OUT is a folder or
     URL.
 
-    Columns and encodings are inferred and shown first. An interrupted conversion goes on with
-    --resume and gives the same bytes.
+    Columns and encodings are inferred and shown first. After an interruption, --resume continues
+    the conversion and gives the same bytes.
     """
     with errors():
         _convert(source, out, dry_run, quiet, options)
@@ -198,7 +198,7 @@ def _convert_place(
     lively = is_lively(side) and not quiet
     if options.pop("no_durable"):
         options["durable"] = False
-    # By identity: a zero that was asked for is an answer, and equals False.
+    # Compared by identity: an option with the value 0 equals False, and was given.
     options = {
         name: value
         for name, value in options.items()
@@ -220,11 +220,11 @@ def _convert_place(
         with show_progress(side if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
-        if keeps_shards:  # such a conversion starts again
+        if keeps_shards:  # such a conversion cannot be resumed
             raise
         again = redact_text(shlex.join(["mds-convert", *_arguments(), "--resume"]))
-        # Not folded: it is there to be copied.
-        side.print(cell("Interrupted. What is done is kept; go on with"))
+        # Not wrapped, so that it can be copied.
+        side.print(cell("Interrupted. Finished work is kept; continue with"))
         side.print(cell(f"  {again}"), soft_wrap=True)
         sys.exit(130)
     if not quiet:
@@ -233,7 +233,7 @@ def _convert_place(
 
 @contextlib.contextmanager
 def _show_listing(side: Console | None, source: str) -> Iterator[None]:
-    """Tell how many files were found while a large folder is listed."""
+    """Show how many files were found while a large folder is listed."""
     if side is None:
         yield
         return
@@ -259,7 +259,7 @@ def _show_listing(side: Console | None, source: str) -> Iterator[None]:
 
 
 def show_plan(conversion: Conversion, side: Console) -> None:
-    """Print what was recognised and what will be written."""
+    """Print the source, its columns and what will be written."""
     source, spec = conversion.source, conversion.spec
     side.print(cell(f"{source.name}: {source.title}, {source.describe()}"))
     shown = table("column", "encoding", "first value", "")
@@ -284,7 +284,7 @@ def show_plan(conversion: Conversion, side: Console) -> None:
 
 
 def show_summary(summary: Summary, main: Console, side: Console) -> None:
-    """Print what came out."""
+    """Print what was written, which records were left out, and how to read the dataset."""
     for each in summary.bad:
         side.print(cell(f"Left out: {each}"), soft_wrap=True)
     if summary.bad_count > len(summary.bad):
@@ -334,9 +334,10 @@ def _arguments() -> list[str]:
 def show_progress(
     where: Console | None, limit: int | None = None
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """Draw progress on a console, or nowhere for None; gives what a conversion tells it to.
+    """Draw a progress bar, and yield the function that a conversion calls with its progress.
 
-    With a ``limit`` of samples progress is counted in them, else in bytes of the source.
+    - ``where`` (Console | None): Where to draw; None: nowhere, and None is yielded.
+    - ``limit`` (int | None): The number of samples that is the goal; None: the bytes of the source.
     """
     if where is None:
         yield None
@@ -362,7 +363,7 @@ def _bar(where: Console) -> Bar:
         TextColumn("{task.fields[what]}"),
         TimeRemainingColumn(compact=True),
     )
-    # The summary says what was done; a bar that stays would say it twice.
+    # The bar disappears at the end, because the summary follows.
     return Progress(*columns, console=where, transient=True)
 
 

@@ -1,14 +1,14 @@
-"""Output folder and store of one writer, locked, and what of both is ours to remove.
+"""Output of one writer: a locked folder, a store, and which old files in them may be replaced.
 
-Files that were there before are touched only with `exist_ok=True`, and then only those that an
-earlier dataset left: its index, its shards, and what a killed writer did not finish. Other files
-of the folder stay. The index comes last, when every shard that it names was seen in its place, and
-an old one goes first, so that no index ever names files that are being replaced.
+Old files are deleted only with `exist_ok=True`, and only those of a dataset: its index, its shards,
+and the unfinished files of a killed writer. Other files stay. The new index is published last, when
+every shard was found in its place, and an old index is deleted first, so that no index ever names
+files that are being replaced.
 
-A local folder is locked for as long as its writer lives, and reached through the descriptor that
-is locked: a folder that took its place is another writer's. A store has no locks that die with
-their owner, so there a file that appears under a name that is about to be written, or an index
-that appears before ours, is another writer's work, and the end of this one.
+A local folder is locked while its writer exists, and is accessed through the locked descriptor: a
+folder that took its place belongs to another writer. A store has no locks that end with a process.
+There the writer stops if a file of the next name or an index appears, because another writer must
+be at work.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from mds.writers.leftovers import Leftovers, is_shard, make_staging_folder
 if TYPE_CHECKING:
     from mds.writers.spec import OutSpec
 
-#: Files that are asked for one by one rather than listed.
+#: Up to this number, files in a store are asked for one by one instead of listing them.
 _FEW = 8
+#: Number of such requests at the same time.
 _CONNECTIONS = 16
 
 
 class Destination:
-    """The folder and the store of one writer."""
+    """The folder and the store to which one writer writes; locked until it is closed."""
 
     def __init__(self, spec: OutSpec, *, durable: bool) -> None:
         self._spec = spec
         self._is_durable = durable
         self._store: Store | None = None
         self._locks: list[FolderLock] = []
-        #: The folder of a store that is a folder.
+        #: Lock of the remote, if it is a folder as well.
         self._far: FolderLock | None = None
         self._new_folders: list[str] = []
         #: Shards that an unfinished writer left in the store, by name.
@@ -65,7 +66,7 @@ class Destination:
             raise
 
     def _prepare_places(self) -> None:
-        # Both places are locked and looked at before either is touched.
+        # Both places are locked and checked before files in either are deleted.
         store, local = self._store, self._spec.local
         if store is not None and store.local_path is not None:
             self._far = self._lock(store.local_path)
@@ -87,7 +88,7 @@ class Destination:
         self.directory, self.folder = near, near.folder
 
     def _clear_old(self) -> None:
-        """Remove the dataset of the store, its index first."""
+        """Delete the old dataset of the store, its index first."""
         if self._far is not None:
             with self._far.open(INDEX_NAME) as file:
                 old = _shard_names(file.read())
@@ -120,7 +121,7 @@ class Destination:
             )
         self._locks.append(lock)
         if not os.access(folder, os.W_OK | os.X_OK):
-            # Now, and not when there are shards to write.
+            # Check this now, and not when the first shard is full.
             raise _denied(folder, "it is not writable")
         if is_new:
             self._new_folders.append(folder)
@@ -128,12 +129,12 @@ class Destination:
 
     @property
     def name(self) -> str:
-        """Return the final place of the dataset, without passwords."""
+        """The final place of the dataset, without passwords."""
         return redact(self._spec.remote) if self._spec.remote else self.folder
 
     @property
     def syncs_shards(self) -> bool:
-        """Whether the shards of the folder must be on the disk before the index is."""
+        """Whether shards in the folder are synced to the disk before the index is published."""
         return self._is_durable and self._keeps_local
 
     def _has_dataset(self, store: Store) -> bool:
@@ -145,7 +146,7 @@ class Destination:
         except FileNotFoundError:
             return False
         except DeniedError:
-            # Credentials that may only write cannot ask; what they write is theirs to know.
+            # With credentials that may only write, an old dataset cannot be detected.
             return False
         if not self._spec.exist_ok:
             raise FileExistsError(
@@ -155,9 +156,9 @@ class Destination:
         return True
 
     def upload(self, file: ExpectedFile) -> ExpectedFile:
-        """Bring a file of the folder to the store, if there is one. Raises WriterError.
+        """Upload a file of the folder to the store, if there is one. Raises WriterError.
 
-        Gives the file as it is in its place.
+        Returns the file with the version that the store gave it.
         """
         if self._store is None:
             return file
@@ -189,7 +190,7 @@ class Destination:
                 sync_file(target)
 
     def publish_sidecar(self, name: str, data: bytes) -> None:
-        """Put a file beside the index that is about to be published. Raises WriterError."""
+        """Write a file beside the index, which follows. Raises WriterError."""
         self.check_in_place()
         try:
             if self._store is not None and self._far is None:
@@ -220,9 +221,9 @@ class Destination:
             self._write_index(self.directory, data, files)
 
     def check_in_place(self) -> None:
-        """See that the folders are those that were locked. Raises WriterError.
+        """Raise WriterError if a folder is no longer the one that was locked.
 
-        Asked before every file: another writer may have locked a folder that took the place.
+        This is checked before every file, because another folder may have taken the place.
         """
         for lock in self._locks:
             if not lock.is_in_place():
@@ -232,7 +233,7 @@ class Destination:
                 )
 
     def _sync_folders(self) -> None:
-        """Bring the names of the shards to the disk, and those of folders that were made."""
+        """Sync the names of the shards to the disk, and the names of new folders."""
         near = self.directory if self._keeps_local else None
         for place in (self._far, near):
             if place is not None:
@@ -255,7 +256,7 @@ class Destination:
             ) from error
 
     def _write_index(self, folder: Directory, data: bytes, files: Sequence[ExpectedFile]) -> None:
-        """Write the index of a folder, and look for the shards right before it appears."""
+        """Write the index of a folder, after checking once more that the shards exist."""
         try:
             with folder.publish(INDEX_NAME) as file:
                 file.write(data)
@@ -272,7 +273,7 @@ class Destination:
             ) from error
 
     def _check_untouched(self, store: Store, name: str) -> None:
-        """See that no other writer is at work in the store: a local one is locked."""
+        """Raise WriterError if a file of another writer appeared in a store, which has no lock."""
         if store.local_path is not None or name in self._leftover_names:
             return
         with contextlib.suppress(NotFoundError, DeniedError):
@@ -288,20 +289,20 @@ class Destination:
         return not self._is_temporary and (self._store is None or self._spec.keep_local)
 
     def close(self) -> None:
-        """Give back the store and the locks, and remove the folder if it was only for staging."""
+        """Close the store, release the locks, and delete the folder if it was only for staging."""
         if self._store is not None:
             self._store.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
         elif not self._keeps_local:
-            # Empty after a good end; whatever else is in it is not ours.
+            # The folder is empty if all went well; other files in it are kept.
             with contextlib.suppress(OSError):
                 if self.directory.is_in_place():
                     os.rmdir(self.folder)
         self._release_locks()
 
     def _undo(self) -> None:
-        """Leave nothing of a writer that did not come into being."""
+        """Undo what a constructor that failed has created and locked."""
         if self._store is not None:
             self._store.close()
         for folder in self._new_folders:
@@ -340,13 +341,13 @@ def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
 def _clear_folder(folder: Directory, names: list[str]) -> None:
     ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
     ours += _sidecars_in(folder, names)
-    # The old index goes first: from here on it would name files that are not there.
+    # The old index goes first, because it would name files that are deleted next.
     for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
         folder.unlink(name)
 
 
 def _sidecars_in(folder: Directory, names: Iterable[str]) -> list[str]:
-    """Return the files beside an old index that belong to it."""
+    """Return the names of the sidecars of an old index."""
 
     def read(name: str) -> bytes:
         with folder.open(name) as file:
@@ -375,7 +376,7 @@ def _shard_names(index: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile:
-    """A file below a place: its size, and the store's version tag ('' when none was told)."""
+    """A file below a place: its size in bytes, and the store's version of it ('' if unknown)."""
 
     name: str
     size: int
@@ -390,8 +391,9 @@ def check_presence(
 ) -> None:
     """Check that all files are below a place. Raises WriterError for the first that is not.
 
-    A folder of our own is given open. ``again`` is the option with which the dataset can be
-    written anew.
+    - ``place`` (Store | Directory): A store, or an open folder.
+    - ``location`` (str): Its name in messages.
+    - ``again`` (str): The option that replaces the dataset, for the message.
     """
     for _, fault in find_faults(files, place):
         raise WriterError(
@@ -438,9 +440,9 @@ def _ask_all(files: list[ExpectedFile], store: Store) -> Iterator[tuple[Expected
             objects = store.list(_common_prefix(names))
             listed = {info.key: info for info in objects if info.key in names}
         except DeniedError:
-            listed = None  # credentials may write and not list
+            listed = None  # credentials that may write, but not list
     if listed is not None:
-        # Some stores list an object a moment late, or with another tag than they answer with.
+        # Some stores list a new object late, or with another version than a request returns.
         files = [file for file in files if not _is_as_listed(file, listed.get(file.name))]
     with ThreadPoolExecutor(_CONNECTIONS, "mds-presence") as pool:
         for file, fault in zip(files, pool.map(lambda file: _ask(file, store), files), strict=True):
@@ -471,7 +473,7 @@ def _other_size(file: ExpectedFile, size: int) -> str:
 
 
 def _common_prefix(names: set[str]) -> str:
-    """Return the longest common prefix of the keys, by character: a store has no folders."""
+    """Return the longest common prefix of the keys in characters, not in folders."""
     first, last = min(names), max(names)
     same = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))

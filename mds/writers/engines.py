@@ -70,13 +70,13 @@ def open_engine(name: str, workers: int) -> Engine:
 
 
 class Engine(ABC):
-    """Runs functions, each call on its own, anywhere. A context manager; closing twice is fine.
+    """Executor that runs independent calls of functions somewhere; a context manager.
 
-    Functions are those of importable modules, arguments and results are pickled. What a call
-    raises is raised by its future, the same kind of error with the same text.
+    Functions must be importable, arguments and results are pickled. An error of a call is raised by
+    its future, with the same class and text.
     """
 
-    #: Calls that run at the same time.
+    #: Number of calls that run at the same time.
     slots: int = 1
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop at once; calls under way are abandoned, and must be such that this is harmless."""
+        """Stop at once and abandon running calls, which must be harmless. Closing twice is fine."""
 
     def __enter__(self) -> Engine:
         return self
@@ -95,7 +95,7 @@ class Engine(ABC):
 
 
 class InlineEngine(Engine):
-    """Every call runs here and now, in the process that asks."""
+    """Engine that runs every call at once in the calling thread."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call the function."""
@@ -107,7 +107,7 @@ class InlineEngine(Engine):
         return future
 
     def close(self) -> None:
-        """Do nothing: no process or thread is left between calls."""
+        """Do nothing, because no process or thread runs between calls."""
 
     def __repr__(self) -> str:
         return "<InlineEngine>"
@@ -159,7 +159,7 @@ class LocalEngine(Engine):
             return self._start_worker()
 
     def _start_worker(self) -> _Worker:
-        # There are as many threads as workers, so one that finds none idle may start one.
+        # There are as many threads as workers, so a thread without an idle worker may start one.
         with self._lock:
             if self._is_closed:
                 raise WriterError("the engine was closed")
@@ -172,14 +172,14 @@ class LocalEngine(Engine):
 
 
 class _Worker:
-    """One process and this side's end of its pipe."""
+    """One process, and the end of its pipe in this process."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="mds-convert")
-        # Ctrl-C reaches the whole process group; only the parent process acts on it. What is
-        # blocked in the thread that starts a process is blocked there from its first instant on.
+        # Ctrl-C reaches the whole process group, and only the parent process should act on it. A
+        # new process inherits the blocked signals of the thread that starts it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -220,7 +220,7 @@ class _Worker:
 
 
 class _TracedError(Exception):
-    """The traceback of another process, as text."""
+    """The traceback of an error in another process, as text."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"

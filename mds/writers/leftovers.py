@@ -1,7 +1,7 @@
 """Crash recovery of writers: shards without an index, unfinished uploads, staging folders.
 
-A start looks and tells, with the command that removes it (`mds clean`); nothing is removed unasked.
-Costs a request for the list of shards, and one for uploads where a store has such a list.
+A new writer warns of such files and names the command that removes them (`mds clean`); it removes
+nothing itself. Finding them costs a request that lists shards, and one that lists uploads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARD = re.compile(r"shard\.\d{5,}\.(mds|json|csv|tsv|xsv)(\.meta)?(\.(br|bz2|g
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file has the name of a shard."""
+    """Return whether a file name is that of a shard."""
     return _SHARD.fullmatch(name) is not None
 
 
@@ -37,8 +37,10 @@ def is_shard(name: str) -> bool:
 class Leftovers:
     """Files and folders of a place that belong to no dataset there.
 
-    ``shards`` are files right at the place, ``uploads`` what the store holds of uploads that did
-    not end, ``folders`` staging folders of this machine that no process uses any more.
+    - ``location`` (str): The place, for messages.
+    - ``shards`` (list[str]): Shards without an index.
+    - ``uploads`` (list[Upload]): Unfinished uploads to the store.
+    - ``folders`` (list[str]): Staging folders on this machine that no process uses any more.
     """
 
     location: str
@@ -48,9 +50,11 @@ class Leftovers:
 
     @classmethod
     def find(cls, store: Store, location: str, named: frozenset[str] = frozenset()) -> Leftovers:
-        """Look at a place; ``named`` are the files of the dataset there, if there is one.
+        """Find the leftovers at a place.
 
-        What the store does not tell is left out.
+        - ``named`` (frozenset[str]): Files of the dataset there, which are no leftovers.
+
+        Shards or uploads that the store does not list are left out.
         """
         shards = [name for name in _shards(store) if name not in named]
         return cls(location, shards, _uploads(store), find_dead_staging_folders(store.url))
@@ -72,7 +76,7 @@ class Leftovers:
         return "; ".join(parts)
 
     def warn(self) -> None:
-        """Warn of what is left, and say how to remove it."""
+        """Log a warning with the leftovers and the command that removes them, if there are any."""
         if self:
             log.warning(
                 "%s: a writer that did not finish left %s. Remove that with: mds clean %s --remove",
@@ -82,7 +86,7 @@ class Leftovers:
             )
 
     def remove(self, store: Store) -> None:
-        """Remove all of it. The place must have no writer at work."""
+        """Delete the leftovers. No writer may be at work at the place."""
         for name in self.shards:
             store.delete(name)
         for upload in self.uploads:
@@ -100,7 +104,7 @@ def _shards(store: Store) -> list[str]:
             names = os.listdir(store.local_path)
             return sorted(n for n in names if is_shard(n) or temporary_owner(n) is not None)
         return []
-    with contextlib.suppress(StoreError):  # credentials that may only write, say
+    with contextlib.suppress(StoreError):  # such as credentials that may only write
         if store.can_list:
             return sorted(info.key for info in store.list("shard.") if is_shard(info.key))
     return []
@@ -121,7 +125,7 @@ def _some(names: list[str]) -> str:
 
 
 def make_staging_folder(url: str) -> FolderLock:
-    """Create a temporary folder for shards on their way to a URL, locked while it is in use."""
+    """Create a locked temporary folder for shards that are uploaded to a URL."""
     folder = tempfile.mkdtemp(prefix=_staging_prefix(url))
     lock = try_lock_folder(folder)
     assert lock is not None, "its name is ours alone"

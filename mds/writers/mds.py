@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mds.writers.writer import Data
 
 
-# Smaller shards, and shards of tiny rows (mostly header), are gathered as a whole.
+# Smaller shards, and shards of tiny rows, which are mostly header, are written at the end.
 _WORTH_IT = 4 * GATHERED
 _TINY = 256
 
@@ -50,16 +50,16 @@ class MDSWriter(Writer):
     * ``samples_per_shard`` (int, None): the most samples of a shard.
     * ``exist_ok`` (bool, False): replace a dataset that is already there.
     * ``retry`` (int, 2): the least number of tries of an upload.
-    * ``max_workers`` (int, None): threads, and shards under way beside the one being filled, which
-      are in memory but where all samples have one size; None for a thread a core and some more,
-      and 2 shards.
-    * ``progress_bar`` (bool, False): show how many shards are done.
-    * ``durable`` (bool, True): wait until what stays on a local disk is on the disk.
+    * ``max_workers`` (int, None): threads, and finished shards that may wait in memory; None for
+      a thread a core and some more, and 2 shards. Shards whose samples all have one size are
+      written while they are filled and do not wait.
+    * ``progress_bar`` (bool, False): show how many shards are written.
+    * ``durable`` (bool, True): sync files that stay on a local disk before the index appears.
     * ``strict`` (bool, None): a key of a sample that no column has is an error (True), is left
       out (False), or is left out with one warning (None).
     * ``class_names`` (dict[str, list[str]], None): what the numbers of a column mean, in turn, such
       as {"label": ["cat", "dog"]}; kept beside the index for `dataset.class_names`.
-    * ``descriptions`` (dict[str, str], None): what a column is, kept beside the index too.
+    * ``descriptions`` (dict[str, str], None): description of each column, kept beside the index.
 
     Raises ConfigError (a ValueError) for arguments that make no sense, UnknownEncodingError (a
     TypeError and KeyError too) for an encoding that does not exist, FileExistsError for a
@@ -117,7 +117,7 @@ class MDSWriter(Writer):
         }
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
-        """Sizes of the variable columns, then the values. Raises EncodingError."""
+        """Return the sizes of the variable columns, then the values. Raises EncodingError."""
         values = []
         name = ""
         try:
@@ -130,7 +130,7 @@ class MDSWriter(Writer):
         if not self._variable:
             return values[0] if len(values) == 1 else b"".join(values)
         lengths = [len(values[i]) for i in self._variable]
-        # Before they are joined: memory for them once more may not be there.
+        # Checked before they are joined, which takes the same memory again.
         if sum(lengths) >= self.max_shard_size:
             raise self._too_large(sum(lengths))
         return b"".join((self._pack_sizes(*lengths), *values))

@@ -1,8 +1,9 @@
-"""merge_index: one index over datasets that were written side by side.
+"""Merging of indexes: one index over datasets that were written side by side.
 
-No shard is moved or read, but each is looked for: an index never names what is not there. The
-merged index lies above the folders of the others and names their shards through them, so `out`
-should be the folder that they have in common. Lengths that all of them have recorded are joined.
+Shards are neither moved nor read, but each must exist, because an index never names missing files.
+The merged index is in a folder above those of the others and names shards with their folders, so
+`out` should be the folder that they have in common. Lengths are joined if all datasets recorded
+them.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ _FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
 
 
 def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
-    """Yield the lengths beside an index of a fingerprint and so many samples, by column.
+    """Yield column and lengths of each lengths file that belongs to an index.
 
-    Those of another index, and damaged ones, are left out; `mds verify` reports them.
+    - ``index`` (str): The fingerprint of the index; ``samples`` (int): its number of samples.
+
+    Files of another index and damaged ones are left out; `mds verify` reports them.
     """
     for name in sidecars_of(store):
         try:
@@ -60,9 +63,9 @@ def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
 def join_recorded(
     parts: Sequence[Mapping[str, Lengths]], index: str
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of the files of lengths of the merged index.
+    """Yield name and bytes of each lengths file of the merged index.
 
-    A column has one where every part has its lengths.
+    There is one for each column whose lengths all merged datasets have recorded.
     """
     shared = set(parts[0]).intersection(*parts[1:]) if parts else set()
     for column in sorted(shared):
@@ -80,15 +83,15 @@ def merge_index(
 @overload
 def merge_index(out: Out, keep_local: bool = True, download_timeout: int = 60) -> None: ...
 def merge_index(*args: Any, **kwargs: Any) -> None:
-    """Write one index over many: of the files that are listed, or of all below a folder.
+    """Write one index over several: those that are listed, or all below a folder.
 
     `merge_index([index_or_pair, ...], out)` takes the indexes in the order of the list; a pair is
     the same file at two places, local first. `merge_index(out)` takes every index below `out`, in
-    the order of their paths. `out` is a folder, a URL, or a pair of those; the result goes to all
-    of its places, or with `keep_local=False` only to the URL. A request may be silent for
-    `download_timeout` seconds.
+    the order of their paths. `out` is a folder, a URL, or a pair of both; the merged index is
+    written to all of these places, or with `keep_local=False` only to the URL. A request fails if
+    no data arrive for `download_timeout` seconds.
 
-    Raises NotFoundError (a FileNotFoundError) when there is nothing to merge, IndexFileError for a
+    Raises NotFoundError (a FileNotFoundError) if there is nothing to merge, IndexFileError for a
     broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError
     for a shard that is missing and for a folder that a writer is filling.
     """
@@ -101,14 +104,14 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
 
 @contextlib.contextmanager
 def holding(places: list[str]) -> Iterator[None]:
-    """Hold the local ones of the places a dataset is written to. Raises WriterError if in use."""
+    """Lock the local folders among the places of a dataset. Raises WriterError if one is in use."""
     with contextlib.ExitStack() as locks:
         for place in places:
             folder = open_store(place).local_path
             if folder is None:
                 continue
             if not os.path.isdir(folder):
-                # Made to be held; gone again where nothing came of it.
+                # A folder that was created to be locked is deleted again if it stays empty.
                 locks.callback(_remove_empty, folder)
             lock = try_lock_folder(os.path.abspath(folder))
             if lock is None:
@@ -135,7 +138,7 @@ def _merge_listed(
 def merge_held(
     index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
 ) -> None:
-    """`merge_index` of a list, for code that holds the places already."""
+    """Merge listed indexes as `merge_index` does, in places that are locked already."""
     places = _places(out)
     merged = _MergedIndex(places, keep_local, download_timeout)
     for item in index_file_urls:
@@ -196,7 +199,7 @@ def _keys_below(place: str, store: Any) -> Iterator[str]:
 
 
 def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
-    """Return the index at the first place that has one, and that place."""
+    """Return the index of the first place that has one, and its place."""
     for place in candidates:
         folder, _, name = place.rpartition("/")
         if not name:
@@ -220,12 +223,12 @@ def _prefix(candidates: list[str], places: list[str]) -> str:
                 return ""
             if folder.startswith(place + "/"):
                 return folder[len(place) + 1 :] + "/"
-    # Elsewhere: its folder is expected to be moved beside the merged index.
+    # It is elsewhere, and its folder is expected to be moved beside the merged index.
     return folders[-1].rpartition("/")[2] + "/"
 
 
 class _MergedIndex:
-    """The index under way: entries as text, since they may be many, and the files to look for."""
+    """A merged index in progress: its entries as JSON texts, and the files that must exist."""
 
     def __init__(self, places: list[str], keep_local: bool, timeout: float) -> None:
         self._places = places
@@ -238,8 +241,8 @@ class _MergedIndex:
         self._notes: list[dict[str, ColumnNote]] = []
 
     def add(self, data: bytes, location: str, prefix: str, folders: list[str]) -> None:
-        """Add the shards of an index, which are in the first of the folders or in another one."""
-        # Refuses whatever is broken or climbs out of its folder.
+        """Add the shards of an index, each of which is in one of the folders."""
+        # Raises for a broken index, and for names outside its folder.
         index = Index.parse(data, location)
         with open_store(folders[0], timeout=self._timeout) as store:
             recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
@@ -256,7 +259,7 @@ class _MergedIndex:
             self._entries.append(json.dumps(shard))
 
     def publish(self) -> None:
-        """Put the index to its places, when every file was seen. Raises WriterError."""
+        """Write the index to its places after checking every file. Raises WriterError."""
         self._files.check(self._timeout)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
         notes = self._joined_notes(data)
@@ -277,13 +280,13 @@ class _MergedIndex:
                 write_file(os.path.join(local_path(place), INDEX_NAME), data)
 
     def _put_beside(self, store: Store, data: bytes, notes: bytes) -> None:
-        # Before the index, to which they are bound: a dataset that is there has them.
+        # Before the index, so that a dataset that has an index has these files too.
         for name, lengths in join_recorded(self._lengths, fingerprint_of(data)):
             store.put(name, lengths)
         if notes:
             store.put(NOTES_NAME, notes)
         elif NOTES_NAME in sidecars_of(store):
-            store.delete(NOTES_NAME)  # of the same shards, noted once
+            store.delete(NOTES_NAME)  # several entries may name one shard
 
     def _joined_notes(self, index: bytes) -> bytes:
         """Return the file of notes of the merged index, or b"" if there are no notes."""
@@ -311,14 +314,14 @@ _Choice = tuple[str, ExpectedFile]
 
 
 class ShardFiles:
-    """Files of all datasets that are merged, with the places where each may be."""
+    """Files of all merged datasets, with the folders in which each may be."""
 
     def __init__(self, places: list[str]) -> None:
         self._places = [normalize_place(place) for place in places]
         self._files: list[list[_Choice]] = []
 
     def add(self, shards: list[dict[str, Any]], folders: list[str]) -> None:
-        """Take the shards of an index, which is in the first of the folders."""
+        """Add the files of the shards of an index, which is in the first of the folders."""
         roots = [self._root(normalize_place(folder)) for folder in folders]
         for shard in shards:
             for suffix in ("data", "meta"):
@@ -333,7 +336,7 @@ class ShardFiles:
                     self._files.append(choices)
 
     def check(self, timeout: float) -> None:
-        """Raise WriterError for the first file that is nowhere."""
+        """Raise WriterError for the first file that is in none of its folders."""
         reasons: dict[int, str] = {}
         missing = list(range(len(self._files)))
         for turn in range(max(map(len, self._files), default=0)):

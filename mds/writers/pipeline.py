@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Bytes that are gathered before they are written.
 GATHERED = 1 << 20
-#: Bytes of a shard that are hashed or written between two looks whether to stop.
+#: Bytes of a shard that are hashed or written between two checks whether to stop.
 _PIECE = 1 << 20
 
 
@@ -55,16 +55,16 @@ class Pipeline:
         self._under_way: deque[Future[tuple[str, list[ExpectedFile]]]] = deque()
         self._entries: list[str] = []
         self._files: list[ExpectedFile] = []
-        #: Files that shards are written to while they are filled, by number of the shard.
+        #: File of each shard that is written while it is filled, by number of the shard.
         self._early: dict[int, EarlyFile] = {}
         self._failure: BaseException | None = None
         self._stopped = False
         self._progress = _start_progress(destination.name) if work.progress_bar else None
 
     def spill(self, number: int, header: bytes, piece: memoryview) -> EarlyFile:
-        """Write samples of a shard that is being filled, by the calling thread; gives its file.
+        """Write some samples of a shard that is being filled, and return its file.
 
-        Raises WriterError, also for an earlier shard that failed.
+        The calling thread writes. Raises WriterError, also for an earlier shard that failed.
         """
         self._raise_failure()
         try:
@@ -81,7 +81,10 @@ class Pipeline:
         return self._early[number]
 
     def submit(self, shard: FullShard) -> None:
-        """Hand over a shard; waits for a place. Raises WriterError if an earlier one failed."""
+        """Queue a full shard, and wait until one of the places in memory is free.
+
+        Raises WriterError if an earlier shard failed.
+        """
         self._places.acquire()
         try:
             self._raise_failure()
@@ -93,9 +96,9 @@ class Pipeline:
             self._collect()
 
     def finish(self) -> tuple[list[str], list[ExpectedFile]]:
-        """Wait for everything; the entries of the index in order, and all files.
+        """Wait for all shards, and return their index entries, in order, and their files.
 
-        Raises WriterError.
+        Raises WriterError if one failed.
         """
         while self._under_way:
             self._collect()
@@ -103,21 +106,21 @@ class Pipeline:
         return self._entries, self._files
 
     def close(self) -> None:
-        """Stop: what has not begun never will, what is under way ends at its next piece."""
+        """Stop: queued shards are dropped, and running threads stop at their next piece."""
         self._stopped = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         for early in self._early.values():
-            with contextlib.suppress(OSError):  # the folder may be gone with it
+            with contextlib.suppress(OSError):  # the folder may have been deleted with the file
                 early.discard()
         self._early.clear()
         if self._progress is not None:
             self._progress.stop()
 
     def _collect(self) -> None:
-        """Wait for the oldest shard and take its entry."""
+        """Wait for the oldest shard, and keep its index entry and its files."""
         future = self._under_way.popleft()
         if future.exception() is not None:
-            # The one to raise is the first in time, which others may have been stopped by.
+            # Raise the first failure in time; it stopped the others.
             self._raise_failure()
         entry, files = future.result()
         self._entries.append(entry)
@@ -191,9 +194,9 @@ def _start_progress(name: str) -> Any:
 class FullShard:
     """A shard that is ready to be written.
 
-    `files` are the parts of its data file, and of its meta file where the format has one.
-    `config` is what the shard and the index tell about it beside files and samples. `release` is
-    called when the parts are not needed any more.
+    - ``files``: The parts of its data file and, if the format has one, of its meta file.
+    - ``config``: Its index entry without files and number of samples.
+    - ``release``: Called when the memory of the parts is no longer needed.
     """
 
     number: int
@@ -202,13 +205,13 @@ class FullShard:
     files: tuple[Sequence[Data], ...]
     config: dict[str, Any]
     release: Callable[[], None]
-    #: The data file, where most of the samples are in it already; `files` has its header and rest.
+    #: Data file that holds most of the samples already; `files` then has the header and the rest.
     early: EarlyFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FinalizedShard:
-    """A shard on disk: its entry for the index, as text, and its files."""
+    """A shard on disk: its index entry as JSON, and its files."""
 
     entry: str
     files: tuple[ExpectedFile, ...]
@@ -222,9 +225,10 @@ def finalize_shard(
     *,
     syncs: bool,
 ) -> FinalizedShard:
-    """Write a shard into `folder`. `check` is called now and then and may raise to stop it.
+    """Write a shard into `folder`, release its memory, and return its index entry.
 
-    The shard's memory is released once; with `syncs` its files are brought to the disk after that.
+    - ``check`` (function): Called between pieces; it raises to stop.
+    - ``syncs`` (bool): Whether the files are synced to the disk.
     """
     if shard.early is not None:
         return _finalize_early(shard, shard.early, check, syncs=syncs)
@@ -247,14 +251,14 @@ def finalize_shard(
         for file in written if syncs else ():
             sync_file(file)
         check()
-    # Text at once: half a million of these would be a gigabyte as dictionaries.
+    # As text: half a million entries would take a gigabyte as dictionaries.
     return FinalizedShard(json.dumps(entry, sort_keys=True), tuple(expected))
 
 
 def _finalize_early(
     shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
 ) -> FinalizedShard:
-    """Complete a file that holds most of the samples; it has no digests and no compression."""
+    """Complete a file that holds most of the samples already, without digests or compression."""
     ((header, *blocks),) = shard.files
     try:
         for piece in _pieces(blocks):
@@ -280,7 +284,7 @@ def _write(
     file: BinaryIO,
     check: Callable[[], None],
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Fill one file; its infos for the index, raw and compressed."""
+    """Write one file, and return its raw and its compressed part of the index entry."""
     codec, hashes = spec.codec, {hash_: new_hash(hash_) for hash_ in spec.hashes}
     if codec is None:
         size = 0
@@ -325,14 +329,14 @@ def _info(name: str, size: int, hashes: dict[str, Hash]) -> dict[str, Any]:
 class EarlyFile:
     """Data file of one shard that is written while the shard is filled, by one thread at a time.
 
-    The header of a shard holds the offsets of all its samples, so it is usually known last. If all
-    samples have one size, the header of a full shard is known first: samples go to the file a
-    mebibyte at a time, out of memory that stays in the processor's cache, and a writer holds two of
-    these pieces instead of three shards. A shard that ends early, as the last one of a dataset,
-    gets another header, and its samples are moved.
+    The header of a shard has the offsets of all samples, so it is usually known last. If all
+    samples have the same size, the header of a full shard is known first. Samples then go to the
+    file a mebibyte at a time, from memory that stays in the processor's cache, and a writer holds
+    two such pieces instead of three shards. A shard that ends early, such as the last one of a
+    dataset, gets another header, and its samples are moved within the file.
 
-    Fresh memory is what makes writing expensive: with three shards of it per writer, 8 KB took 5 us
-    where the system had no huge pages left, as much as everything else.
+    New memory is what makes writing expensive: with three shards of it per writer, a sample of 8 KB
+    took 5 us on a system without free huge pages, as much as everything else together.
     """
 
     def __init__(self, directory: Directory, name: str, header: bytes) -> None:
@@ -343,24 +347,25 @@ class EarlyFile:
 
     @property
     def name(self) -> str:
-        """Name that the file gets when it is published."""
+        """The name that the file gets when it is published."""
         return self._pending.name
 
     @property
     def fd(self) -> int:
-        """File descriptor."""
+        """The file descriptor."""
         return self._pending.fd
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Write a piece behind the others. Raises NoSpaceError and others of a disk."""
+        """Append a piece. Raises NoSpaceError and other errors of a disk."""
         with self._pending.explaining():
             _write_at(self.fd, piece, self._size)
         self._size += len(piece)
 
     def complete(self, header: bytes, check: Callable[[], None]) -> int:
-        """Put the right header before the samples, if it is another; the size of the file.
+        """Write the final header, and return the size of the file in bytes.
 
-        ``check`` is called now and then and may raise.
+        If its length differs from the planned header, all samples are moved. ``check`` is called
+        between pieces and raises to stop.
         """
         planned, body = len(self._header), self._size - len(self._header)
         if header == self._header:
@@ -368,7 +373,7 @@ class EarlyFile:
         with self._pending.explaining():
             starts = range(0, body, GATHERED)
             if len(header) != planned:
-                # From the side to which the samples move, so that none is overwritten unread.
+                # Begin at the end towards which samples move, so that none is overwritten unread.
                 for start in starts if len(header) < planned else reversed(starts):
                     check()
                     piece = os.pread(self.fd, min(GATHERED, body - start), planned + start)
@@ -378,11 +383,11 @@ class EarlyFile:
         return len(header) + body
 
     def publish(self) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name."""
         self._pending.publish()
 
     def discard(self) -> None:
-        """Remove the file, if it was not published."""
+        """Delete the file if it was not published."""
         self._pending.discard()
 
 

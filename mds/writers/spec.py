@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-# Shards that may be in memory beside the one being filled, unless max_workers says more.
+# Default number of full shards that may be in memory beside the one being filled.
 _SHARDS_AHEAD = 2
 
 
 class WriterOptions(TypedDict, total=False):
-    """The arguments that all writers share beside ``out``; `MDSWriter` says what they mean."""
+    """The arguments of all writers beside ``out``; the docstring of `MDSWriter` explains them."""
 
     keep_local: bool
     compression: str | None
@@ -77,7 +77,7 @@ DEFAULTS: WriterOptions = {
 class OutSpec:
     """Target of a dataset: a folder, and a store if the folder is not the final place.
 
-    `local` is None when there is only a store; shards then pass through a temporary folder.
+    `local` is None if there is only a store; shards are then written to a temporary folder first.
     """
 
     local: str | None
@@ -102,8 +102,9 @@ class ShardSpec:
 class WorkSpec:
     """Limits of concurrent work: threads, and shards in memory beside the one being filled.
 
-    `durable` brings what stays on a local disk to the disk before the index appears; `strict` says
-    what a key of a sample that no column has is: an error, nothing, or (None) worth a warning.
+    - ``durable`` (bool): Whether local files are synced to the disk before the index appears.
+    - ``strict`` (bool | None): Whether a key of a sample that no column has is an error; None: it
+      is a warning.
     """
 
     threads: int
@@ -113,7 +114,7 @@ class WorkSpec:
     strict: bool | None = None
 
 
-#: Add a rule here for a new argument of the writers.
+#: Check of each argument of the writers; add one for a new argument.
 WRITER_RULES: dict[str, Rule] = {
     "keep_local": flag(),
     "compression": text("the name of a compression such as 'zstd:3'").or_none(),
@@ -133,10 +134,10 @@ _COLUMNS = {"columns": mapping("an encoding for each column", "{'image': 'jpeg',
 
 
 def check_columns(owner: str, columns: Any) -> None:
-    """Refuse columns that are no dict from names to names of encodings.
+    """Check that columns are a dict from names of columns to names of encodings.
 
-    Raises ArgumentError for another type, ConfigError for no column, UnknownEncodingError for what
-    is no name of an encoding.
+    Raises ArgumentError for another type, ConfigError for an empty dict, and UnknownEncodingError
+    for a name that is no encoding.
     """
     check_arguments(owner, {"columns": columns}, _COLUMNS)
     if not columns:
@@ -162,10 +163,12 @@ def check_columns(owner: str, columns: Any) -> None:
 def fill_options(
     owner: str, options: Mapping[str, Any], *, is_strict: bool = True
 ) -> WriterOptions:
-    """Every option, with defaults for those not given.
+    """Return all options, with defaults for those that are not given.
 
-    ``owner``: the name of the caller's class. Raises ConfigError for unknown options, and for
-    values that break a rule if it ``is_strict``.
+    - ``owner`` (str): The name of the class, for messages.
+    - ``is_strict`` (bool): Whether to raise ConfigError for values of a wrong type or range.
+
+    Raises ConfigError for unknown options.
     """
     refuse_unknown(owner, options, ["columns", "out", *DEFAULTS])
     if is_strict:
@@ -216,13 +219,13 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
     if is_local(remote):
         remote = _folder(remote)
         if os.path.realpath(remote) == os.path.realpath(folder):
-            # Uploading a file onto itself and removing the source would be the end of it.
+            # A file that is uploaded onto itself would then be deleted.
             return OutSpec(folder, None, True, exist_ok, retry)
     return OutSpec(folder, Url(remote), keep_local, exist_ok, retry)
 
 
 def _folder(place: str) -> str:
-    """Return a local path that stays valid when the process changes its folder."""
+    """Return an absolute local path, which stays valid if the working folder changes."""
     return os.path.abspath(local_path(place))
 
 
@@ -257,7 +260,7 @@ def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def parse_size_limit(size_limit: float | str | None) -> int | None:
-    """Return the most bytes of a shard; None for no limit, which None, 0 and '' mean.
+    """Return the largest size of a shard in bytes; None, 0 and "" mean no limit, which is None.
 
     Raises ConfigError for a negative number, one below a byte, and one of 4 GiB or more.
     """

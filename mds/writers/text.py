@@ -1,7 +1,7 @@
-"""JSONWriter, XSVWriter, CSVWriter, TSVWriter: lines of text, and a meta file that knows where.
+"""Writers of text: a line per sample, and a meta file with the offsets of the lines.
 
-Columns are `str`, `int` or `float`. The separated formats quote and escape nothing, so text with a
-separator or newline in it is refused: it could not be read back.
+Columns are `str`, `int` or `float`. The formats with separators have no quotes or escapes, so a
+text with a separator or a newline is refused: it could not be read back.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from mds.writers.writer import Data
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
-#: A letter beyond the basic plane as JSON escapes it.
+#: Bytes of a letter beyond the basic plane, as JSON escapes it.
 _MAX_LETTER_BYTES = 12
 _PIECE_LETTERS = 1 << 18
 
 
 class LineWriter(Writer):
-    """Base of the writers of text: a line a sample, offsets in a meta file."""
+    """Base class of the writers of text: a line per sample, offsets in a meta file."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class LineWriter(Writer):
         return values
 
     def _check_size(self, values: dict[str, Any]) -> None:
-        """Refuse texts that no shard can hold before memory is taken for the line."""
+        """Raise WriterError for texts that fit into no shard, before a line is composed."""
         size = sum(
             self._stored_size(text[start : start + _PIECE_LETTERS])
             for text in values.values()
@@ -168,7 +168,7 @@ class XSVWriter(LineWriter):
         if not newline:
             raise ConfigError(f"newline must not be empty for {self.format}: no line could end.")
         self.separator = separator
-        # Checked before anything is made on disk.
+        # Checked before folders are created.
         self._samples, self.newline = 0, newline
         check_columns(type(self).__name__, columns)
         header = self._join(sorted(columns), "the names of the columns")
@@ -191,7 +191,7 @@ class XSVWriter(LineWriter):
 
     def _join(self, texts: list[str], subject: str) -> bytes:
         line = self.separator.join(texts)
-        # Splitting again finds separators inside values, and those that two neighbours make.
+        # Splitting finds separators inside values, and separators across two values.
         if self.newline in line or line.split(self.separator) != texts:
             raise SeparatorError(
                 f"{subject}: expected text without the separator {self.separator!r} and the "
@@ -202,7 +202,7 @@ class XSVWriter(LineWriter):
 
 
 class _FixedSeparatorWriter(XSVWriter):
-    """Base of csv and tsv, whose separator is a matter of the format and not stored."""
+    """Base class of CSV and TSV writers, whose separator is fixed and not stored in the index."""
 
     _separator: str
 

@@ -2,15 +2,15 @@
 
     writer.write(sample) -> bytes -> the shard being filled -> (full) Pipeline -> index.json
 
-Encoding is done by the caller, the rest by threads. Leaving the `with` block by an exception
-publishes no index: a dataset is there whole or not at all. Complete shards stay where they are
-then, and a later writer replaces them with `exist_ok=True`.
+The caller's thread encodes samples, other threads do the rest. If an exception leaves the `with`
+block, no index is published, so a dataset is complete or does not exist. Complete shards stay, and
+a later writer replaces them with `exist_ok=True`.
 
-A writer belongs to the process that made it and to one thread at a time. Neither check costs a
+A writer belongs to the process that created it and to one thread at a time. Neither check costs a
 system call: a forked child marks the writers that it inherited at the fork, and a turn is a token
-taken from a list and put back, which is one operation for Python (60 ns both). Threads may take
-turns. Two at once are refused rather than made to wait, because the order of samples would then
-depend on luck.
+that is taken from a list and put back, each one operation for Python (60 ns together). Threads may
+take turns. A second thread at the same time is refused and does not wait, because the order of
+samples would then depend on timing.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
 
     Data = bytes | bytearray | memoryview
 
-# Mapped at once for a shard whose limit is higher; it doubles from there.
+# Bytes that are mapped at first for a shard with a higher limit; then they are doubled.
 _FIRST = 1 << 26
 _SLACK = 1 << 16
 
 
 class ShardBufferPool:
-    """Memory for the shards being filled, mapped once and used again for later shards.
+    """Memory for the shards being filled, mapped once and reused for later shards.
 
-    Touching fresh memory costs as much as writing it to a memory file system (2 us for each page
-    of 4 KB, measured), so the memory of a written shard is filled again, and huge pages are asked
-    for. It is private and anonymous, and untouched pages cost nothing. Any thread may call it.
+    The first access to a new page of 4 KB costs 2 us (measured), as much as writing it to a memory
+    file system. So the memory of a written shard is reused, and huge pages are requested. The
+    memory is private and anonymous; pages without an access cost nothing. Thread-safe.
     """
 
     def __init__(self, size: int | None) -> None:
@@ -75,7 +75,7 @@ class ShardBufferPool:
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> mmap.mmap:
-        """Return memory for a shard."""
+        """Return memory for a shard: that of an earlier one, or a new mapping."""
         with contextlib.suppress(IndexError):
             return self._free.pop()
         return _map(self._first)
@@ -86,12 +86,12 @@ class ShardBufferPool:
             self._free.append(body)
 
     def clear(self) -> None:
-        """Forget the memory that waits."""
+        """Release the memory that is kept for later shards."""
         self._free.clear()
 
 
 def grow_buffer(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
-    """Return larger memory with the first `used` bytes of `body`, and space for `needed`."""
+    """Return larger memory with the first `used` bytes of `body` and space for `needed` in all."""
     larger = _map(max(needed, 2 * len(body)))
     view = memoryview(body)
     larger[:used] = view[:used]
@@ -99,17 +99,17 @@ def grow_buffer(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
 
 
 def _map(size: int) -> mmap.mmap:
-    # Windows maps private memory by itself and knows no flags.
+    # On Windows memory is private by default, and there are no flags.
     if not hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size)
     body = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             body.madvise(mmap.MADV_HUGEPAGE)
     return body
 
 
-#: How a writer ended for the child that inherited it.
+#: Reason why a writer is closed in a forked child that inherited it.
 INHERITED = (
     "belongs to the process that made it, and this is a forked child. Make a writer in every "
     "process, each with a folder of its own, and join them with merge_index"
@@ -120,12 +120,15 @@ class Inherited(Protocol):
     """Object that a forked child can detach from the resources of its parent."""
 
     def leave_to_parent(self) -> None:
-        """Stop without closing, sending or removing anything."""
+        """Stop in a forked child, without closing, sending or deleting anything of the parent."""
 
 
 @contextlib.contextmanager
 def hold_turn(turn: list[bool]) -> Iterator[None]:
-    """Hold a writer's turn, the one token of a list. Raises WriterError if another thread does."""
+    """Hold the turn of a writer, which is the only item of ``turn``, for a `with` block.
+
+    Raises WriterError if another thread holds it.
+    """
     try:
         token = turn.pop()
     except IndexError:
@@ -149,7 +152,7 @@ _writers: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def register_writer(writer: Inherited) -> None:
-    """Notify a writer in a forked child."""
+    """Have `leave_to_parent` of a writer called in every forked child."""
     _writers.add(writer)
 
 
@@ -173,11 +176,11 @@ class Writer(ABC):
 
     __signature__: inspect.Signature
     format: str
-    #: Whether an argument that breaks a rule is refused rather than converted.
+    #: Whether an argument of a wrong type or value is refused instead of converted.
     _is_strict = True
-    #: What offsets can address; a subclass may ask for less.
+    #: Largest shard in bytes that offsets can address; a subclass may have a lower limit.
     max_shard_size = MAX_SIZE - 1
-    #: How many keys a sample may have before they are looked at.
+    #: Number of keys of a sample above which its keys are compared with the columns.
     _width = sys.maxsize
     _body: mmap.mmap
     _room: int
@@ -187,7 +190,7 @@ class Writer(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # help() and editors show the options of `WriterOptions` for every writer.
+        # So that help() and editors list the options of `WriterOptions` for every writer.
         cls.__signature__ = full_signature(cls.__init__)
 
     def __init__(
@@ -254,8 +257,8 @@ class Writer(ABC):
         """Add a sample: a mapping with a value for every column.
 
         Raises EncodingError for a value that does not fit its column; the sample is then left
-        out, and the writer can go on. Raises WriterError when shards cannot be written, for a
-        sample of 4 GiB, and in a thread while another one is writing.
+        out, and the next one can be written. Raises WriterError if shards cannot be written, for a
+        sample of 4 GiB, and in a thread while another thread is writing.
         """
         if self._ended:
             raise WriterError(
@@ -270,7 +273,7 @@ class Writer(ABC):
             data = self.encode_sample(sample)
             try:
                 is_wide = len(sample) > self._width
-            except TypeError:  # what can be indexed need not have a length
+            except TypeError:  # a sample that can be indexed may have no length
                 is_wide = False
             if is_wide:
                 self._tell_surplus(sample)
@@ -292,7 +295,7 @@ class Writer(ABC):
             self._turn.append(token)
 
     def flush_shard(self) -> None:
-        """End the shard being filled, even if it is empty, and begin another."""
+        """End the current shard, even if it is empty, and begin another."""
         body, sizes = self._body, self._sizes
         shard = FullShard(
             self._shards,
@@ -303,16 +306,16 @@ class Writer(ABC):
             partial(self._buffers.give_back, body),
             self._early,
         )
-        # Waits for a place, and only then takes memory: some just became free.
+        # This waits for a place, and frees memory that the next shard reuses.
         self._pipeline.submit(shard)
         self._shards += 1
         self._begin_shard()
 
     def finish(self) -> None:
-        """Write what is left, wait until all of it is where it belongs, and publish the index.
+        """Write the last shard, wait until all shards are in their places, and publish the index.
 
-        Raises WriterError, with its cause, when anything could not be written or uploaded; there
-        is no index then. Finishing twice is fine.
+        Raises WriterError, with its cause, if a file could not be written or uploaded; no index is
+        published then. A second call does nothing.
         """
         if self._ended in (FINISHED, INHERITED):
             return
@@ -333,7 +336,7 @@ class Writer(ABC):
             self._end(FINISHED)
 
     def _publish_beside(self, index: bytes) -> None:  # noqa: B027 - most formats have none
-        """Put the files that belong to an index beside its place; the index itself comes last."""
+        """Publish the sidecars of an index, which is published after them."""
 
     def _publish_notes(self, index: bytes) -> None:
         if self._notes:
@@ -341,12 +344,12 @@ class Writer(ABC):
             self._destination.publish_sidecar(NOTES_NAME, data)
 
     def abort(self) -> None:
-        """Stop without an index. Complete shards stay, for inspection."""
+        """Stop without publishing an index. Complete shards stay."""
         if not self._ended:
             self._end("was aborted")
 
     def leave_to_parent(self) -> None:
-        """In a forked child: nothing of this writer is written, sent or removed here."""
+        """Close the writer in a forked child, without writing, sending or deleting anything."""
         self._ended = INHERITED
 
     def __enter__(self) -> Self:
@@ -364,12 +367,12 @@ class Writer(ABC):
             self.abort()
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        # Bound here: at the very end of the interpreter the name `warnings` may be gone already.
+        # An argument, because at the end of the interpreter the name `warnings` may be deleted.
         if not getattr(self, "_ended", "never began"):
             warn(
                 f"{self!r} was never finished: there is no index, so its files are not a "
                 "dataset. Use it in a `with` block, or call finish().",
-                # Not a ResourceWarning, which Python does not show unless it is asked to.
+                # Not a ResourceWarning, which Python hides by default.
                 UserWarning,
                 stacklevel=2,
             )
@@ -394,14 +397,17 @@ class Writer(ABC):
         self._running = self.extra_bytes_per_shard
 
     def _write_early(self) -> None:
-        """Write full shards while they are filled, if their header is known."""
+        """Write a shard to its file while it is filled, if its header is known in advance."""
         self._planned = self._plan_header()
         if self._planned is not None:
             self._buffers = ShardBufferPool(GATHERED)
             self._begin_shard()
 
     def _find_place(self, used: int, length: int) -> int:
-        """Spill or grow the memory for a sample that does not fit; return the offset for it."""
+        """Make space for a sample that does not fit into memory, and return its offset there.
+
+        Samples so far are written to the file of the shard, or the memory grows.
+        """
         if self._planned is not None and used:
             piece = memoryview(self._body)[:used]
             self._early = self._pipeline.spill(self._shards, self._planned, piece)
@@ -412,13 +418,13 @@ class Writer(ABC):
         return used
 
     def _make_room(self, size: int) -> None:
-        """Begin a new shard for a sample that does not fit into this one."""
+        """Begin a new shard if a sample of ``size`` bytes does not fit into the current one."""
         may_split = self.size_limit is not None or len(self._sizes) >= self._max_samples
-        # An empty shard can only be the very first one, where the format wants it so.
+        # Only the first shard can be empty, as the format requires.
         if may_split and (self._sizes or not self._shards):
             self.flush_shard()
         if self._running + size > self.max_shard_size:
-            # A sample that fits no shard at all, or one that this shard has no more room for.
+            # The sample fits into no shard, or not into the rest of this shard.
             is_large = self.extra_bytes_per_shard + size > self.max_shard_size
             way_out = "Split the sample." if is_large or self.size_limit else "Set size_limit."
             raise self._too_large(size, way_out)
@@ -430,7 +436,7 @@ class Writer(ABC):
         )
 
     def _tell_surplus(self, sample: Mapping[str, Any]) -> None:
-        """Say which keys of a sample no column has: once, or as often as strict=True."""
+        """Warn once of keys of a sample that no column has, or raise with strict=True."""
         names = tuple(self._column_encodings())
         surplus = [key for key in sample if key not in names]
         if not surplus:
@@ -450,7 +456,7 @@ class Writer(ABC):
         )
 
     def _column_encodings(self) -> dict[str, str]:
-        """Return the columns in their order, and the encoding of each."""
+        """Return the encoding of each column, in the order of the columns."""
         return dict(getattr(self, "columns", {}))
 
     def _end(self, state: str) -> None:
@@ -461,7 +467,7 @@ class Writer(ABC):
         self._destination.close()
 
     def _explain(self, error: Exception, name: str, sample: Any) -> Exception:
-        """Return an error of a column that names the column and the number of the sample."""
+        """Return an encoding error again, with the column and the number of the sample."""
         place = f"column {name!r} of sample {self._samples}"
         if isinstance(error, EncodingError):
             return located(error, place)
@@ -477,7 +483,7 @@ class Writer(ABC):
 
 
 def _what_is_there(name: str, sample: Any) -> str:
-    """Describe the keys of a sample that lacks one, with the nearest; or its type."""
+    """Describe the keys of a sample without ``name``, with the nearest key, or its type."""
     if not hasattr(sample, "keys"):
         return (
             f": a sample is a dict with a value for every column, got {describe(sample)}. Write "

@@ -1,14 +1,14 @@
-"""Checkpoint folder of a conversion: what is done already, so that a killed one can go on.
+"""Work folder of a conversion: a record of finished work, so that a killed one can resume.
 
-    plan.json                 what is being converted, and how; `--resume` must ask for the same
-    parts/00000012.part       a part is read: sizes and splits of its samples, and what was bad
+    plan.json                 source and options; `--resume` must be given the same
+    parts/00000012.part       a part is read: sizes and splits of its samples, bad records
     parts/00000012.0.run      its samples for split 0, until the shards that hold them are done
-    shards/0/00000003.json    a shard is where it belongs: its entry of the index
-    finished                  the indexes are published, only the folder is left to remove
+    shards/0/00000003.json    a shard is in the output: its index entry
+    finished                  the indexes are published, only this folder remains to be removed
 
-Every file appears whole or not at all, so whatever is there is done, at whatever instant the
-process died. The folder is locked by the process that converts (`locks.py`). Only these names are
-ever removed: the folder may be one that the user chose.
+Every file appears complete or not at all, so a file that exists records finished work, no matter
+when the process died. The process that converts locks the folder. Only files of these names are
+removed, because the user may have chosen a folder that holds others.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from mds.errors import ConfigError
 from mds.storage.files import temporary_owner, write_file
 from mds.storage.locks import LOCK_NAME
 
-#: The folder inside a local output.
+#: Name of the work folder inside a local output.
 NAME = ".mds-convert"
 _FOLDERS = ("parts", "shards", "upload")
-#: What a plan has at least; a plan.json without these is another program's.
+#: Keys that every plan has; a plan.json without them belongs to another program.
 _PLAN_KEYS = {"version", "source", "source kind", "columns", "options"}
 
 
 @dataclass(frozen=True, slots=True)
 class PartDone:
-    """A part that was read: split, bytes and length of each sample, and the records that are none.
+    """A part that was read: the split and the bytes of each sample, and its bad records.
 
-    ``lengths`` are those of the column that they are recorded of; None where they are not.
+    - ``splits`` (uint8 array), ``sizes`` (int64 array): One element for each sample.
+    - ``bad`` (tuple[str, ...]): Descriptions of the first bad records; ``bad_count`` counts all.
+    - ``lengths`` (uint32 array | None): Length of each sample in the column given by ``lengths=``.
     """
 
     number: int
@@ -49,14 +51,19 @@ class PartDone:
 
 
 class Checkpoint:
-    """One work folder, cheap to pickle; ``is_private`` in a folder that all users share."""
+    """One work folder.
+
+    - ``folder`` (str): Its path.
+    - ``is_private`` (bool, default False): Whether it must belong to this user, as it is in a
+      temporary folder that all users share.
+    """
 
     def __init__(self, folder: str, *, is_private: bool = False) -> None:
         self.folder = folder
         self.is_private = is_private
 
     def run_path(self, part: int, split: int) -> str:
-        """Return the path of the samples of a part for a split."""
+        """Return the path of the file with the samples of a part for a split (a run)."""
         return os.path.join(self.folder, "parts", f"{part:08}.{split}.run")
 
     def part_path(self, part: int) -> str:
@@ -68,7 +75,7 @@ class Checkpoint:
         return os.path.join(self.folder, "shards", str(split), f"{number:08}.json")
 
     def save_part(self, part: PartDone) -> None:
-        """Say that a part is read; its runs must be there."""
+        """Record that a part is read. Its runs must have been written."""
         head = {"samples": len(part.sizes), "bad": part.bad, "bad_count": part.bad_count}
         splits = np.asarray(part.splits, "<u1").tobytes()
         sizes = np.asarray(part.sizes, "<i8").tobytes()
@@ -95,7 +102,7 @@ class Checkpoint:
         )
 
     def save_shard(self, split: int, number: int, entry: dict[str, Any], version: str) -> None:
-        """Say that a shard is where it belongs, with the version that the store gave its file."""
+        """Record that a shard is in the output, with the version that the store gave its file."""
         note = {"entry": entry, "version": version}
         write_file(self.shard_path(split, number), json.dumps(note).encode())
 
@@ -109,14 +116,14 @@ class Checkpoint:
         return note["entry"], note["version"]
 
     def forget_run(self, part: int, split: int) -> None:
-        """Remove a run whose shards are done."""
+        """Delete a run after all shards with its samples are written."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.run_path(part, split))
 
     def load_plan(self) -> dict[str, Any] | None:
-        """Return the plan of an earlier start, or None if there is none.
+        """Return the plan of an earlier run, or None if there is none.
 
-        Raises ConfigError for a folder that holds something else.
+        Raises ConfigError if the folder holds other files.
         """
         try:
             with open(os.path.join(self.folder, "plan.json"), "rb") as file:
@@ -136,7 +143,7 @@ class Checkpoint:
     def _check_empty(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(self.folder)
-            # A start that was killed before it wrote its plan leaves these at most.
+            # A run that was killed before it wrote its plan leaves at most these.
             ours = {"finished", LOCK_NAME}
             foreign = [n for n in names if temporary_owner(n) is None and n not in ours]
             if foreign:
@@ -146,9 +153,9 @@ class Checkpoint:
                 )
 
     def begin_or_resume(self, plan: dict[str, Any]) -> int:
-        """Write the plan of a fresh start, or see that it is the one that was begun.
+        """Write the plan of a new conversion, or check that an earlier plan is the same.
 
-        Gives the number of parts that are read already. Raises ConfigError for another plan.
+        Returns the number of parts that are read already. Raises ConfigError for another plan.
         """
         plan_as_json = json.loads(json.dumps(plan))
         before = self.load_plan()
@@ -170,25 +177,25 @@ class Checkpoint:
         return sum(name.endswith(".part") for name in names)
 
     def has_part(self, number: int) -> bool:
-        """Whether a part is read."""
+        """Return whether a part is read."""
         return os.path.exists(self.part_path(number))
 
     def has_shard(self, split: int, number: int) -> bool:
-        """Whether a shard is done."""
+        """Return whether a shard is written."""
         return os.path.exists(self.shard_path(split, number))
 
     def is_finished(self) -> bool:
-        """Whether the indexes were published."""
+        """Return whether the indexes were published."""
         return os.path.exists(os.path.join(self.folder, "finished"))
 
     def finish(self) -> None:
-        """Say that the indexes are published."""
+        """Record that the indexes are published."""
         write_file(os.path.join(self.folder, "finished"), b"")
 
     def remove(self) -> None:
-        """Remove what a conversion left in the folder, what says that it is finished last.
+        """Delete the files of a conversion, the record that it is finished last.
 
-        The folder goes too, unless something else is in it.
+        The folder itself is deleted if it is empty then.
         """
         if self.load_plan() is None:
             remove_temporaries(self.folder)
@@ -224,7 +231,7 @@ def _shorten(value: Any) -> str:
 
 
 def remove_temporaries(folder: str) -> None:
-    """Remove what a killed process of a conversion left half-written in a folder."""
+    """Delete the unfinished temporary files that killed processes left in a folder."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if temporary_owner(entry.name) is not None:

@@ -1,10 +1,10 @@
-"""Plan of a conversion: source, columns and output put together, looked at, and run.
+"""Plan of a conversion: its source, columns and output, to inspect and to run.
 
     parts of the source -> (engine) samples of each part -> cut -> (engine) shards -> index
 
-The process that runs this only decides: which part comes next, and which samples share a shard.
-Both follow from the source alone, so the output is the same with any number of processes, on any
-engine, and after any number of interruptions.
+The calling process only decides which part is read next and which samples share a shard. Both
+follow from the source alone, so the output is the same with any number of processes, on any engine,
+and after any number of interruptions.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class Conversion:
 
     source: Input
     columns: tuple[Column, ...]
-    #: Column that decides the split; None: all of a sample.
+    #: Column whose value decides the split of a sample; None: the bytes of the whole sample.
     key: str | None
     out: str
     spec: ConvertSpec
-    #: Approximate bytes of a part; 0: by the size of the input. It has no effect on the output.
+    #: Approximate bytes of a part; 0: chosen by the size of the input. The output is the same.
     part_size: int = 0
-    #: The most bytes of a shard, whatever its limit: what offsets can address.
+    #: Largest shard in bytes that offsets of 32 bits can address.
     max_shard_size: int = MAX_SIZE - 1
 
     def run(self, progress: Callable[[Progress], None] | None = None) -> Summary:
         """Write the dataset. ``progress`` is called after every part and shard.
 
         Raises RecordError for a record that cannot become a sample (unless `skip_bad`),
-        FileExistsError where the output holds something, and whatever reading and writing raise.
+        FileExistsError if the output is not empty, and the errors of reading and writing.
         """
         if isinstance(self.source, AnyFormatInput) and self.spec.keep_shards:
             from mds.writers.convert.keep_shards import copy_shards
@@ -118,10 +118,10 @@ class Conversion:
         )
 
     def room(self) -> tuple[int, int] | None:
-        """Bytes that the output takes, about, and that are free there; None where that is open.
+        """Return the approximate bytes of the output and the free bytes there; None if unknown.
 
-        Of a local output, and of a source that is written as it is: tokens, a limit, chosen columns
-        and compression make less of it, and a store says nothing of its room.
+        They are known for a local output if the source is written as it is. Tokens, a limit, chosen
+        columns and compression make the output smaller, and a store does not report free space.
         """
         spec, local = self.spec, open_store(self.out).local_path
         is_less = spec.limit or spec.tokens or spec.only or spec.drop or spec.compression
@@ -140,9 +140,9 @@ class Conversion:
         return f"room: about {format_bytes(room[0])} needed, {format_bytes(room[1])} free"
 
     def check_room(self) -> None:
-        """Refuse to begin where the disk is surely too small (NoSpaceError).
+        """Raise NoSpaceError if the disk is certainly too small.
 
-        That is sure where files are stored as they are; what text becomes is not known before.
+        This is certain only if files are stored as they are: encoded text may be larger or smaller.
         """
         room = self.room()
         if room is None or not isinstance(self.source, WholeFilesInput):
@@ -194,7 +194,7 @@ class Conversion:
         )
 
     def identity(self) -> dict[str, Any]:
-        """All that decides what is written."""
+        """Return everything that decides the output, as JSON; a resumed conversion compares it."""
         return {
             "version": _PLAN_VERSION,
             "source": self.source.name,
@@ -216,7 +216,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
         kept = AnyFormatInput.open_columns(source, spec, spec.only or None)
         kept.name = redact(source)
         return Conversion(kept, choose_columns(kept, spec), None, out, spec)
-    # Machines of a cluster start in folders of their own.
+    # The machines of a cluster have other working folders.
     opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
@@ -246,7 +246,7 @@ def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
 
 
 def _part_size(source_size: int) -> int:
-    # Enough parts for progress and resuming, each large enough to be worth it.
+    # Many parts make progress and resuming finer; small ones cost more than they hold.
     return min(_MAX_PART, max(_MIN_PART, source_size // 64))
 
 
@@ -309,7 +309,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
 
 
 def text_column(source: Input, requested: str | None) -> str:
-    """Return the column whose text becomes tokens."""
+    """Return the column whose text becomes tokens: the requested one, or the only likely one."""
     names = [column.name for column in source.inferred_columns if column.encoding == "str"]
     if requested is not None:
         if requested not in {column.name for column in source.inferred_columns}:

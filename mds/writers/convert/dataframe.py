@@ -1,7 +1,7 @@
-"""A Spark data frame to MDS: a dataset a partition, side by side, and one index over them.
+"""Conversion of a Spark data frame: one dataset per partition, and one index over all of them.
 
-Every partition writes a numbered folder of its own on the machine that holds it, so nothing
-passes through the driver. pyspark is imported when one of these names is used.
+Each partition is written by the machine that holds it, to a folder with the number of the
+partition, so no data pass through the driver. pyspark is imported when a name is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCALARS = {
     "StringType": "str",
     "BinaryType": "bytes",
 }
-#: Elements of arrays, which Arrow brings as they are.
+#: Types of the elements of arrays, by the type in Spark.
 _ELEMENTS = {
     "ShortType": "int16",
     "IntegerType": "int32",
@@ -47,13 +47,13 @@ _ELEMENTS = {
     "DoubleType": "float64",
 }
 _JSON = {"StringType", "BooleanType", "NullType", *_ELEMENTS, "ByteType"}
-#: Encodings that a column of bytes may be declared as: the bytes are stored as they are.
+#: Encodings that a column of bytes may be given; the bytes are stored unchanged.
 _OF_BYTES = {"bytes", "pil", "png", "jpeg", "pkl", "json", "str"}
 
 
 @dataclass(frozen=True, slots=True)
 class _PartitionSpec:
-    """Settings that every partition needs."""
+    """Settings with which every partition is written."""
 
     columns: Mapping[str, str]
     local: str
@@ -70,7 +70,7 @@ def dataframe_to_mds(
     udf_iterable: Callable[..., Iterable[Sample]] | None = None,
     udf_kwargs: dict[str, Any] | None = None,
 ) -> tuple[str, str]:
-    """Write a Spark data frame as an MDS dataset and give its (local, remote) places.
+    """Write a Spark data frame as an MDS dataset, and return its (local, remote) places.
 
     ``mds_kwargs`` are the arguments of `MDSWriter`: ``out`` is needed, ``columns`` are inferred
     unless given, ``compression`` is zstd unless given, ``exist_ok=True`` replaces a dataset. With
@@ -108,7 +108,9 @@ def dataframe_to_mds(
 def infer_dataframe_schema(
     dataframe: Any, user_defined_cols: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Columns and encodings for a Spark data frame; with ``user_defined_cols`` those, if they fit.
+    """Return the encoding of each column of a Spark data frame.
+
+    With ``user_defined_cols`` only these columns are returned, if the encodings fit their types.
 
     Raises ConfigError (a ValueError) naming the column whose type has no encoding or another one.
     """
@@ -126,7 +128,7 @@ def infer_dataframe_schema(
 
 
 def is_json_compatible(data_type: Any) -> bool:
-    """Whether values of a Spark type can be written as JSON: structs, maps, arrays of such."""
+    """Return whether values of a Spark type, also nested ones, can be written as JSON."""
     kind = type(data_type).__name__
     if kind == "StructType":
         return all(is_json_compatible(field.dataType) for field in data_type.fields)
@@ -146,7 +148,7 @@ def __getattr__(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _spark_to_mds() -> dict[Any, str]:
-    """Spark types and the encodings that their columns get."""
+    """Return the encoding of a column for each type of Spark."""
     try:
         from pyspark.sql import types
     except ImportError as error:
@@ -221,12 +223,12 @@ class _Partition:
         work = self.work
         places = [os.path.join(work.local, folder_name(number))] if work.local else []
         places += [join(work.remote, folder_name(number))] if work.remote else []
-        # A task that Spark starts again finds what the first try left, which is its own.
+        # If Spark runs a task again, the folder holds files of the first try, and is overwritten.
         with MDSWriter(
             out=tuple(places) if len(places) == 2 else places[0],
             columns=dict(work.columns),
             exist_ok=True,
-            # Columns that were not asked for are left out knowingly, unless samples are made here.
+            # Columns that were not chosen are left out, unless the user's function yields samples.
             **{"strict": False if work.udf is None else None, **work.writer},
         ) as writer:
             writer.write(first)
@@ -253,7 +255,7 @@ class _Partition:
 
 
 def folder_name(partition: int) -> str:
-    """Return the folder of a partition; names sort like the numbers."""
+    """Return the name of the folder of a partition; names sort as the numbers do."""
     return f"{partition:05}"
 
 
@@ -262,7 +264,7 @@ def _places(out: Any) -> tuple[str, str]:
         place = os.fspath(out)
         if not place:
             raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
-        # Executors then use a temporary folder each; the merged index is made from the remote.
+        # Each executor then uses a temporary folder, and the index is merged from the remote.
         return (local_path(place), "") if is_local(place) else ("", Url(place))
     local, remote = (os.fspath(place) for place in out)
     return path_on_disk(local, "the first of out=(local, remote)"), Url(remote)
@@ -284,14 +286,14 @@ def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
                 f"{place} is not empty (it holds {file_name!r}). Choose another place, or replace "
                 "the dataset in it with exist_ok=True."
             )
-        # From here on it would name files that are being replaced.
+        # From here on the index would name files that are being replaced.
         store.delete(INDEX_NAME)
         if file_name is not None and store.can_list:
             _remove_partition_indexes(store)
 
 
 def _remove_partition_indexes(store: Any) -> None:
-    """Remove the indexes of earlier partitions, of which there may have been more than now."""
+    """Delete the indexes of partitions of an earlier dataset, which may have had more of them."""
     for info in list(store.list()):
         folder, _, name = info.key.rpartition("/")
         if name == INDEX_NAME and folder.isdecimal():

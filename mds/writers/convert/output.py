@@ -1,4 +1,4 @@
-"""Output of a conversion: check that it is free, lock it, delete old files, publish the index."""
+"""Output of a conversion: lock it, check that it is free, delete old files, publish the index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class ConversionLocks:
     """Exclusive locks of one conversion on its output, splits and work folder; a context manager.
 
-    The locks end with the process, and neither a second conversion nor a writer can come between.
+    The locks end with the process; until then no other conversion or writer can use the folders.
     A folder that was created only to be locked is removed again if nothing was written to it.
     """
 
@@ -45,8 +45,8 @@ class ConversionLocks:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An error of mds names its own cause, and a conversion that ends with one may have removed
-        # its work folder itself.
+        # An MdsError names its cause, and a conversion that raises one may have removed its work
+        # folder itself.
         was_deleted = (
             isinstance(error, Exception)
             and not isinstance(error, MdsError)
@@ -60,12 +60,12 @@ class ConversionLocks:
         for lock in self._locks.values():
             lock.close()
         for folder in reversed(self._new_folders):
-            # Empty where nothing came of it; a folder that holds something stays.
+            # Only an empty folder is removed.
             if os.path.isdir(folder) and not os.listdir(folder):
                 os.rmdir(folder)
 
     def lock_output(self) -> None:
-        """Lock the output, and the work folder if there is one, before either is looked at."""
+        """Lock the output, and the work folder if it exists, before the files in them are read."""
         local, work = self._local, self._output.checkpoint.folder
         if local is not None and os.path.lexists(local) and not os.path.isdir(local):
             raise ConfigError(f"{redact(self._output.url)} is a file. The output is a folder.")
@@ -75,7 +75,7 @@ class ConversionLocks:
             self._lock_work(work)
 
     def lock_rest(self) -> None:
-        """Lock what is written to: the work folder, and the folders of the splits."""
+        """Lock the work folder and the folders of the splits, and create those that are missing."""
         self._lock_work(self._output.checkpoint.folder)
         for split in self._output.splits if self._local is not None else ():
             if split:
@@ -86,12 +86,12 @@ class ConversionLocks:
         return None if self._local is None else self._locks[self._path(split)]
 
     def identities(self) -> tuple[tuple[int, int], ...]:
-        """Return the identities of the folders of the splits, by which the system knows them."""
+        """Return device and inode number of the folder of each split."""
         folders = [self.folder(split) for split in self._output.splits]
         return tuple(folder.identity for folder in folders if folder is not None)
 
     def check_in_place(self) -> None:
-        """See that every folder is still the one that was locked. Raises WriterError."""
+        """Raise WriterError if a folder is no longer the one that was locked."""
         if not self._are_in_place():
             raise replaced_error(self._output)
 
@@ -103,7 +103,7 @@ class ConversionLocks:
 
     def _lock_work(self, folder: str) -> None:
         if self._output.checkpoint.is_private:
-            # Its name in the folder of all users can be known beforehand.
+            # Another user can guess its name in the temporary folder, and create it first.
             if not os.path.lexists(folder):
                 os.mkdir(folder, 0o700)
                 self._new_folders.append(folder)
@@ -119,7 +119,7 @@ class ConversionLocks:
         if (existing_lock := self._locks.get(folder)) is not None:
             if existing_lock.is_in_place():
                 return
-            existing_lock.close()  # an old work folder, that was removed to begin anew
+            existing_lock.close()  # an old work folder, which was removed to start again
         is_new = not os.path.lexists(folder)
         lock = try_lock_folder(folder)
         if lock is None:
@@ -132,15 +132,15 @@ class ConversionLocks:
             self._new_folders.append(folder)
 
 
-#: The index entry of a shard, and the version that the store gave its file.
+#: Index entry of a shard, and the version that the store gave its file.
 Entry = tuple[dict[str, Any], str]
 
 
 def check_output(output: Output, spec: ConvertSpec) -> bool:
-    """Whether the output holds this very dataset, whole; else make sure that it can be written.
+    """Return whether the output already holds this dataset, complete; else check that it is free.
 
-    Raises FileExistsError where something is in the way and neither `resume` nor `overwrite` asks
-    to go on with it or to replace it. Only shards and indexes are ever removed.
+    Raises FileExistsError if the output holds other files and neither `resume` nor `overwrite` is
+    given. With `overwrite` shards and indexes are removed, and no other files.
     """
     place = redact(output.url)
     plan = output.checkpoint.load_plan()
@@ -179,7 +179,7 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
 
 
 def warn_of_leftovers(output: Output) -> None:
-    """Log what an unfinished writer left in the places of the splits, and how to remove it."""
+    """Log the files of unfinished writers in the outputs of the splits, and how to remove them."""
     for split in output.splits:
         place = join(output.url, split) if split else output.url
         Leftovers.find(open_store(place), redact(place)).warn()
@@ -192,15 +192,16 @@ def publish_index(
     locks: ConversionLocks,
     lengths: NDArray[Any] | None = None,
 ) -> None:
-    """Publish the index over shards, which are given with the versions of their files.
+    """Publish the index of a split.
 
-    ``lengths``: what is recorded of the samples, or None.
+    - ``entries`` (list[Entry]): Index entry and file version of each shard, in order.
+    - ``lengths`` (NDArray | None, default None): Length of each sample, to record them beside it.
 
-    Raises WriterError unless all of them are there, or where an index of another writer is.
+    Raises WriterError if a shard is missing, or if another writer has published an index here.
     """
     data = Index.build(entry for entry, _ in entries).to_json()
     folder = locks.folder(output.splits[split])
-    # Before the index, to which it is bound: a dataset that is there has it.
+    # These files come before the index, so that a dataset that has an index has them too.
     _put_notes(output, split, fingerprint_of(data))
     _put_lengths(output, split, fingerprint_of(data), lengths)
     if folder is None:
@@ -214,7 +215,7 @@ def publish_index(
         file.flush()
         if output.durable:
             sync_file(file)
-        # Once more, right before it appears: syncing takes a while.
+        # Check again right before the index appears, because syncing takes a while.
         check_shards(output, split, entries, locks)
         locks.check_in_place()
     if output.durable:
@@ -226,7 +227,7 @@ def _put_notes(output: Output, split: int, index: str) -> None:
     if output.notes:
         store.put(key, pack_notes(output.notes, index))
     else:
-        store.delete(key)  # notes of a dataset that was here before
+        store.delete(key)  # those of a dataset that was replaced
 
 
 def _put_lengths(output: Output, split: int, index: str, lengths: NDArray[Any] | None) -> None:
@@ -247,7 +248,7 @@ def _put_index(output: Output, key: str, data: bytes) -> None:
 
 
 def check_shards(output: Output, split: int, entries: list[Entry], locks: ConversionLocks) -> None:
-    """See that every shard of a split is there, whole. Raises WriterError."""
+    """Raise WriterError unless every shard of a split exists and has its size."""
     folder = locks.folder(output.splits[split])
     files = []
     for entry, version in entries:
@@ -269,7 +270,7 @@ def read_index(output: Output, split: int) -> Index | None:
 
 
 def clean(output: Output) -> None:
-    """Remove what killed processes left half-written."""
+    """Remove the temporary files of killed processes from the output and the work folder."""
     local = open_store(output.url).local_path
     for split in output.splits if local is not None else ():
         remove_temporaries(os.path.join(local or "", split))
@@ -281,7 +282,7 @@ def _remove(output: Output) -> None:
     store = open_store(output.url)
     for split in range(len(output.splits)):
         index = read_index(output, split)
-        # The index goes first: without it the rest is not taken for a dataset.
+        # The index goes first: without an index the other files are no dataset.
         store.delete(output.key(split, INDEX_NAME))
         beside = open_store(
             join(output.url, output.splits[split]) if output.splits[split] else output.url
@@ -291,8 +292,8 @@ def _remove(output: Output) -> None:
         for shard in index or ():
             for raw, zipped in shard.files:
                 name = (zipped or raw).basename
-                # An index may name any file of the folder; only shards are ours to remove, and
-                # those of folders below are of datasets that were merged, or behind a link.
+                # An index may name any file of the folder. Only shards are removed, not those in
+                # folders below, which belong to datasets that were merged.
                 if is_shard(name):
                     store.delete(output.key(split, name))
         _remove_shards(store, output.splits[split])

@@ -36,28 +36,28 @@ from mds.writers.convert.checkpoint import Checkpoint, PartDone
 from mds.writers.convert.inputs.base import BadRecord, Input, InputPart
 from mds.writers.convert.tokens import TokenSpec, tokenize
 
-#: Bad records that are listed; more are counted.
+#: Number of bad records that are listed; further ones are only counted.
 MAX_LISTED_RECORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """All that a process needs to know to read any part."""
+    """Settings with which any process can read any part."""
 
     source: Input
-    #: Bytes of a part, about; and the most bytes of a sample.
+    #: Approximate bytes of a part, and the largest sample in bytes.
     part_size: int
     max_sample_size: int
     names: tuple[str, ...]
     encodings: tuple[str, ...]
-    #: Columns whose encoding was asked for, so that text is read as numbers for them.
+    #: Columns whose encoding the user chose: text in them is parsed as that type.
     requested: frozenset[str]
-    #: Keys that records may have beside the columns, because they were left out on purpose.
+    #: Keys of records that are not written, because the user left out these columns.
     dropped: frozenset[str]
     splits: tuple[str, ...]
     shares: tuple[float, ...]
     merges_splits: bool
-    #: Texts of cells that are missing, and the replacement of missing values by column.
+    #: Texts of cells that count as missing, and the replacement for missing values by column.
     nulls: frozenset[str]
     fills: tuple[str | None, ...]
     key: str | None
@@ -70,9 +70,9 @@ class ReadSpec:
 
 
 def read_part(reading: ReadSpec, part: InputPart) -> int:
-    """Read a part, unless that was done before, and give its number back.
+    """Read a part, unless it was read before, and return its number.
 
-    Raises RecordError for the first bad record, unless those are skipped.
+    Raises RecordError for the first bad record, unless bad records are skipped.
     """
     if reading.checkpoint.load_part(part.number) is None:
         with contextlib.ExitStack() as runs:
@@ -94,7 +94,7 @@ class _PartReader:
         self._bounds = list(accumulate(reading.shares))[:-1]
 
     def read(self) -> PartDone:
-        """Read every record of the part."""
+        """Write the bytes of every sample to the run of its split, and return what was read."""
         splits, sizes, lengths = bytearray(), [], array("I")
         bad: list[str] = []
         count = 0
@@ -148,7 +148,7 @@ class _PartReader:
 
 
 def hash_fraction(key: Any) -> float:
-    """Return a number in [0, 1) that depends on the key alone: not on seed, order or machine."""
+    """Return a number in [0, 1) that depends on the key alone, not on a seed, order or machine."""
     data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
     digest = new_hash("xxh3_64")
     digest.update(data)
@@ -188,7 +188,7 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
 
 
 def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
-    """Return a function from the bytes of a sample to the length of the recorded column."""
+    """Return a function from the bytes of a sample to the length of its array that is recorded."""
     assert reading.lengths is not None
     encodings = dict(zip(reading.names, reading.encodings, strict=True))
     length, column = (
@@ -216,9 +216,14 @@ def _make_record_packer(
     nulls: frozenset[str],
     fills: tuple[str | None, ...],
 ) -> Callable[[dict[str, Any]], bytes]:
-    """Return the function from a record to the bytes of a sample (see layout.py), cached.
+    """Return a function from a record to the bytes of a sample (`shardfile/layout.py`).
 
-    ``texts`` says of each column whether it is read from text; None for one that is encoded.
+    - ``texts`` (tuple[bool | None, ...]): Whether each column is parsed from text; None if its
+      values are encoded already.
+    - ``dropped`` (frozenset[str]): Keys of records that are not written.
+    - ``max_size`` (int, bytes): The largest sample.
+    - ``nulls`` (frozenset[str]): Texts that count as missing.
+    - ``fills`` (tuple[str | None, ...]): The replacement for missing values of each column.
     """
     parsed = [parse_encoding(name) for name in encodings]
     columns: list[tuple[str, Callable[[Any], bytes], Callable[[Any], Any] | None, str]] = []
@@ -229,7 +234,7 @@ def _make_record_packer(
         fit = find_coercer(encoding.name, from_text=text or fill is not None, plain=is_json)
         is_optional = encoding.name.startswith("optional[")
         if nulls or fill is not None or is_optional:
-            # An empty cell is nothing where nothing may be.
+            # In an optional column an empty cell is missing.
             missing = nulls or frozenset([""] if text else [])
             fit = fill_missing(fit, encoding.name, missing, fill)
         columns.append((name, encoding.pack_checked, fit, encoding.name))
@@ -274,8 +279,11 @@ _FLOATS = {"float16", "float32", "float64", "str_float"}
 def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
     """Return a function that converts values to ``encoding``, or None if none is needed.
 
-    It raises ValueError with the reason. With ``from_text`` numbers and JSON are read from strings;
-    ``plain`` promises values that came from JSON.
+    The function raises ValueError with the reason if a value does not fit.
+
+    - ``from_text`` (bool): Whether numbers and JSON are parsed from strings.
+    - ``plain`` (bool, default False): Whether all values came from JSON, so that a column of `json`
+      takes them as they are.
     """
     if encoding.startswith("optional["):
         inner = find_coercer(encoding[len("optional[") : -1], from_text=from_text, plain=plain)
@@ -299,9 +307,12 @@ def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coer
 def fill_missing(
     fit: Coerce | None, encoding: str, nulls: frozenset[str], fill: str | None
 ) -> Coerce:
-    """`fit` for a column of which values may be missing: None, or a text of ``nulls``.
+    """Return a coercer that replaces missing values before it calls ``fit``.
 
-    ``fill`` is what stands for them; without it the column has to be optional, or JSON.
+    A value is missing if it is None or a text in ``nulls``.
+
+    - ``fit`` (function | None): The coercer of the column.
+    - ``fill`` (str | None): The replacement. Without it the column must be optional or `json`.
     """
     takes_none = encoding.startswith("optional[") or encoding == "json"
 
@@ -431,7 +442,7 @@ def _json_text(value: Any) -> Any:
 
 def _parse(parse: Callable[[str], Any], text: str, type_name: str) -> Any:
     try:
-        # Python reads 1_000 as a number; a file that holds it means something else.
+        # Python parses 1_000 as a number; in a file it is hardly meant as one.
         return parse(text.replace("_", "?"))
     except ValueError:
         raise ValueError(f"expected {type_name}, got {_describe(text)}") from None

@@ -1,4 +1,8 @@
-"""Scheduler of a conversion: parts in, shards out, the index last; resumed after any stop."""
+"""Scheduler of a conversion: it has parts read and shards written, and publishes the index last.
+
+Finished parts and shards are recorded in the work folder (`Checkpoint`), so a conversion that was
+stopped at any moment can resume.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,11 @@ from mds.writers.engines import Engine, open_engine
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a conversion; ``size`` and ``whole`` are bytes of the source (0 unknown)."""
+    """Progress of a conversion.
+
+    ``size`` of ``whole`` bytes of the source are read (0: unknown), ``samples`` and ``shards`` are
+    finished, and ``bad`` records were left out.
+    """
 
     size: int
     whole: int
@@ -65,12 +73,12 @@ class Summary:
     bad: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     resumed_parts: int = 0
-    #: Whether anything was left to do.
+    #: False if an earlier run had finished the conversion.
     is_new: bool = True
 
     @property
     def samples(self) -> int:
-        """Samples of all splits."""
+        """Number of samples of all splits."""
         return sum(split.samples for split in self.splits)
 
 
@@ -81,7 +89,13 @@ def run(
     identity: dict[str, Any],
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Convert; see `Conversion.run`."""
+    """Convert, and return what was written; see `Conversion.run`.
+
+    - ``reading`` (ReadSpec), ``output`` (Output): Settings of the processes that read and write.
+    - ``spec`` (ConvertSpec): The options of the conversion.
+    - ``identity`` (dict[str, Any]): All that decides the output; a resume must have the same.
+    - ``progress`` (function, default None): Called after every part and shard.
+    """
     began = time.monotonic()
     with ConversionLocks(output) as locks:
         locks.lock_output()
@@ -91,7 +105,7 @@ def run(
             seconds = time.monotonic() - began
             return Summary(output.url, _splits(output), seconds, notes=(note,), is_new=False)
         locks.lock_rest()
-        if spec.engine == "local":  # other machines know a folder by other numbers
+        if spec.engine == "local":  # inode numbers hold on this machine only
             output = replace(output, identities=locks.identities())
         resumed = reading.checkpoint.begin_or_resume(identity)
         clean(output)
@@ -122,7 +136,7 @@ def run(
 
 @contextlib.contextmanager
 def _remove_if_nothing_read(checkpoint: Checkpoint) -> Iterator[None]:
-    """Leave no work folder behind where it would hold nothing to go on with."""
+    """Remove the work folder after an error if no part was finished that a resume could use."""
     try:
         yield
     except BaseException:
@@ -132,7 +146,7 @@ def _remove_if_nothing_read(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 class _RunningConversion:
-    """Scheduler: decides what is done next; everything heavy is done by the engine."""
+    """State of a conversion in progress: it decides what the engine does next."""
 
     def __init__(
         self,
@@ -158,12 +172,13 @@ class _RunningConversion:
             parse_encoding(reading.tokens.column).size if reading.tokens is not None else None
         )
         self._parts: Iterator[InputPart] | None = reading.source.cut_parts(reading.part_size)
-        #: Parts asked for and not cut yet, in order; and which of them are read.
+        #: Parts that were submitted and are not cut into shards yet, in order.
         self._ahead: deque[InputPart] = deque()
+        #: Numbers of those parts that are read.
         self._read: set[int] = set()
         self._shards: deque[Shard] = deque()
         self._running: dict[Future[Any], InputPart | Shard] = {}
-        #: How many shards still need the run of a part, by part and split.
+        #: Number of shards that still need the samples of a part, by part and split.
         self._needed: Counter[tuple[int, int]] = Counter()
         self._size = 0
         self._shards_done = 0
@@ -196,7 +211,7 @@ class _RunningConversion:
             self._report_progress()
 
     def _submit_next(self) -> None:
-        """Give the engine work: shards first, which free what parts left behind."""
+        """Submit work to the engine: shards first, because they free the disk space of parts."""
         slots = self._engine.slots
         while len(self._running) < 2 * slots:
             if self._shards:
@@ -220,7 +235,7 @@ class _RunningConversion:
         self._running[self._engine.submit(function, *arguments)] = task
 
     def _cut(self) -> None:
-        """Cut all parts that are read, up to the first that is not."""
+        """Cut the parts that are read into shards, up to the first that is not read."""
         while self._ahead and self._ahead[0].number in self._read:
             part = self._ahead.popleft()
             self._read.discard(part.number)
@@ -272,7 +287,7 @@ class _RunningConversion:
                 self._checkpoint.forget_run(*key)
 
     def _finish(self) -> None:
-        """Every part is cut: make the last shard of every split."""
+        """Queue the last shard of every split, after all parts are cut."""
         for cutter in self.cutters:
             leftover = cutter.leftover_bytes() if self._block is not None else 0
             if leftover:
@@ -318,7 +333,7 @@ class _RunningConversion:
 
 
 def _publish(output: Output, shards: list[int], lengths: list[Any], locks: ConversionLocks) -> None:
-    """Publish the index of every split, when the shards of all of them were seen."""
+    """Publish the index of every split, after checking that the shards of all splits exist."""
     splits = [
         [_done(output, split, number) for number in range(count)]
         for split, count in enumerate(shards)

@@ -1,7 +1,7 @@
-"""Options of a conversion, parsed once.
+"""Options of a conversion, parsed and checked once.
 
-Options are of two kinds: those that decide what is written, which `--resume` must repeat, and
-those that only decide how (`workers`, `engine`, `skip_bad`, ...), which may change between tries.
+Most options decide what is written; a conversion that resumes must be given the same. Others only
+decide how the work is done (`workers`, `engine`, `skip_bad`, ...) and may change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mds.writers.convert.inputs.base import InputOptions
 from mds.writers.convert.tokens import TokenSpec
 from mds.writers.spec import parse_size_limit
 
-#: Digests of shards unless asked otherwise: with them a flipped byte is noticed.
+#: Default digests of shards, by which readers notice a byte that changed.
 HASHES = ("xxh3_64",)
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class ConvertSpec(InputOptions):
-    """The options of `convert`, checked. Made by `parse_spec`."""
+    """The checked options of `convert`; `parse_spec` creates it."""
 
     drop: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ _TOKENS = {
 
 
 def parse_spec(**options: Any) -> ConvertSpec:
-    """Options as users write them to a `ConvertSpec`. Raises ConfigError naming what is wrong."""
+    """Parse options as users write them. Raises ConfigError with the name of a wrong option."""
     option_names = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
     if unknown := sorted(set(options) - option_names - set(_TOKENS)):
         every = sorted(option_names | {*_TOKENS})
@@ -146,7 +146,7 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     else:
         columns = {}
         for each in [value] if isinstance(value, str) else value:
-            # A comma separates columns, but is also inside 'ndarray:int32:3,224,224'.
+            # A comma separates columns, and is also part of 'ndarray:int32:3,224,224'.
             for pair in re.split(r",(?=[^,:]+:)", each):
                 name, colon, encoding = pair.partition(":")
                 if not colon or not name or not encoding:
@@ -163,7 +163,7 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
-    """Return the replacements of missing values by column, as text that is read like a cell."""
+    """Return the replacements of missing values by column, as texts to parse like cells."""
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
     fills = {}
@@ -176,7 +176,7 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text_encoding(name: str) -> str:
-    """Return the usual name of a text encoding in which a line ends with one byte."""
+    """Return Python's name of a text encoding. Raises ConfigError if lines end with other bytes."""
     try:
         codec = codecs.lookup(name)
     except (LookupError, ValueError):
@@ -186,7 +186,7 @@ def _text_encoding(name: str) -> str:
         ) from None
     try:
         is_ascii = "a\n,".encode(codec.name) == b"a\n,"
-    except (LookupError, TypeError):  # a codec of bytes, such as hex
+    except (LookupError, TypeError):  # a codec that is no text encoding, such as hex
         is_ascii = False
     if not is_ascii:
         raise ConfigError(

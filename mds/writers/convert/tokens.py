@@ -1,12 +1,12 @@
-"""Tokenization: text to blocks of token ids, each document ended by a token that says so.
+"""Tokenization: from documents to blocks of token ids, with a token at the end of each document.
 
     bytes               every UTF-8 byte is a token, 256 ends a document
     tiktoken:gpt2       an encoding of tiktoken
     a path              tokenizer.json of Hugging Face tokenizers, or a folder that holds one
     a name              a tokenizer of the Hugging Face hub
 
-A block crosses documents and no token is lost: the last block is filled up with the token that
-ends documents, or is dropped when asked for, and either is said.
+Documents are laid end to end and cut into blocks, so no token is lost. The last block is filled
+with end tokens, or is dropped with `drop_last`; a note of the conversion says which.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ import numpy as np
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, need
 
-#: Names under which tokenizers know the token between documents, the likeliest first.
+#: Usual spellings of the token that ends a document, the likeliest first.
 _ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]", "<|eos|>", "[SEP]")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpec:
-    """Settings for cutting text into blocks; ``end`` None is the tokenizer's own, '' is none."""
+    """Settings of a conversion to blocks of tokens.
+
+    - ``tokenizer`` (str): Its name, as above; ``block`` (int): tokens of a block.
+    - ``end`` (str | None): The token that ends a document; None: the tokenizer's own, "": none.
+    - ``text`` (str | None): The column of text; None: the only one.
+    - ``drop_last`` (bool): Whether to drop the tokens that fill no block.
+    - ``encoding`` (str): The encoding of the column of tokens; "": 32-bit integers.
+    """
 
     tokenizer: str
     block: int = 2048
@@ -49,7 +56,11 @@ class TokenSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A tokenizer at hand: text to ids, the id that ends a document, ids there are."""
+    """A loaded tokenizer.
+
+    ``encode`` turns a text into ids, ``end`` is the id that ends a document (None: no such id), and
+    ``size`` is the number of ids.
+    """
 
     encode: Callable[[str], Sequence[int]]
     end: int | None
@@ -122,12 +133,12 @@ def _hugging_face(name: str, end: str | None) -> Tokenizer:
         from tokenizers import Tokenizer as Fast
     except ImportError as error:
         raise need("tokenizers", "hf", f"the tokenizer {name}") from error
-    # Processes are the parallelism here; threads of the tokenizer's own would fight them.
+    # Several processes tokenize already; more threads in each would slow them down.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     path = os.path.join(name, "tokenizer.json") if os.path.isdir(name) else name
     try:
         loaded = Fast.from_file(path) if os.path.isfile(path) else Fast.from_pretrained(name)
-    except Exception as error:  # the package raises plain Exception for whatever went wrong
+    except Exception as error:  # the package raises plain Exception for every failure
         raise ConfigError(
             f"the tokenizer {name!r} cannot be loaded: {error}. Give 'bytes', 'tiktoken:NAME', the "
             "path of a tokenizer.json, or the name of a tokenizer on the Hugging Face hub."

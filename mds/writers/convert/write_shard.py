@@ -1,8 +1,13 @@
-"""Reduce step of a conversion: choose the samples of each shard, and write it.
+"""Second step of a conversion: choose the samples of each shard, and write the shard.
 
-Parts arrive one after another as runs of sample bytes. Laid end to end they are one stream per
-split, and a shard is a range of it, so the boundaries of parts have no effect. The rule is that of
-the writers (FORMAT.md): a conversion by many processes gives the shards of one MDSWriter.
+Parts arrive in order, each as a run of sample bytes per split. End to end the runs of a split form
+one stream, and a shard is a range of the stream, so the boundaries of parts have no effect:
+
+    runs      |  part 0   |    part 1    | part 2 |
+    shards    | shard 0 | shard 1 | shard 2  | ...
+
+Shards end where those of a writer do (FORMAT.md), so a conversion by many processes writes the
+bytes of one `MDSWriter`.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ Sizes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes ``start`` to ``end`` of the run that a part left for a split."""
+    """Bytes ``start`` to ``end`` of the run that a part has written for a split."""
 
     part: int
     start: int
@@ -41,7 +46,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard to be made: ``sizes`` of its samples, the pieces that hold them, bytes to append."""
+    """A shard to write: the ``sizes`` of its samples in bytes, and the pieces that hold them.
+
+    ``padding`` is appended to complete the last block of tokens.
+    """
 
     split: int
     number: int
@@ -51,9 +59,11 @@ class Shard:
 
 
 class ShardCutter:
-    """Boundaries of the shards of one split, a pure function of the sizes of samples, in order.
+    """Cutter of one split: the boundaries of shards follow from the sizes of samples alone.
 
-    ``overhead`` is the size of a shard without samples; a ``size_limit`` of 0 is no limit.
+    - ``size_limit`` (int, bytes): The size at which a shard ends; 0 for no limit.
+    - ``overhead`` (int, bytes): The size of a shard without samples.
+    - ``max_shard_size`` (int, bytes): The size that offsets can address.
     """
 
     def __init__(
@@ -71,11 +81,16 @@ class ShardCutter:
         self._room = size_limit - overhead
 
     def holds(self, part: int) -> bool:
-        """Whether bytes of a part still wait for their shard."""
+        """Return whether some samples of a part are in no shard yet."""
         return any(piece.part == part for piece in self._pieces)
 
     def feed(self, part: int, length: int, sizes: Sizes) -> Iterator[Shard]:
-        """Take the run of a part, ``length`` bytes, and samples that end within what was fed."""
+        """Add the run of a part, and yield the shards that are full then.
+
+        - ``length`` (int): Bytes of the run.
+        - ``sizes`` (int64 array): Sizes of the samples that end in the run; blocks of tokens may
+          begin in the run before.
+        """
         if length:
             self._pieces.append(Piece(part, 0, length))
         self.samples += len(sizes)
@@ -88,27 +103,31 @@ class ShardCutter:
             spent = int(costs[start - 1]) if start else 0
             stop = max(start, int(np.searchsorted(costs, spent + self._room, side="right")))
             if stop == start:
-                # Not even one fits: what there is becomes a shard, even an empty first one, and
-                # then the sample is taken whatever its size.
+                # Not one sample fits: the samples so far become a shard, even if there is none, and
+                # the next shard takes the sample whatever its size.
                 yield self._cut()
                 stop = start + 1
             self._take(sizes[start:stop])
             start = stop
 
     def finish(self, padding: bytes = b"", sizes: Sizes | None = None) -> Iterator[Shard]:
-        """Yield the last shard, if there is one; ``padding`` completes the samples of ``sizes``."""
+        """Yield the last shard, if it has samples.
+
+        - ``padding`` (bytes): What is appended to the shard.
+        - ``sizes`` (int64 array | None): Sizes of the samples that the padding completes.
+        """
         if sizes is not None:
             yield from self.feed(-1, 0, sizes)
         if self._count:
             yield self._cut(padding)
 
     def leftover_bytes(self) -> int:
-        """Bytes fed that belong to no sample yet."""
+        """Return the number of bytes that were added and belong to no sample yet."""
         held_bytes = sum(piece.end - piece.start for piece in self._pieces)
         return held_bytes - sum(int(sizes.sum()) for sizes in self._sizes)
 
     def drop_leftover(self) -> None:
-        """Forget the leftover."""
+        """Drop the bytes that belong to no sample."""
         self._pieces, _ = self._split_pieces(sum(int(sizes.sum()) for sizes in self._sizes))
 
     def _take(self, sizes: Sizes) -> None:
@@ -148,7 +167,7 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Output:
-    """Settings that all shards of a conversion share, and their target."""
+    """Target and settings that all shards of a conversion share."""
 
     url: str
     splits: tuple[str, ...]
@@ -161,11 +180,11 @@ class Output:
     durable: bool = True
     #: Notes that are stored beside the index of each split.
     notes: Mapping[str, ColumnNote] = field(default_factory=dict)
-    #: Column whose lengths are kept there.
+    #: Column of arrays whose lengths are stored there too.
     lengths: str | None = None
-    #: What offsets can address.
+    #: Largest shard in bytes that offsets can address.
     max_shard_size: int = MAX_SIZE - 1
-    #: By what the system knows the folders of the splits, for processes of this machine.
+    #: Device and inode number of the folder of each split; empty on a cluster.
     identities: tuple[tuple[int, int], ...] = ()
 
     @cached_property
@@ -203,7 +222,7 @@ def replaced_error(output: Output) -> WriterError:
 
 
 def write_shard(output: Output, shard: Shard) -> tuple[int, int]:
-    """Make a shard, unless that was done before, and give back its split and number."""
+    """Write a shard, unless it was written before, and return its split and number."""
     if output.checkpoint.load_shard(shard.split, shard.number) is None:
         assembly = _ShardBuilder(output, shard)
         entry = assembly.write()
@@ -220,11 +239,11 @@ class _ShardBuilder:
         header = pack_header(shard.sizes.tolist(), config_bytes(output.config))
         self._header = header
         self._size = len(header) + int(shard.sizes.sum())
-        #: What the store calls the file that it was sent, '' where it tells nothing.
+        #: Version that the store gave the uploaded file; '' if it gives none.
         self.version = ""
 
     def write(self) -> dict[str, Any]:
-        """Write it, upload it where the output is remote, and give its entry of the index."""
+        """Write the shard, upload it if the output is remote, and return its index entry."""
         name = shard_name(self._shard.number, "mds")
         raw = {"basename": name, "bytes": self._size, "hashes": {}}
         codec = parse_compression(self._output.compression)
@@ -232,7 +251,7 @@ class _ShardBuilder:
             with self._file(name) as file:
                 _, raw["hashes"] = self._copy(self._raw(), file)
             return self._entry(raw, None)
-        # In one piece: where a compressor is fed in pieces, they may show in its output.
+        # In one piece, because the output of some compressors depends on the pieces of their input.
         data = b"".join(self._raw())
         raw["hashes"] = self._digests([data])
         zip_name = f"{name}.{codec.extension}"

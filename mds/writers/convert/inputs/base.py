@@ -21,9 +21,9 @@ from mds.process.fork_safe import cached_property
 from mds.redaction import printable
 from mds.writers.convert.inputs.listing import Listing
 
-#: Records that are looked at to tell the columns.
+#: Number of records from which columns are inferred.
 MAX_PROBED_RECORDS = 1000
-#: Size of the parts that are probed; the 0th, 1st, 2nd, 4th, 8th, ... are looked into.
+#: Bytes of the parts that are probed: parts 0, 1, 2, 4, 8, ... of this size.
 PROBE_BYTES = 4 << 20
 
 
@@ -31,31 +31,37 @@ PROBE_BYTES = 4 << 20
 class InputOptions:
     """Options of an input besides its path."""
 
-    #: Its registered name; None to have it recognised.
+    #: Name of the input in the registry; None to recognise it.
     kind: str | None = None
-    #: Patterns of the files to take, and of those to leave out.
+    #: Patterns of the files to convert, and of those to leave out.
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    #: Table of labels in a folder of images.
+    #: Name of the table of labels in a folder of images.
     labels: str | None = None
-    #: Encodings that were asked for, by column.
+    #: Encodings that the user chose, by column.
     columns: Mapping[str, str] = field(default_factory=dict)
     #: Configuration and split of a Hugging Face dataset.
     config: str | None = None
     source_split: str | None = None
-    #: Whether splits of the input become one dataset.
+    #: Whether all splits of the input are written as one dataset.
     merge_splits: bool = False
-    #: Texts of cells that are missing values.
+    #: Texts of cells that count as missing values.
     null: tuple[str, ...] = ()
-    #: How bytes are text; None is UTF-8.
+    #: Encoding of text, such as "cp1252"; None is UTF-8.
     encoding: str | None = None
-    #: Whether the first line of a table is a record, and names no columns.
+    #: Whether the first line of a CSV or TSV is a record instead of the names of the columns.
     no_header: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """A piece of an input: ``size`` in bytes, ``address`` where it is in the input's own terms."""
+    """A piece of an input that one process reads.
+
+    - ``number`` (int): Its place in the order of parts, from 0.
+    - ``size`` (int): Its bytes, for progress.
+    - ``address`` (Any): Where it is, in terms of the input, which alone reads it; it is pickled.
+    - ``split`` (str | None): The split of its samples.
+    """
 
     number: int
     size: int
@@ -65,7 +71,10 @@ class InputPart:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that is no sample, why, and in which column of its line (0: that is no matter)."""
+    """A record that cannot become a sample.
+
+    ``why`` is the reason, ``column`` the place in its line from 1 (0: unknown).
+    """
 
     why: str
     column: int = 0
@@ -74,24 +83,27 @@ class BadRecord:
         return f"column {self.column}: {self.why}" if self.column else self.why
 
 
-#: The position of a record, which `Input.locate` describes, and its values by column.
+#: Position of a record, for `Input.locate`, and its values by column.
 Record = tuple[Any, "dict[str, Any] | BadRecord"]
 
 
 class Input(ABC):
-    """Something that can be converted. Inherit it (or `FileInput`) and `register_input` it."""
+    """A source that can be converted, such as a Hugging Face dataset.
 
-    #: What people call it.
+    Inherit it, or `FileInput` for files, and pass the class to `register_input`.
+    """
+
+    #: Name of the kind of input for people.
     title: ClassVar[str]
-    #: What the library has to know of its values. Every one is text, so numbers are read from it;
+    #: Whether every value is text, so that numbers are parsed.
     is_text: ClassVar[bool] = False
-    #: they came out of JSON, so a json column takes them as they are;
+    #: Whether values came from JSON, so that a `json` column takes them as they are.
     is_json: ClassVar[bool] = False
-    #: they are encoded already, byte for byte.
+    #: Whether values are the encoded bytes of their columns.
     is_encoded: ClassVar[bool] = False
-    #: Options that mean something to it, of those that not every input takes.
+    #: Options that it takes, of those that not every input takes, such as "encoding".
     takes: ClassVar[frozenset[str]] = frozenset()
-    #: Whether later records may have keys that the ones looked at did not have.
+    #: Whether a record may have keys that the probed records did not have.
     has_late_keys: ClassVar[bool] = False
 
     @classmethod
@@ -101,7 +113,10 @@ class Input(ABC):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Whether a path, URL or name is surely such an input; asked in the order of registry."""
+        """Return whether a path, URL or name certainly is such an input.
+
+        The inputs of the registry are asked in order, and the first that returns True is used.
+        """
         del path
         return False
 
@@ -109,15 +124,15 @@ class Input(ABC):
         self.root = root
         #: The source as the user wrote it.
         self.name = root
-        #: Things worth telling before the work starts.
+        #: Notes for the user, shown before the work starts.
         self.notes: list[str] = []
-        #: Column by whose value samples are assigned to splits; None: by all they hold.
+        #: Column whose value decides the split of a sample; None: the bytes of the whole sample.
         self.key: str | None = None
-        #: How bytes are text.
+        #: Encoding of text.
         self.encoding = "utf-8"
-        #: Texts of cells that are missing values.
+        #: Texts of cells that count as missing values.
         self.nulls: Sequence[str] = ()
-        #: Bytes of the input; 0 when unknown.
+        #: Bytes of the input; 0 if unknown.
         self.size = 0
 
     @abstractmethod
@@ -126,7 +141,7 @@ class Input(ABC):
 
     @cached_property
     def inferred_columns(self) -> Sequence[Column]:
-        """Result of `infer_columns`, computed once."""
+        """The result of `infer_columns`, computed once."""
         return self.infer_columns()
 
     def list_extra_columns(self) -> Sequence[Column]:
@@ -135,7 +150,7 @@ class Input(ABC):
 
     @abstractmethod
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Cut the input into parts of about ``size`` bytes, numbered from 0, always the same."""
+        """Yield parts of about ``size`` bytes, numbered from 0; the same parts in every call."""
 
     @abstractmethod
     def read(self, part: InputPart) -> Iterator[Record]:
@@ -144,7 +159,7 @@ class Input(ABC):
     def read_records(self, part: InputPart) -> Iterator[Record]:
         """Yield what `read` yields, and raise SourceError if the file itself is broken.
 
-        Cut-off gzip streams, tars, Arrow files: each package has errors of its own.
+        Damaged files raise errors of the package that reads them, such as `zlib` or `pyarrow`.
         """
         try:
             yield from self.read(part)
@@ -166,10 +181,10 @@ class Input(ABC):
         return ""
 
     def describe_record(self, part: InputPart, position: Any, why: str) -> str:
-        """Return place and fault of a record: ``"train.jsonl, line 3, column 12: ..."``."""
-        # A reason that begins with a line or column continues the place.
+        """Describe a bad record for messages: ``"train.jsonl, line 3, column 12: REASON"``."""
+        # A reason that begins with a line or a column is part of the place.
         comma = ", " if why.startswith(("line ", "column ")) else ": "
-        # Keys and names come from the input, and control characters move cursors.
+        # Names come from the input, and control characters in them would move the cursor.
         return printable(f"{self.locate(part, position)}{comma}{why.rstrip('.')}")
 
     @abstractmethod
@@ -182,14 +197,14 @@ class Input(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a digest that differs if the input does; a resumed conversion checks it."""
+        """Return a digest that changes with the input; a conversion that resumes compares it."""
 
     def list_splits(self) -> Sequence[str]:
-        """Return the splits of the input itself (a folder of train and val); usually none."""
+        """Return the splits that the input has itself, such as train and val; often none."""
         return ()
 
     def probe(self) -> Iterator[dict[str, Any]]:
-        """Yield good records from the beginning and from further on, to infer columns."""
+        """Yield records from which columns are inferred: some of the parts 0, 1, 2, 4, 8, ..."""
         count = 0
         for part in self._probed_parts():
             for _, record in self.read_records(part):
@@ -203,7 +218,7 @@ class Input(ABC):
                 return
 
     def _probed_parts(self) -> Iterator[InputPart]:
-        # A thousand equal records at the start of a big file say little about its end.
+        # Records at the start of a large file may be unlike those further on.
         for number, part in enumerate(self.cut_parts(PROBE_BYTES)):
             if number & (number - 1) == 0:
                 yield part
@@ -216,16 +231,16 @@ class FileInput(Input):
     splits (``train``, ``test``, ...) give the dataset these splits.
     """
 
-    #: Endings of its files, in lower case and with the dot, by which they are recognised.
+    #: Endings by which its files are recognised, in lower case and with the dot.
     endings: ClassVar[frozenset[str]] = frozenset()
-    #: Whether a file is many samples, so that its own name may be that of a split.
+    #: Whether a file holds many samples, so that its name may be that of a split.
     names_splits: ClassVar[bool] = True
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing.root)
         self.listing = listing
         self.size = listing.size
-        #: The split of each file; empty without splits.
+        #: Split of each file by name; empty if there are none.
         self.split_of = find_splits(listing.names, by_file=self.names_splits)
 
     @classmethod
@@ -241,7 +256,10 @@ class FileInput(Input):
 
     @classmethod
     def recognizes_mixture(cls, files: Mapping[str, int]) -> bool:
-        """Whether a folder with so many files of each kind (by registered name) is one input."""
+        """Return whether a folder of mixed files is one input, such as images and a table.
+
+        - ``files`` (Mapping[str, int]): Number of files of each kind, by name in the registry.
+        """
         del files
         return False
 
@@ -290,10 +308,12 @@ _FOLDER = re.compile(rf"({'|'.join(sorted(SPLITS, reverse=True))})((19|20)\d\d)?
 
 
 def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
-    """Return the split of every file, by the first folder named after one, else by its name.
+    """Return the split of every file: the first folder named after one, else from its file name.
 
-    Empty where that is not told of all files, or names of files alone tell of one split only.
-    ``by_file``: whether names of files count at all.
+    The result is empty unless every file has a split. If file names alone name splits, there must
+    be two or more.
+
+    - ``by_file`` (bool): Whether file names count.
     """
     split_of: dict[str, str] = {}
     is_of_folders = True

@@ -1,8 +1,8 @@
 """CSV and TSV with the quoting of RFC 4180: a header, then records that may span lines.
 
-Only reading from the start tells whether a line break is inside quotes, so the cuts of a large
-file are found by the csv module itself, in one pass that runs ahead of the processes which read
-the parts. Every cell is text; a column of numbers is one whose every value looked at is a number.
+Whether a line break is inside quotes is known only after reading from the start. So one pass of the
+csv module cuts a large file into parts, ahead of the processes that read them. Every cell is text;
+a column is numeric if every probed value is a number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mds.writers.convert.inputs.files import UTF16, is_utf16
 from mds.writers.convert.inputs.format_files import line_number
 from mds.writers.convert.inputs.listing import Listing, ending
 
-#: The largest cell: the module's default of 128 KB is smaller than many a document.
+# The default limit of a cell, 128 KB, is smaller than many documents.
 csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))
 
 
@@ -66,7 +66,7 @@ class DelimitedTextInput(FileInput):
                 "the first line is a record: columns are called by their place, column_0"
             )
         elif "" in self.names:
-            # As pandas writes the index of a frame.
+            # pandas writes the index of a data frame without a name.
             self.notes.append("columns without a name are called by their place: column_0, ...")
         self.names = [name or f"column_{place}" for place, name in enumerate(self.names)]
         if twice := [name for name in self.names if self.names.count(name) > 1]:
@@ -153,7 +153,7 @@ class DelimitedTextInput(FileInput):
                 except StopIteration:
                     break
                 except csv.Error:
-                    # Told when the part is read; here only the place to go on matters.
+                    # Reading the part reports the error; the cuts only need the next record.
                     rows = self._rows(lines)
                 if lines.offset - start >= size:
                     yield start, lines.offset
@@ -163,7 +163,10 @@ class DelimitedTextInput(FileInput):
 
 
 class _Lines(Iterator[str]):
-    """Decoded lines from one byte offset to another; ``offset`` is where the next one begins."""
+    """Decoded lines of a file, from the byte ``start`` to the byte ``end`` (None: the end).
+
+    ``offset`` is the byte at which the next line begins.
+    """
 
     def __init__(
         self,
@@ -194,14 +197,14 @@ class _Lines(Iterator[str]):
 
 
 def open_content(path: str) -> BinaryIO:
-    """Open a file for reading bytes; it is decompressed if its ending is that of a compression."""
+    """Open a file for reading its bytes, decompressed if its name ends like a compressed file."""
     if compression_of(path):
         return cast("BinaryIO", io.BufferedReader(_DecompressedFile(path), 1 << 20))
     return open(path, "rb", buffering=1 << 20)
 
 
 class _DecompressedFile(io.RawIOBase):
-    """Content of a compressed file; damaged data are a SourceError."""
+    """File object over the decompressed content of a file. Raises SourceError for damaged data."""
 
     def __init__(self, path: str) -> None:
         self._file = io.FileIO(path)

@@ -29,10 +29,14 @@ from mds.writers.convert.inputs.listing import Listing, ending
 
 
 class FolderClasses:
-    """The class of a file is the first folder of its path that names no split.
+    """Classes of the files of a folder: the first folder of a path that is not named after a split.
 
-    Labels are the numbers of the classes by name, the same ones in every split, and in every
-    conversion of a part of the folder: ``not_included`` are files of it that are not converted.
+    A label is the number of a class in alphabetical order. It is the same in every split, and also
+    if only some of the files are converted.
+
+    - ``names`` (Sequence[str]): The files to convert, with their splits in ``split_of``.
+    - ``not_included`` (Sequence[str]): Files of the folder that are not converted; their classes
+      count.
     """
 
     def __init__(
@@ -48,9 +52,9 @@ class FolderClasses:
 
     @staticmethod
     def are_in(names: Sequence[str]) -> bool:
-        """Whether every file has a class.
+        """Return whether every file has a class.
 
-        Files beside folders of files have none; nor have those that lie in the folder of a split.
+        A file right in the root, or right in the folder of a split, has none.
         """
         splits = find_splits(names, by_file=False)
         return bool(names) and all(_class_of(name, splits.get(name)) for name in names)
@@ -92,7 +96,7 @@ _TEXT_ENDINGS = (
 )
 
 
-#: Bytes of a document that was hardly meant to be one sample.
+#: Size in bytes from which on a note says that a document is one sample.
 _LONG_DOCUMENT = 256 << 10
 
 
@@ -235,7 +239,7 @@ class TextFilesInput(WholeFilesInput):
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
         """Return path and text of the file, which must be UTF-8 unless an encoding is given."""
         try:
-            # A byte order mark is no part of the text.
+            # A byte order mark is not part of the text.
             encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
             return {"path": name, "text": data.decode(encoding)}
         except UnicodeDecodeError as error:
@@ -268,12 +272,12 @@ def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
     return BadRecord(_no_utf8(data, error), column=_column(data, error))
 
 
-#: What to say of text that Windows calls "Unicode".
+#: Message about text that Windows calls "Unicode".
 UTF16 = "this is UTF-16; make UTF-8 of it first: iconv -f UTF-16 -t UTF-8 FILE"
 
 
 def is_utf16(data: bytes) -> bool:
-    """Whether bytes begin with the mark of UTF-16."""
+    """Return whether bytes begin with the byte order mark of UTF-16."""
     return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 

@@ -483,7 +483,7 @@ class WebDatasetInput(FormatInput):
     has_late_keys: ClassVar[bool] = True
 
     def begin(self, options: InputOptions) -> None:
-        """Have the key of a sample decide its split."""
+        """Set the column that decides the split of a sample: its key."""
         del options
         self.key = KEY
 
@@ -721,7 +721,7 @@ def is_document(path: str) -> bool:
         return False
     with open(path, "rb") as file:
         start = file.read(4096).removeprefix(_BOM).lstrip()
-    # What json.dump(indent=...) writes: of many lines none is a brace alone.
+    # json.dump(indent=...) writes a brace alone on the first line; JSON lines do not.
     first, _, following = start.partition(b"\n")
     return start[:1] == b"[" or (first.strip() == b"{" and bool(following.strip()))
 

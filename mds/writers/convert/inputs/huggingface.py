@@ -1,7 +1,7 @@
 """Hugging Face datasets, saved to disk or by name, read through `datasets`.
 
-Images and sound are taken as the files they are, never decoded. A dataset of several splits gives
-a folder for each; `source_split` takes one.
+Images and sounds are stored as files, without decoding them. A dataset of several splits becomes a
+folder for each; `source_split` chooses one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROWS = 256
 
 
 class HuggingFaceInput(Input):
-    """The rows of a `datasets.Dataset`, or of each in a `DatasetDict`."""
+    """The rows of a `datasets.Dataset`, or of each `Dataset` in a `DatasetDict`."""
 
     title: ClassVar[str] = "Hugging Face dataset"
     takes: ClassVar[frozenset[str]] = frozenset({"config", "source_split"})
@@ -81,7 +81,7 @@ class HuggingFaceInput(Input):
                 number += 1
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """One sample a row."""
+        """Yield one sample per row."""
         split, start, end = part.address
         table = self._open()[split]
         for begin in range(start, end, _ROWS):
@@ -91,12 +91,12 @@ class HuggingFaceInput(Input):
                 yield number, dict(zip(columns, values, strict=True))
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """Dataset, split and row."""
+        """Return the dataset, the split and the row, from 0."""
         split = f", split {part.address[0]}" if part.address[0] else ""
         return f"{self.root}{split}, row {position}"
 
     def describe(self) -> str:
-        """Rows and bytes."""
+        """Summarise number of rows, bytes and splits."""
         splits = f", splits {', '.join(self._splits)}" if self._splits else ""
         return f"{self._rows:,} rows, {format_bytes(self.size)}{splits}"
 
@@ -118,7 +118,7 @@ class HuggingFaceInput(Input):
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether a source is the name of a dataset of the hub, such as ``hf:org/name``."""
+    """Return whether a source is the name of a dataset on the hub, such as ``hf:org/name``."""
     return path.startswith("hf:") and not path.startswith("hf://")
 
 
@@ -138,7 +138,7 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
             dataset = datasets.load_from_disk(path)
         else:
             dataset = datasets.load_dataset(path, config)
-    except Exception as error:  # the package and its many helpers raise anything
+    except Exception as error:  # the package raises errors of many kinds
         raise SourceError(f"{path}: the Hugging Face dataset cannot be loaded: {error}") from error
     tables: dict[str | None, Any]
     if isinstance(dataset, dict):

@@ -5,8 +5,8 @@
     photo.jpg and labels.csv         image, path, and the columns of the table
     photo.jpg                        image, path
 
-The table (CSV, TSV or JSON lines) names the file in one of its columns, the first one whose value
-is a file of the folder. Nothing is decoded: the first bytes tell whether a file is an image.
+The table is CSV, TSV or JSON lines. Its column of files is the first one in which a value is a file
+of the folder. Images are not decoded: their first bytes show whether a file is an image.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDINGS = {
     ".tif": "tiff",
     ".tiff": "tiff",
 }
-#: Names of folders of masks.
+#: Names of folders that hold masks, and no class.
 _MASKS = re.compile(
     r"(?i)^(?:.*[-_ ])?(?:masks?|labels?|annotations?|annots?|segmentations?|seg|segmentationclass|"
     r"segmentationobject|gt|ground[-_ ]?truths?|depths?|trimaps?)$"
@@ -133,7 +133,10 @@ class ImageClassesInput(ImagesInput):
 
 
 class LabelledImagesInput(ImagesInput):
-    """Images whose labels are in a table beside them."""
+    """Images whose labels are in a table beside them.
+
+    - ``table`` (str): The name of the table; ``rows`` (Sequence[dict]): its records.
+    """
 
     title: ClassVar[str] = "images with a table of labels"
 
@@ -172,7 +175,7 @@ class LabelledImagesInput(ImagesInput):
         return sorted(columns, key=lambda column: column.name)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield runs of files with their rows, so that readers need no whole table."""
+        """Yield runs of files, each with its rows, so that no process needs the whole table."""
         for part in super().cut_parts(size):
             rows = {name: self._labels.get(name) for name in part.address}
             yield InputPart(part.number, part.size, rows, part.split)
@@ -237,9 +240,9 @@ def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
 
 
 def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
-    """Map the names a table may use to images: path, path from its folder, last name.
+    """Return the image for each name that a table may use: path, path from its folder, file name.
 
-    A last name that two images share stands for neither.
+    A file name that two images share is left out.
     """
     last = Counter(os.path.basename(name) for name in names)
     name_of = {os.path.basename(name): name for name in names if last[os.path.basename(name)] == 1}
@@ -266,7 +269,7 @@ def _file_column(
 
 
 def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
-    """Raise SourceError where folders hold pictures and their masks, and not classes."""
+    """Raise SourceError if folders hold pictures and their masks instead of classes."""
     stems: dict[str, set[str]] = {}
     for name in pictures:
         folder, _, file = name.rpartition("/")
@@ -285,7 +288,7 @@ def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
 
 
 def _refuse_annotations(listing: Listing) -> None:
-    """Raise SourceError for pictures beside annotations in the way of COCO."""
+    """Raise SourceError for pictures beside annotations in the format of COCO."""
     tables = [name for name in listing.names if name.lower().endswith(".json")]
     for name in tables[:_TABLES_LOOKED_AT]:
         with open(listing.path(name), "rb") as file:

@@ -1,7 +1,7 @@
-"""Listing of the files of an input: names in a fixed order, sizes, and a digest of it all.
+"""Listing of the files of an input: names in a fixed order, sizes, and a digest of both.
 
 Names are relative with '/' and sorted, so the same folder gives the same dataset on every machine.
-Hidden files, folders and half-written output are left out and counted.
+Hidden files and folders are left out and counted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mds.events import Listed, emit
 from mds.units import format_bytes
 
 _FILES_BETWEEN_EVENTS = 10_000
-#: What Windows leaves in folders, in lower case; it is hidden there.
+#: Hidden files of Windows, in lower case.
 _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini"})
 
 
 class Listing:
     """Files below ``root``: ``names`` (sorted, relative, with '/') and ``sizes`` in bytes.
 
-    A pickled listing is empty: processes that read parts get the names with the part.
+    A pickled listing has no names: a part brings those that it needs.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Listing:
         omitted: Counter[str] | None = None,
         states: Sequence[tuple[int, object]] | None = None,
     ) -> None:
-        """List files on a disk, or others whose ``states`` (size, version) are known."""
+        """Take the sizes of files from a disk, or from their ``states`` (size, version)."""
         self.root = root
-        #: Number of skipped files and folders, by reason.
+        #: Number of files and folders that were left out, by reason.
         self.omitted: Counter[str] = omitted or Counter()
-        #: Files that are not taken because no pattern of ``include`` names them.
+        #: Files that no pattern of ``include`` matches.
         self.not_included: list[str] = []
         self.names = list(names)
         self.sizes = array("q", bytes(8 * len(self.names)))
@@ -59,8 +59,8 @@ class Listing:
     def scan(cls, root: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Listing:
         """List every file below ``root`` (or ``root`` itself if it is a file).
 
-        Patterns are of the shell and match a name or a whole relative path. Raises SourceError
-        when nothing is there, or nothing is left.
+        Patterns are those of a shell and match a file name or a whole relative path. Raises
+        SourceError if the root does not exist, or if no file remains.
         """
         if os.path.isfile(root):
             folder, name = os.path.split(root)
@@ -103,9 +103,10 @@ class Listing:
     def batches(
         self, size: int, files: int = 2000, *, keep: Callable[[str], bool] | None = None
     ) -> Iterator[tuple[list[str], int]]:
-        """Yield runs of names of about ``size`` bytes, at most ``files`` of them, with their bytes.
+        """Yield runs of names, each with the bytes of its files.
 
-        With ``keep`` they are of the names for which it is true.
+        - ``size`` (int): Approximate bytes of a run; ``files`` (int): the most names of a run.
+        - ``keep`` (function | None): Whether a name is taken; None: all are.
         """
         batch: list[str] = []
         total = 0
@@ -149,18 +150,18 @@ def ending(name: str) -> str:
 
 
 def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a file is taken, by its name or its relative path."""
+    """Return whether patterns choose a file, by its name or its relative path."""
     return (not include or _matches(name, include)) and not _matches(name, exclude)
 
 
 def _walk(root: str) -> Iterator[tuple[str, str]]:
     """Yield every file below a folder, and why it is skipped ('' for files to take).
 
-    Links to files are taken for the files, as in snapshots of the Hub. A link to a folder is
-    followed inside the root alone: one to ``..`` or to another disk would bring what was not meant.
+    Links to files count as files, as in snapshots of the Hub. Links to folders are followed inside
+    the root only: one to ``..`` or to another disk would add files that were not meant.
     """
     top = os.path.realpath(root)
-    # Each folder knows those above it, or links in a circle would have no end.
+    # Each folder comes with those above it, to find links in a circle.
     folders: list[tuple[str, frozenset[str]]] = [("", frozenset([top]))]
     while folders:
         prefix, above = folders.pop()

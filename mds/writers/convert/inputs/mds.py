@@ -1,9 +1,9 @@
-"""MDS datasets as an input: to cut them into other shards, compress them, choose columns.
+"""MDS datasets as an input: to write them with other shards, compression or columns.
 
-Samples of mds shards are taken apart into the bytes of their columns and put together again;
-nothing is decoded, so images, arrays and even pickles come out bit for bit as they went in. Only
-columns that get another encoding are decoded. Shards of JSON lines and delimited text are parsed.
-A shard is a part, fetched when it is read if the dataset is remote.
+Samples of MDS shards are split into the bytes of their columns and joined again. Values are not
+decoded, so images, arrays and even pickles keep their bytes; only columns that get another encoding
+are decoded. Shards of JSON lines and of delimited text are parsed. A part is a shard; one of a
+remote dataset is fetched when it is read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MdsInput(Input):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Every URL, and a folder that holds an index."""
+        """Return whether a path is a URL, or a folder that holds an index."""
         if not is_local(path):
             return True
         return os.path.isdir(path) and os.path.isfile(os.path.join(path, INDEX_NAME))
@@ -95,7 +95,7 @@ class MdsInput(Input):
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield one part per shard."""
         del size
-        assert self._index is not None, "a source is cut into parts where it was made"
+        assert self._index is not None, "an input is cut into parts where it was opened"
         for number, shard in enumerate(self._index):
             length = shard.raw.size + (shard.raw_meta.size if shard.raw_meta else 0)
             yield InputPart(number, length, shard)
@@ -118,7 +118,7 @@ class MdsInput(Input):
             yield number, split_columns(view[int(offsets[number]) : int(offsets[number + 1])])
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """Shard and number of the sample in it."""
+        """Return the shard and the number of the sample in it, from 0."""
         return f"{join(redact(self.root), part.address.raw.basename)}, sample {position}"
 
     def describe(self) -> str:
@@ -203,7 +203,7 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
     stored = zipped or raw
     codec = parse_compression(shard.schema.compression) if zipped else None
     folder = store.local_path
-    # A cache that was read from holds decompressed shards beside, or instead of, compressed ones.
+    # A cache folder holds decompressed shards beside compressed ones, or instead of them.
     if zipped and folder and os.path.isfile(raw.basename.under(folder)):
         stored, codec = raw, None
     if store.local_path is not None:

@@ -197,7 +197,7 @@ class PairedFilesInput(MediaInput):
         except OSError as error:
             return BadRecord(f"its text {name} cannot be read: {error.strerror}")
         try:
-            # A byte order mark is no part of the text.
+            # A byte order mark is not part of the text.
             return data.decode("utf-8-sig" if self.encoding == "utf-8" else self.encoding)
         except UnicodeDecodeError as error:
             return BadRecord(f"its text {name}, {not_utf8(data, error)}")
@@ -277,7 +277,7 @@ class MetadataInput(MediaInput):
                 f"({_first_names(other_files)})"
             )
         media_names = {*media}
-        #: Table of each file that is named and does not exist.
+        #: Table that names a file, for each file that does not exist.
         self._missing = {
             name: table
             for name, (table, _) in self._rows.items()
@@ -316,7 +316,7 @@ class MetadataInput(MediaInput):
         """Open the files of a listing. Raises SourceError if there is no table of metadata."""
         if options.labels is not None:
             return ImagesInput.from_files(listing, options)
-        # A pattern of --include that names media does not name the table.
+        # A pattern of --include that matches media does not match the table.
         names = sorted([*listing.names, *listing.not_included])
         tables = [name for name in names if posixpath.basename(name) in _TABLES]
         if not tables:

@@ -62,10 +62,15 @@ _BUILT_IN = frozenset(inputs)
 def register_input(name: str, kind: type[Input]) -> None:
     """Register an input under the name that ``--as`` takes.
 
-    Only the process that plans a conversion must register it; for the commands name it in an entry
-    point of the group ``mds.inputs``. Endings of built-in inputs stay theirs. Raises ConfigError
-    for a name of ours, for other characters than letters, digits, `_`, `-` and `.`, and for a class
-    that is no `Input`.
+    Only the process that plans a conversion has to register it. For the commands, name the class in
+    an entry point of the group ``mds.inputs``. It cannot take endings of built-in inputs.
+
+    - ``name`` (str): Letters, digits, `_`, `-` and `.`; not the name of a built-in input.
+    - ``kind`` (type[Input]): The class.
+
+    Raises ConfigError for another name, and for a class that is no `Input`.
+
+    >>> register_input("fasta", FastaInput)  # doctest: +SKIP
     """
     if not re.fullmatch(r"[\w.-]+", name):
         raise ConfigError(f"{name!r} cannot name an input: use letters, digits, '_', '-' and '.'.")
@@ -100,7 +105,7 @@ def find_input(name: str) -> type[Input]:
 
 
 def _input_of_format(name: str) -> type[Input]:
-    """Return the input that knows most of the files of a format."""
+    """Return the first input that reads a format, else the one that reads any format."""
     kind = find_format(name)
     for each in inputs.values():
         if issubclass(each, FormatInput) and issubclass(kind, each.reads):
@@ -124,10 +129,10 @@ def _checked_input(name: str, kind: object) -> type[Input]:
 
 # ---------------------------------------------------------------------- detection
 
-#: Files that describe a dataset rather than belong to it.
+#: Beginnings of the names of files that describe a dataset and hold no samples.
 _COMPANIONS = ("readme", "license", "licence", "changelog", "citation", "dataset_info", "notice")
 
-#: What a listing passes over, by its plural.
+#: Singular of each reason for which a listing leaves out files.
 _SINGULAR = {
     "broken links": "broken link",
     "links in a circle": "link in a circle",
@@ -139,8 +144,8 @@ _SINGULAR = {
 def open_input(path: str, options: InputOptions) -> Input:
     """Open the input at a path or a URL, or of a name after ``hf:``.
 
-    Raises SourceError when nothing is there or it cannot be read, ConfigError for an unknown kind
-    and for options that it does not take.
+    Raises SourceError if the source does not exist or cannot be read, and ConfigError for an
+    unknown kind and for options that the input does not take.
     """
     opened = _open(path, options)
     for option in ("labels", "config", "source_split", "encoding", "no_header"):
@@ -164,7 +169,7 @@ def open_input(path: str, options: InputOptions) -> Input:
 
 
 def _open(path: str, options: InputOptions) -> Input:
-    if is_hub_name(path):  # not a URL that lost a slash, also as hf:/folder
+    if is_hub_name(path):  # also hf:/folder, which is no URL without a slash
         return HuggingFaceInput.open(path, options)
     place = local_path(path) if path and is_local(path) else path
     requested_kind = find_input(options.kind) if options.kind is not None else None
@@ -181,7 +186,7 @@ def _open(path: str, options: InputOptions) -> Input:
     return _open_files(Listing.scan(place, options.include, options.exclude), all_kinds, options)
 
 
-#: Endings of files that nothing here reads, and what to do with them.
+#: Endings of files that no input reads, and what to do with such files.
 _UNREAD = {
     **dict.fromkeys((".zip", ".7z", ".rar"), "unpack it and convert the folder"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save its sheets as CSV"),
@@ -193,7 +198,7 @@ _UNREAD = {
 
 
 def _check_readable(listing: Listing) -> None:
-    """Refuse files of which a value of bytes would hardly be meant. Raises SourceError."""
+    """Raise SourceError if no input reads any of the files, such as archives and spreadsheets."""
     for name in listing.names:
         way_out = _UNREAD.get(os.path.splitext(name.lower())[1])
         if way_out is None:
@@ -207,9 +212,9 @@ def _check_readable(listing: Listing) -> None:
 def _open_files(
     listing: Listing, inputs: Mapping[str, type[Input]], options: InputOptions
 ) -> Input:
-    """Open the input of files that are recognised by their endings alone."""
+    """Open the input of files that are recognised by their endings."""
     kinds = {name: each for name, each in inputs.items() if issubclass(each, FileInput)}
-    # The first input keeps an ending: installed packages cannot take one of a built-in input.
+    # The first input with an ending keeps it: packages cannot take one of a built-in input.
     kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
     _check_readable(listing)
     if options.labels is not None and any(
@@ -231,7 +236,7 @@ def _open_files(
     if counts and (majority := _majority(counts)) is not None:
         chosen_names = [name for name in own if kind_of_name[name] == majority]
         omitted_count = len(listing) - len(chosen_names)
-        # A listing looks at every file, which takes a while where there are many.
+        # A new listing asks for the size of every file, which takes long if there are many.
         opened = kinds[majority].from_files(
             listing.only(chosen_names) if omitted_count else listing, options
         )
@@ -247,7 +252,7 @@ def _open_files(
     usual = Counter(map(ending, own)).most_common(1)
     include_option = f"--include '*{usual[0][0] if usual else ''}'"
     if any(kinds[kind].names_splits for kind in counts):
-        # A table as one value of a column is hardly meant.
+        # The user hardly wants a table to be one value of a column.
         joins = (
             " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
         )
@@ -265,7 +270,7 @@ def _open_files(
 
 
 def _majority(counts: Mapping[str, int]) -> str | None:
-    """Return the kind of nine in ten files, or of all; None if there is no such kind."""
+    """Return the kind of at least nine in ten files; None if there is no such kind."""
     kind, count = max(counts.items(), key=lambda each: each[1])
     return (
         kind

@@ -33,7 +33,7 @@ from mds.dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanne
 from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec
+from mds.plan import OrderSpec
 from mds.plan.state import Position, ResumePoint
 from mds.readers import ColumnSelection
 from mds.units import parse_bytes, parse_count
@@ -262,20 +262,17 @@ class Samples(HasColumns):
         """
         from mds.dataset.explain import explain
         from mds.dataset.steps import count_packs
-        from mds.plan import PackPlan
 
         epochs, world = self._order.epochs, self._world()
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
         order = self._order.order(start, world)
-        plan = order.plan if isinstance(order, PackPlan) else order
-        packs = count_packs(order) if isinstance(order, PackPlan) else None
-        assert isinstance(plan, EpochPlan)
+        packs = None if order.packs is None else count_packs(order.packs)
         assert self._ranks is not None
         sources = self._cache.sources
         return explain(
             type(self).__name__,
             self._shards,
-            plan,
+            order.samples,
             self._ranks,
             self.predownload,
             self.cache_limit,

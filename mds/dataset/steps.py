@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mds.cache.order_files import PackFile
 from mds.cache.source import cache_root
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, PackPlan
 from mds.plan.edits import skips_of
 from mds.plan.partition import Gaps
 from mds.process.fork_safe import cached_property, new_lock
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.dataset.order_state import OrderState
+    from mds.plan import PackPlan
     from mds.plan.order import Order
     from mds.world import World
 
@@ -54,23 +54,20 @@ class TrainingSteps:
 
     def packs(self, epoch: int) -> PackPlan:
         """Return the packs of a whole epoch, of a dataset with packing."""
-        order = self.order(epoch)
-        assert isinstance(order, PackPlan)
-        return order
+        packs = self.order(epoch).packs
+        assert packs is not None
+        return packs
 
     @cached_property
     def _per_epoch(self) -> int:
-        order = self.order(0)
-        assert isinstance(order, EpochPlan)
-        return order.epoch_steps
+        return self.order(0).epoch_steps
 
     def in_epoch(self, epoch: int) -> int:
         """Return the number of steps of an epoch, with those that were skipped."""
         if not self._is_packed:
             return self._per_epoch
         if epoch not in self._counted:
-            total = load_counts(self.packs(epoch)).table.total
-            self._counted[epoch] = -(-total // self.batch)
+            self._counted[epoch] = load_counts(self.packs(epoch)).epoch_steps
         return self._counted[epoch]
 
     def before(self, epoch: int) -> int:
@@ -162,8 +159,8 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     """
     last = order.epochs.last
     epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
-    plan = order.epoch_order(epoch, world)
-    assert isinstance(plan, PackPlan)
+    plan = order.epoch_order(epoch, world).packs
+    assert plan is not None
     total, _, is_exact = count_packs(plan)
     if not is_exact:
         warnings.warn(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import IterationError, repeatable
-from mds.plan import EpochPlan, summands
+from mds.plan import summands
 from mds.process.fork_safe import call_in_child
 from mds.transforms.randomness import keys_of_places
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from mds.cache import ShardCache
     from mds.dataset.filtering import DropCount, SkippedSample
+    from mds.plan import EpochPlan
     from mds.plan.order import Order
     from mds.plan.pack_plan import RankPacks
     from mds.plan.state import Position
@@ -157,16 +158,15 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def plan(self) -> EpochPlan:
-        """Plan of the samples, of an order that is not of packs."""
-        assert isinstance(self.order, EpochPlan)
-        return self.order
+        """Order of the samples, of an order that is not of packs."""
+        assert self.order.packs is None
+        return self.order.samples
 
     def packs(self) -> Iterator[RankPacks]:
         """Yield the packs of this worker, step by step, of an order of packs."""
-        from mds.plan import PackPlan
-
-        assert isinstance(self.order, PackPlan)
-        return self.order.rank_packs(*self._place)
+        packs = self.order.packs
+        assert packs is not None
+        return packs.rank_packs(*self._place)
 
     @property
     def most_samples(self) -> int:

@@ -222,10 +222,9 @@ class Batches(IterableDataset[Any]):
         """Read the documents of each step, and pack them."""
         from mds.loader.pack_documents import SampleDocuments, StoredDocuments, is_columnar
         from mds.loader.packed_batches import BatchPacker, PackSteps
-        from mds.plan import PackPlan
 
-        dataset, order = self.dataset, epoch.order
-        assert isinstance(order, PackPlan)
+        dataset, order = self.dataset, epoch.order.packs
+        assert order is not None
         is_keyed = dataset._filter.chain.is_keyed
         steps = PackSteps(epoch, drop_last=self._drop_last, is_keyed=is_keyed)
         facts = dataset, order.packing, order.lengths, allocate

@@ -20,7 +20,6 @@ from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.loader.pack_documents import LABELS, batch_dtype
 from mds.loader.rows import BatchInfo, Rows
-from mds.plan import PackPlan
 from mds.process.stopwatch import COLLATE
 from mds.transforms.collate import ColumnFunction
 from mds.transforms.columns import batch_of, tensors_of
@@ -213,8 +212,8 @@ class BatchPacker:
         documents: DocumentValues,
         dropped: DropCount,
     ) -> None:
-        assert isinstance(epoch.order, PackPlan)
-        packing = epoch.order.packing
+        assert epoch.order.packs is not None
+        packing = epoch.order.packs.packing
         self._tokens, self._capacity = packing.lengths, packing.capacity
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
         self._pack_as, self._allocate = pack_as, allocate

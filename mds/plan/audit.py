@@ -41,6 +41,20 @@ class Place(NamedTuple):
     place: int
 
 
+class StepSample(NamedTuple):
+    """Sample of a step, or a piece of a document.
+
+    Attributes:
+        rank: Rank that gets the sample, of all ranks.
+        sample: Number of the sample.
+        tokens: First token of the piece and the token after its last; None for a whole sample.
+    """
+
+    rank: int
+    sample: int
+    tokens: tuple[int, int] | None = None
+
+
 @dataclasses.dataclass(slots=True)
 class OrderHash:
     """Sum over samples with their places, which does not depend on their order.

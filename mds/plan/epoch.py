@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import ConfigError, PlanError, StreamPlanError
-from mds.plan.audit import OrderHash, Place
+from mds.plan.audit import OrderHash, Place, StepSample
 from mds.plan.global_batches import NoBatches, PartitionSpec, RandomBatches, Shape, all_batches
-from mds.plan.order import StepSample
 from mds.plan.sampling import ResamplingParams, SequentialResampling, StreamShare
 from mds.plan.spec import OrderSpec
 from mds.plan.state import VERSION, Position, ResumePoint, parse_state
@@ -675,6 +674,16 @@ class EpochPlan:
             schedule=None if self.schedule is None else self.schedule.to_json(),
             edits=self.edits,
         )
+
+    @property
+    def samples(self) -> EpochPlan:
+        """This order."""
+        return self
+
+    @property
+    def packs(self) -> None:
+        """None, as this order is not of packs."""
+        return None
 
     def following(self) -> EpochPlan:
         """Return the plan of the next epoch, with the settings of a loaded state in force."""

@@ -7,7 +7,7 @@ dropped sample is replaced by another one, a dropped document becomes padding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from mds.plan.audit import OrderHash, Place
+    from mds.plan.audit import OrderHash, Place, StepSample
+    from mds.plan.epoch import EpochPlan
     from mds.plan.global_batches import Shape
+    from mds.plan.pack_plan import PackPlan
     from mds.plan.schedule import ScheduledEpoch, ScheduledRun
     from mds.plan.spec import OrderSpec
     from mds.plan.state import Position, ResumePoint
@@ -28,20 +30,6 @@ if TYPE_CHECKING:
 
 
 AnyOrder = TypeVar("AnyOrder", bound="Order")
-
-
-class StepSample(NamedTuple):
-    """Sample of a step, or a piece of a document.
-
-    Attributes:
-        rank: Rank that gets the sample, of all ranks.
-        sample: Number of the sample.
-        tokens: First token of the piece and the token after its last; None for a whole sample.
-    """
-
-    rank: int
-    sample: int
-    tokens: tuple[int, int] | None = None
 
 
 class Order(Protocol):
@@ -74,6 +62,18 @@ class Order(Protocol):
     @property
     def choose(self) -> Sequence[int]:
         """Samples that each stream gives to an epoch, or to a pass through it with a schedule."""
+
+    @property
+    def samples(self) -> EpochPlan:
+        """Order of the samples: this order, or for packs that of their documents."""
+
+    @property
+    def packs(self) -> PackPlan | None:
+        """This order if it is of packs, else None."""
+
+    @property
+    def epoch_steps(self) -> int:
+        """Number of global batches of the whole epoch, seen and skipped ones included."""
 
     def following(self) -> Self:
         """Return the order of the next epoch, with the same settings."""

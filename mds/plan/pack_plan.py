@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from mds.errors import PlanError, StateError
-from mds.plan.audit import OrderHash, Place, summands
-from mds.plan.order import StepSample
+from mds.plan.audit import OrderHash, Place, StepSample, summands
 from mds.plan.pack_windows import (
     DocumentWindows,
     OrderWindows,
@@ -204,6 +203,16 @@ class PackPlan:
         ``ids`` are the documents of the pieces, ``places`` those of their packs in the epoch.
         """
         return np.zeros(len(ids), bool) if self._drops is None else self._drops.mask(ids, places)
+
+    @property
+    def samples(self) -> EpochPlan:
+        """Order of the documents."""
+        return self.plan
+
+    @property
+    def packs(self) -> PackPlan:
+        """This order."""
+        return self
 
     def following(self) -> PackPlan:
         """Return the plan of the next epoch."""
@@ -393,6 +402,11 @@ class PackPlan:
     def table(self) -> PackTable:
         """Table of all packs of the epoch, made of known `counts` or else by `count`."""
         return PackTable(self.counts if self.counts is not None else self.count())
+
+    @property
+    def epoch_steps(self) -> int:
+        """Number of global batches of the whole epoch, seen and skipped ones included."""
+        return -(-self.table.total // self.shape.global_batch)
 
     @property
     def steps(self) -> int:

@@ -1,12 +1,9 @@
 """Who am I: every launcher's way of saying it, and the caller's own."""
 
-import itertools
 import re
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
 
-from mds import StreamingDataset
 from mds.errors import ConfigError
 from mds.world import World, find_ranks
 
@@ -161,45 +158,3 @@ def test_contradictions_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(ConfigError, match="WORLD_SIZE is 'many'"):
         find_ranks()
-
-
-class IterableDatasetShard(IterableDataset):
-    """A class as those of accelerate and transformers, which give every second sample to a rank."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __iter__(self):
-        yield from itertools.islice(self.dataset, 0, None, 2)
-
-
-@pytest.mark.parametrize("start", [None, "fork", "spawn"])
-def test_a_trainer_that_shards_once_more_is_refused(make, start):
-    """Half of the samples would never be seen; with one rank, or all samples on each, they are."""
-    options = {} if start is None else {"num_workers": 1, "multiprocessing_context": start}
-    dataset = StreamingDataset(local=make(), batch_size=4, topology=(0, 2))
-    with pytest.raises(ConfigError, match="IterableDatasetShard deals the samples out"):
-        list(DataLoader(IterableDatasetShard(dataset), batch_size=4, **options))
-    assert len(list(dataset)) == 50
-    whole = StreamingDataset(local=make(), batch_size=4, topology=(0, 1))
-    batches = list(DataLoader(IterableDatasetShard(whole), batch_size=4, **options))
-    assert sum(len(batch["id"]) for batch in batches) == 50
-
-
-class DataLoaderDispatcher:
-    """A class as that of accelerate, which has one process read for all."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        yield from self.loader
-
-
-@pytest.mark.parametrize("start", [None, "fork", "spawn"])
-def test_a_process_that_reads_for_all_ranks_is_refused(make, start):
-    """It would read the part of its own rank alone."""
-    options = {} if start is None else {"num_workers": 1, "multiprocessing_context": start}
-    dataset = StreamingDataset(local=make(), batch_size=4, topology=(0, 2))
-    with pytest.raises((ConfigError, RuntimeError), match="DataLoaderDispatcher deals"):
-        list(DataLoaderDispatcher(DataLoader(dataset, batch_size=4, **options)))

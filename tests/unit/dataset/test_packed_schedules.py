@@ -141,14 +141,14 @@ def test_windows_are_the_integral_of_the_shares(corpus):
         due = mixture.integrals(steps)[:, i] * run.epoch_tokens / run.windows * count / tokens
         assert np.abs(counts[:, i] - due).max() <= 0.5 + 1e-6
         turns = np.arange(int(counts[-1, i]))
-        windows = mixture.steps_of_turns(i, turns)
+        windows = mixture.steps_of_samples(i, turns)
         assert (counts[windows, i] <= turns).all()
         assert (counts[windows + 1, i] > turns).all()
     never = PackedRun.of(
         ScheduledRun(Schedule({0: {"a": 1, "b": 0}}), ("a", "b")),
         [Documents(5, 50), Documents(5, 50)], [5, 5], 10, 10, 100,
     ).mixture((5, 5), 1)  # fmt: skip
-    assert never.steps_of_turns(1, np.array([0])).tolist() == [MAX_STEPS - 1]
+    assert never.steps_of_samples(1, np.array([0])).tolist() == [MAX_STEPS - 1]
 
 
 def test_streams_go_on_over_epochs_and_nothing_comes_twice_in_a_pass(corpus, undisturbed):

@@ -157,7 +157,7 @@ def test_streams_go_on_over_epochs_and_nothing_comes_twice_in_a_pass(corpus, und
     for row in itertools.chain(*undisturbed[0]):
         for number in row:
             seen[stream_of(number)].append(number)
-    last = plan_of(loader_of(corpus), 3).plan.scheduled.turns()
+    last = plan_of(loader_of(corpus), 3).plan.scheduled.sample_ranges()
     for (name, count), (turns, _) in zip(COUNT.items(), last, strict=True):
         assert len(seen[name]) == turns
         times = collections.Counter(seen[name])

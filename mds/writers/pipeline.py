@@ -128,6 +128,7 @@ class Pipeline:
         self._show_progress()
 
     def _work(self, shard: FullShard) -> tuple[str, list[ExpectedFile]]:
+        """Write and upload a shard, in a thread; return its index entry and its files."""
         place = self._destination
         try:
             finalized = finalize_shard(
@@ -162,6 +163,7 @@ class Pipeline:
         self._destination.check_in_place()
 
     def _raise_failure(self) -> None:
+        """Raise the first failure as a WriterError, if there is one."""
         error = self._failure
         if isinstance(error, WriterError):
             raise error

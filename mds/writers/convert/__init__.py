@@ -64,53 +64,54 @@ def convert(
     ``out`` is a folder or a URL; ``progress`` is called after every part and shard. Options, all by
     name. What is read:
 
-    * ``kind`` (str, None): one of `input_names()`; None to recognise it.
-    * ``include`` (list[str], ()): patterns of the files to take.
+    * ``kind`` (str, None): one of `input_names()` or a format, such as "megatron"; None to
+      recognise it.
+    * ``include`` (list[str], ()): patterns of the files to convert.
     * ``exclude`` (list[str], ()): patterns of the files to leave out.
     * ``labels`` (str, None): the table of labels in a folder of images.
     * ``config`` (str, None): the configuration of a Hugging Face dataset.
     * ``source_split`` (str, None): the split of a Hugging Face dataset.
-    * ``encoding`` (str, None): how the bytes of text are letters, such as "cp1252"; None is UTF-8.
-    * ``no_header`` (bool, False): take the first line of a table for a record.
+    * ``encoding`` (str, None): encoding of text, such as "cp1252"; None is UTF-8.
+    * ``no_header`` (bool, False): the first line of a CSV or TSV is a record.
     * ``limit`` (samples or text, None): stop after so many samples, such as "10k".
     * ``skip_bad`` (bool, False): leave out records that cannot be samples, and list them.
 
     What is written:
 
-    * ``columns`` (dict[str, str], {}): encodings to use in place of those inferred.
-    * ``null`` (list[str], ()): texts of a table's cells that are missing values.
-    * ``fill`` (dict[str, Any], {}): what stands for missing values, by column.
-    * ``describe`` (dict[str, str], {}): what columns are, kept beside the dataset.
+    * ``columns`` (dict[str, str], {}): encodings to use instead of the inferred ones.
+    * ``null`` (list[str], ()): texts of cells that count as missing values.
+    * ``fill`` (dict[str, Any], {}): replacements of missing values, by column.
+    * ``describe`` (dict[str, str], {}): descriptions of columns, kept beside the dataset.
     * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index.
     * ``drop`` (list[str], ()): columns to leave out.
     * ``only`` (list[str], ()): columns to write, and no others.
-    * ``split`` (dict[str, float], {}): splits and the share of the samples of each.
-    * ``merge_splits`` (bool, False): make one dataset of the splits that the source has.
+    * ``split`` (dict[str, float], {}): name of each split, and its share of the samples.
+    * ``merge_splits`` (bool, False): write all splits of the source as one dataset.
     * ``split_key`` (str, None): the column whose value decides the split.
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], ('xxh3_64',)): digests of every file to store.
-    * ``keep_shards`` (bool, False): write one shard for each of files in a format, such as a row
-      group, so that the order of training stays and states can be exchanged.
+    * ``keep_shards`` (bool, False): write one shard for each shard of files in a format, such as a
+      row group of Parquet; the order of training stays, and states can be exchanged.
     * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None or 0 for one shard.
 
     Tokens:
 
     * ``tokenizer`` (str, None): write blocks of tokens by this tokenizer.
     * ``block`` (int, 2048): tokens of a block.
-    * ``end_token`` (str, None): what ends a document; None for the tokenizer's own, "" for none.
+    * ``end_token`` (str, None): token that ends a document; None: the tokenizer's own, "": none.
     * ``text_column`` (str, None): the column that is tokenized.
-    * ``drop_last`` (bool, False): drop the last tokens where they fill no block.
+    * ``drop_last`` (bool, False): drop the last tokens if they fill no block.
 
     How it is done:
 
-    * ``workers`` (int, 1): processes; 0 for one a core.
+    * ``workers`` (int, 1): number of processes; 0: one per core.
     * ``engine`` (str, 'local'): where work runs, "local", "spark" or "ray".
-    * ``resume`` (bool, False): go on with a conversion that was interrupted.
+    * ``resume`` (bool, False): continue a conversion that was interrupted.
     * ``overwrite`` (bool, False): replace the dataset at ``out``.
-    * ``work`` (path, None): the folder for what is under way; None for one inside ``out``.
-    * ``durable`` (bool, True): wait until shards and index are on the disk.
+    * ``work`` (path, None): the folder for unfinished work; None: one inside ``out``.
+    * ``durable`` (bool, True): sync shards and index to the disk.
 
     Raises SourceError for a source that cannot be read, RecordError for a bad record,
-    ConfigError for options that make no sense, FileExistsError for an output that is not empty.
+    ConfigError for invalid options, FileExistsError for an output that is not empty.
     """
     return prepare(source, out, **options).run(progress)

@@ -141,6 +141,7 @@ class Checkpoint:
         return plan
 
     def _check_empty(self) -> None:
+        """Raise ConfigError if the folder holds files of others."""
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(self.folder)
             # A run that was killed before it wrote its plan leaves at most these.
@@ -213,6 +214,7 @@ class Checkpoint:
 
 
 def _list_changes(before: dict[str, Any], requested: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that differ between two plans, with both values."""
     names = []
     for key in sorted({*before, *requested}):
         old, new = before.get(key), requested.get(key)

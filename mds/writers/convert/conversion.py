@@ -213,9 +213,9 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
         from mds.writers.convert.keep_shards import check_spec
 
         check_spec(spec)
-        kept = AnyFormatInput.open_columns(source, spec, spec.only or None)
-        kept.name = redact(source)
-        return Conversion(kept, choose_columns(kept, spec), None, out, spec)
+        source_shards = AnyFormatInput.open_columns(source, spec, spec.only or None)
+        source_shards.name = redact(source)
+        return Conversion(source_shards, choose_columns(source_shards, spec), None, out, spec)
     # The machines of a cluster have other working folders.
     opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and (own := _own_splits(opened, spec)):
@@ -242,10 +242,12 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
 
 
 def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
+    """Return the splits that the source has itself, unless they are merged."""
     return () if spec.merge_splits else tuple(source.list_splits())
 
 
 def _part_size(source_size: int) -> int:
+    """Return the bytes of a part, given those of the source."""
     # Many parts make progress and resuming finer; small ones cost more than they hold.
     return min(_MAX_PART, max(_MIN_PART, source_size // 64))
 
@@ -327,11 +329,13 @@ def text_column(source: Input, requested: str | None) -> str:
 
 
 def _absolute(place: str) -> str:
+    """Return an absolute path for a local path, and other places as they are."""
     is_path = not is_hub_name(place) and is_local(place) and os.path.lexists(local_path(place))
     return os.path.abspath(local_path(place)) if is_path else place
 
 
 def _key(source: Input, spec: ConvertSpec) -> str | None:
+    """Return the column that decides the split. Raises ConfigError if there is none."""
     if spec.split_key is None:
         return source.key
     names = {column.name for column in (*source.inferred_columns, *source.list_extra_columns())}
@@ -343,6 +347,7 @@ def _key(source: Input, spec: ConvertSpec) -> str | None:
 
 
 def _check_apart(source: Input, out: str) -> None:
+    """Raise ConfigError if the output is inside the source."""
     local = open_store(out).local_path
     if local is None:
         return

@@ -57,6 +57,7 @@ class ConversionLocks:
             raise replaced_error(self._output) from error
 
     def _release(self) -> None:
+        """Release the locks, and delete folders that were created and stayed empty."""
         for lock in self._locks.values():
             lock.close()
         for folder in reversed(self._new_folders):
@@ -102,6 +103,7 @@ class ConversionLocks:
         return all(lock.is_in_place() for lock in self._locks.values())
 
     def _lock_work(self, folder: str) -> None:
+        """Lock the work folder; a private one is created, and must belong to this user."""
         if self._output.checkpoint.is_private:
             # Another user can guess its name in the temporary folder, and create it first.
             if not os.path.lexists(folder):
@@ -116,6 +118,7 @@ class ConversionLocks:
         self._lock(folder)
 
     def _lock(self, folder: str) -> None:
+        """Lock a folder, and create it if it is missing. Raises ConfigError if it is in use."""
         if (existing_lock := self._locks.get(folder)) is not None:
             if existing_lock.is_in_place():
                 return
@@ -237,6 +240,7 @@ def _put_lengths(output: Output, split: int, index: str, lengths: NDArray[Any] |
 
 
 def _put_index(output: Output, key: str, data: bytes) -> None:
+    """Publish the index in a store. Raises WriterError if another dataset is there."""
     store = open_store(output.url)
     with contextlib.suppress(NotFoundError, DeniedError):
         if store.get(key) != data:
@@ -279,6 +283,7 @@ def clean(output: Output) -> None:
 
 
 def _remove(output: Output) -> None:
+    """Delete the old dataset of each split: its index, sidecars and shards."""
     store = open_store(output.url)
     for split in range(len(output.splits)):
         index = read_index(output, split)

@@ -123,6 +123,7 @@ class _PartReader:
         return PartDone(self._part.number, splits, sizes, tuple(bad), count, recorded)
 
     def _sample(self, record: Any) -> tuple[int, bytes]:
+        """Return split and bytes of a record. Raises ValueError with the reason if it is bad."""
         if isinstance(record, BadRecord):
             raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
         data = self._pack(record)
@@ -138,6 +139,7 @@ class _PartReader:
         return bisect_right(self._bounds, hash_fraction(key)), data
 
     def _file(self, split: int) -> BinaryIO:
+        """Return the open run of a split, which is created at the first sample."""
         if split not in self._files:
             path = self._reading.checkpoint.run_path(self._part.number, split)
             temporary = self._runs.enter_context(publish(path))
@@ -156,6 +158,7 @@ def hash_fraction(key: Any) -> float:
 
 
 def _find_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function from a record to the bytes of a sample."""
     if reading.tokens is not None:
         return _make_token_packer(reading.tokens, reading.names[0])
     is_text, is_json = reading.source.is_text, reading.source.is_json
@@ -176,6 +179,8 @@ def _find_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function from a record to the tokens of its text, as bytes."""
+
     def pack(record: dict[str, Any]) -> bytes:
         text = record.get(column)
         if isinstance(text, bytes):
@@ -338,6 +343,7 @@ def _optional(inner: Coerce | None) -> Coerce | None:
 
 
 def _integer(family: str, *, from_text: bool) -> Coerce:
+    """Return the coercer of an integer column, which refuses fractions and overflow."""
     low, high = _bounds(family)
     to_scalar: Callable[[int], Any] = np.dtype(family).type if family in _INTEGERS else int
 
@@ -364,6 +370,7 @@ def _bounds(family: str) -> tuple[int | None, int | None]:
 
 
 def _float(family: str, *, from_text: bool) -> Coerce:
+    """Return the coercer of a column of floats, which refuses truth values."""
     to_scalar: Callable[[Any], Any] = float if family == "str_float" else np.dtype(family).type
 
     def number(value: Any) -> Any:
@@ -379,6 +386,7 @@ def _float(family: str, *, from_text: bool) -> Coerce:
 
 
 def _array(encoding: str) -> Coerce:
+    """Return the coercer of a column of arrays, which refuses values that would change."""
     _, _, spec = encoding.partition(":")
     dtype = spec.partition(":")[0] or None
 

@@ -245,6 +245,7 @@ class _RunningConversion:
             self._feed(part_done)
 
     def _feed(self, part_done: PartDone) -> None:
+        """Add the samples of a part to the cutters of their splits, up to the limit."""
         splits, sizes, lengths = part_done.splits, part_done.sizes, part_done.lengths
         limit = self._reading.limit
         if limit is not None and self.samples + len(sizes) >= limit:
@@ -269,6 +270,7 @@ class _RunningConversion:
             self._ahead.clear()
 
     def _queue_shards(self, shards: Iterator[Shard]) -> None:
+        """Queue shards to be written, except those that an earlier run has written."""
         for shard in shards:
             for piece in shard.pieces:
                 self._needed[piece.part, shard.split] += 1
@@ -278,6 +280,7 @@ class _RunningConversion:
                 self._shards.append(shard)
 
     def _count_shard(self, shard: Shard) -> None:
+        """Count a shard that is written, and delete runs that no other shard needs."""
         self._shards_done += 1
         for piece in shard.pieces:
             key = (piece.part, shard.split)
@@ -296,6 +299,7 @@ class _RunningConversion:
         self._report_progress()
 
     def _last_block(self, cutter: ShardCutter, leftover: int) -> Iterator[Shard]:
+        """Complete the last block of tokens with end tokens, or drop it; yield its shards."""
         spec, block = self._reading.tokens, self._block
         assert spec is not None
         assert block is not None
@@ -346,6 +350,7 @@ def _publish(output: Output, shards: list[int], lengths: list[Any], locks: Conve
 
 
 def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
+    """Return index entry and file version of a shard. Raises WriterError if its record is gone."""
     shard = output.checkpoint.load_shard(split, number)
     if shard is None:
         raise WriterError(
@@ -356,6 +361,7 @@ def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]
 
 
 def _splits(output: Output) -> tuple[SplitSummary, ...]:
+    """Return the summary of each split, from its published index."""
     results = []
     for number, name in enumerate(output.splits):
         index = read_index(output, number)

@@ -241,6 +241,7 @@ def _undecodable(error: UnicodeDecodeError) -> str:
 
 
 def _separator(listing: Listing) -> str:
+    """Return the most frequent separator of the first line; a comma if there is none."""
     first = listing.names[0]
     if ending(first).startswith(".tsv"):
         return "\t"

@@ -70,12 +70,19 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class FormatInput(FileInput):
-    """Files that a format reads, on a disk or behind a URL. Subclasses make records of them.
+    """Files that a format reads, on a disk or behind a URL. Subclasses turn them into records.
 
-    The address of a part is (name of the file, start, end, the file as it was listed).
+    - ``listing`` (Listing): Names, sizes and versions of the files.
+    - ``kind`` (Format | None, default None): Their format; None: by the name of each file.
+    - ``data_files`` (Sequence[DataFile] | None, default None): The files as the format listed them;
+      None: as they are in ``listing``.
+    - ``facts`` (Mapping[str, bytes] | None, default None): What the format knows of single files
+      from listing them, by name; it is given back when they are planned.
+
+    The address of a part is (name of the file, first byte, last byte + 1, file).
     """
 
-    #: Class of the formats that it reads.
+    #: Class of the formats that the input reads.
     reads: ClassVar[type[Format]]
 
     def __init__(
@@ -95,7 +102,7 @@ class FormatInput(FileInput):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return whether a path is a URL or pattern of such files, or a table with a log."""
+        """Return whether a path is a URL or pattern of such files, or a Delta or Iceberg table."""
         return isinstance(_format_at(path), cls.reads)
 
     @classmethod
@@ -133,7 +140,7 @@ class FormatInput(FileInput):
         return opened
 
     def begin(self, options: InputOptions) -> None:
-        """Apply options, and look at the files before their columns are inferred."""
+        """Apply options, and plan the files if that is needed to infer their columns."""
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield pieces of the files, numbered from 0."""
@@ -151,7 +158,7 @@ class FormatInput(FileInput):
             yield from super().read_records(part)
 
     def open_files(self) -> Files:
-        """Return what reads the bytes of the files."""
+        """Return a reader of the bytes of the files."""
         files = Files(open_store(self.root or "."))
         files.facts = self._facts
         return files
@@ -162,7 +169,7 @@ class FormatInput(FileInput):
 
 @contextlib.contextmanager
 def _source_errors() -> Iterator[None]:
-    """Raise the error of a format as that of a source."""
+    """Raise a FormatError as a SourceError with the same message."""
     try:
         yield
     except FormatError as error:
@@ -535,7 +542,7 @@ class WebDatasetInput(FormatInput):
 
 
 def _can_cut(file: DataFile, files: Files) -> bool:
-    """Whether samples of a tar can be read without those before them."""
+    """Return whether samples of a tar can be read without those before them."""
     return not files.is_far and compression_of(file.key) is None
 
 
@@ -716,7 +723,7 @@ class JsonListInput(JsonLinesInput):
 
 
 def is_document(path: str) -> bool:
-    """Whether a JSON file is one list, or one object over several lines, and not many lines."""
+    """Return whether a JSON file is one list or one object, instead of an object per line."""
     if compression_of(path):
         return False
     with open(path, "rb") as file:

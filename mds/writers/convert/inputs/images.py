@@ -205,6 +205,7 @@ class LabelledImagesInput(ImagesInput):
 
 
 def _encoding(kinds: Counter[str]) -> tuple[str, str]:
+    """Return the encoding of a column of images, and a note, given the number of each kind."""
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     if len(kinds) == 1 and (only := next(iter(kinds))) in ("jpeg", "png"):
         return only, "stored as it is"
@@ -214,6 +215,7 @@ def _encoding(kinds: Counter[str]) -> tuple[str, str]:
 
 
 def _table(listing: Listing) -> str | None:
+    """Return the only table of a folder, or None if there is none or more than one."""
     tables = [
         name
         for name in listing.names
@@ -259,6 +261,7 @@ def _file_column(
     stems: Mapping[str, str],
     table: str,
 ) -> str:
+    """Return the column of a table that has the names of files. Raises SourceError."""
     for row in rows[:100]:
         for column, value in row.items():
             if isinstance(value, (str, int)) and (str(value) in names or str(value) in stems):

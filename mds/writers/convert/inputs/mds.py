@@ -130,6 +130,7 @@ class MdsInput(Input):
         return self._digest
 
     def _one_schema(self, index: Index) -> dict[str, str]:
+        """Return the columns of all shards. Raises SourceError if they differ."""
         stored = [
             dict(zip(each.columns.names, each.columns.encodings, strict=True))
             for each in index.schemas
@@ -173,6 +174,7 @@ def column_splitter(
 
 
 def _parser(shard: ShardInfo) -> Any:
+    """Return a function from a line of a text shard to the encoded bytes of each column."""
     schema = shard.schema
     newline = (schema.newline or "\n").encode()
     encoders = {
@@ -199,6 +201,7 @@ def _parser(shard: ShardInfo) -> Any:
 
 
 def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) -> bytes:
+    """Return the decompressed bytes of a file of a shard. Raises SourceError if it is damaged."""
     store = open_store(url)
     stored = zipped or raw
     codec = parse_compression(shard.schema.compression) if zipped else None

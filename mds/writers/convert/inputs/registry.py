@@ -119,6 +119,7 @@ def all_inputs() -> dict[str, type[Input]]:
 
 
 def _checked_input(name: str, kind: object) -> type[Input]:
+    """Return the class of an input. Raises ConfigError if it is none."""
     if not (isinstance(kind, type) and issubclass(kind, Input)) or inspect.isabstract(kind):
         raise ConfigError(
             f"the input {name!r} is {kind!r}: inherit mds.writers.convert.Input or FileInput, and "
@@ -169,6 +170,7 @@ def open_input(path: str, options: InputOptions) -> Input:
 
 
 def _open(path: str, options: InputOptions) -> Input:
+    """Open an input by its kind, else by the first input that recognises the path."""
     if is_hub_name(path):  # also hf:/folder, which is no URL without a slash
         return HuggingFaceInput.open(path, options)
     place = local_path(path) if path and is_local(path) else path

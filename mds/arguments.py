@@ -30,10 +30,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rule(NamedTuple):
-    """What an argument may be: in words, by its type, and by its value.
+    """Rule for the values of an argument.
 
-    ``fix`` gives the way out for a value that does not fit, '' where none is known. ``most``: of a
-    number.
+    Attributes:
+        expected: Description of valid values for errors, such as "a whole number".
+        is_kind: Function that tells whether a value has a valid type.
+        fits: Function that tells whether a value of a valid type is valid.
+        fix: Function that returns what to write instead of an invalid value, or ''.
+        most: Largest valid number.
     """
 
     expected: str
@@ -62,7 +66,7 @@ def plain_scalar(value: Any) -> Any:
 
 
 def plain_fields(settings: Any) -> None:
-    """Replace the NumPy scalars among the fields of a frozen dataclass."""
+    """Replace NumPy scalars among the fields of a frozen dataclass by Python's own values."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, np.generic):
@@ -70,7 +74,12 @@ def plain_fields(settings: Any) -> None:
 
 
 def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Refuse the first argument of ``given`` that breaks its rule.
+    """Raise an error for the first argument of ``given`` that breaks its rule.
+
+    Args:
+        owner: Name of the class or function in errors.
+        given: Values by argument.
+        rules: Rules by argument; other arguments are not checked.
 
     Raises ArgumentError (a TypeError and ValueError) for another type and ConfigError (a
     ValueError) for another value.
@@ -82,7 +91,7 @@ def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Ru
 def find_faults(
     owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]
 ) -> Iterator[ConfigError]:
-    """Return the error of each argument of ``given`` that breaks its rule."""
+    """Yield the error of each argument of ``given`` that breaks its rule."""
     for name, rule in rules.items():
         if name not in given:
             continue
@@ -129,9 +138,10 @@ def _describe(value: Any) -> str:
 
 
 def takes_names(init: F) -> F:
-    """Decorate an ``__init__`` so that a call that does not fit it names the class of the user.
+    """Decorate an ``__init__`` so that calls with wrong arguments raise errors of this library.
 
-    Python's own sentence names the function that was defined here, and offers no near name.
+    They name the class of the caller and suggest a similar name; Python's own error would name the
+    function ``__init__`` of a base class.
     """
     parameters = list(inspect.signature(init).parameters.values())[1:]
     by_name = {p.name: p for p in parameters if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}}
@@ -233,7 +243,7 @@ def amount(
 
 
 def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
-    """Return the rule of a number above ``above``, or equal to it if it ``reaches`` it."""
+    """Return the rule of a number above ``above``; with ``reaches`` it may also be equal."""
 
     def fits(value: Any) -> bool:
         return bool(value > above or (reaches and value == above))
@@ -252,7 +262,7 @@ def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
 
 
 def one_of(*words: str) -> Rule:
-    """One of a few words."""
+    """Return the rule of a text that is one of ``words``."""
     return Rule(
         " or ".join(map(repr, words)),
         lambda value: isinstance(value, str),
@@ -267,7 +277,7 @@ def text(what: str) -> Rule:
 
 
 def names(what: str, example: str) -> Rule:
-    """Several names in a list or tuple; a text would be taken for its letters."""
+    """Return the rule of several names in a list or tuple; a single text is refused."""
 
     def is_kind(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(type(value), "__iter__"):
@@ -303,7 +313,7 @@ def _is_beyond(value: Any, most: Any) -> bool:
 
 
 def _has_raw_bytes(text: Any) -> bool:
-    """Whether a text has bytes that are no UTF-8, as names of files may."""
+    """Whether a text contains bytes that are not UTF-8, as file names may."""
     if not isinstance(text, str) or text.isascii():
         return False
     try:
@@ -324,16 +334,17 @@ def _is_whole(value: Any) -> bool:
 def _as_bool(value: Any) -> str:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False}
     words |= {"off": False, "0": False, "none": False}
-    meant = words.get(str(value).strip().lower())
-    return "" if meant is None else str(meant)
+    bool_value = words.get(str(value).strip().lower())
+    return "" if bool_value is None else str(bool_value)
 
 
 def _as_whole(value: Any, least: float = -math.inf) -> str:
     try:
-        meant = float(value)
+        parsed = float(value)
     except (TypeError, ValueError):
         return ""
-    return str(int(meant)) if not _is_whole(value) and meant.is_integer() and meant >= least else ""
+    is_fitting = parsed.is_integer() and parsed >= least
+    return str(int(parsed)) if is_fitting and not _is_whole(value) else ""
 
 
 def _as_number(value: Any) -> str:

@@ -144,9 +144,10 @@ class StateError(MdsError, ValueError):
 
 
 class StoreError(MdsError, OSError):
-    """A store did not do what it was asked.
+    """A request to a store that failed.
 
-    The text names the verb, the URL, what happened, the seconds and the tries.
+    The text names the verb, the URL and the reason. ``seconds`` and ``tries`` are the time and the
+    number of tries until the request was given up.
     """
 
     def __init__(
@@ -183,15 +184,15 @@ class TransientError(StoreError):
 
 
 class StalledError(TransientError, TimeoutError):
-    """A transfer that stopped moving."""
+    """A transfer that received too few bytes for too long."""
 
 
 class UnreachableError(TransientError):
-    """The host of a store does not resolve, refuses connections, or is on no network of ours."""
+    """The host of a store does not resolve, refuses connections, or has no route to it."""
 
 
 class CorruptError(StoreError, ValueError):
-    """What arrived has another size or digest than the index says."""
+    """An object whose size or digest is not the expected one."""
 
 
 class NoSpaceError(StoreError):
@@ -199,23 +200,23 @@ class NoSpaceError(StoreError):
 
 
 class VanishedError(StoreError, FileNotFoundError):
-    """What was there a moment ago is gone: a file being written, its folder, an object."""
+    """A file, folder or object that was deleted while it was used."""
 
 
 class ReplacedError(VanishedError, CorruptError):
-    """An object of a store is no longer the one that reading began with."""
+    """An object that was replaced while it was read."""
 
 
 class CacheError(MdsError, RuntimeError):
-    """The cache folder cannot be used as asked."""
+    """A cache folder that cannot be used with these settings."""
 
 
 class CacheLimitError(CacheError, ValueError):
-    """``cache_limit`` cannot hold what one moment needs."""
+    """A ``cache_limit`` below the size of the shards that are needed at the same time."""
 
 
 class IterationError(MdsError, RuntimeError):
-    """An iterator that gives nothing more: it was interrupted, or another process made it."""
+    """An iterator that cannot continue: it was interrupted, or another process made it."""
 
 
 class WriterError(MdsError, RuntimeError):
@@ -223,9 +224,9 @@ class WriterError(MdsError, RuntimeError):
 
 
 class FunctionError(MdsError, RuntimeError):
-    """A function of the caller's raised; the text names it and the sample, ``__cause__`` is why.
+    """An exception of the caller's function, which is the ``__cause__``.
 
-    Where it comes from a worker process the text has the traceback, line by line.
+    The text names the function and the sample. From a worker process it contains the traceback.
     """
 
     def __str__(self) -> str:
@@ -241,15 +242,15 @@ class RecordError(SourceError):
 
 
 class MissingDependencyError(MdsError, ImportError):
-    """An optional package is not installed; the text is the pip command."""
+    """An optional package that is not installed; the text has the pip command."""
 
 
 class CompatError(MdsError, ImportError):
-    """``import streaming`` cannot be answered by this library."""
+    """``import streaming`` that this library cannot provide."""
 
 
 class SealedNameError(MdsError, TypeError):
-    """A name of ``import streaming`` was replaced or overridden, and would not be called."""
+    """A name of ``import streaming`` that was replaced or overridden, but is never called."""
 
 
 def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:
@@ -261,19 +262,23 @@ def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]
 def need(package: str, extra: str | None, why: str) -> MissingDependencyError:
     """Return the error for an optional package that is not installed.
 
-    ``extra``: the extra of this package that brings it; None if none does.
+    Args:
+        package: Name of the package.
+        extra: Extra of this library that installs it; None if none does.
+        why: What needs the package, as the subject of the sentence (a plural).
 
     >>> str(need("boto3", "s3", "s3:// URLs"))
     's3:// URLs need the package boto3: pip install "mds-streaming[s3]"'
     """
-    wanted = f'"mds-streaming[{extra}]"' if extra else package
-    return MissingDependencyError(f"{why} need the package {package}: pip install {wanted}")
+    target = f'"mds-streaming[{extra}]"' if extra else package
+    return MissingDependencyError(f"{why} need the package {package}: pip install {target}")
 
 
 def repeatable(error: BaseException, advice: str) -> Exception:
-    """Return what every later ``next()`` of an iteration raises that was ended by ``error``.
+    """Return the error for every later ``next()`` of an iteration that ``error`` ended.
 
-    It refers to no frames, which would keep files open and threads running.
+    It is a copy without a traceback, whose frames would keep files open and threads running. Its
+    text ends with ``advice`` if ``error`` is no Exception, such as KeyboardInterrupt.
     """
     if not isinstance(error, Exception):
         return IterationError(f"this iteration was ended by {type(error).__name__}. {advice}")

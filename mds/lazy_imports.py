@@ -1,6 +1,7 @@
 """Imports at first use: the public names of a package (PEP 562), and plugins of other packages.
 
-Plugins are entry points. Metadata of packages is read when a name is not ours, never at import.
+Plugins are entry points. The metadata of installed packages is read only for a name that this
+library does not define.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ def plugin_names(group: str) -> list[str]:
 
 
 def load_plugin(group: str, name: str, what: str) -> Any:
-    """Return the object that a package offers under ``name``, or None; ``what`` names its kind.
+    """Return the object that an installed package offers under a name, or None.
 
-    Raises ConfigError when the package fails while it is imported.
+    Args:
+        group: Group of entry points, such as ``mds.shuffles``.
+        name: Name of the entry point.
+        what: Kind of the object in errors, such as "shuffle".
+
+    Raises ConfigError if the import of the package fails.
     """
     from importlib.metadata import entry_points
 

@@ -1,12 +1,12 @@
-"""Text that is fit to be shown: secrets are masked, control characters are escaped.
+"""Redaction of errors and log lines: secrets are masked, control characters are escaped.
 
-Terminals and logs also show text of strangers: answers of servers, names of files, samples. An
-escape sequence in it could rewrite the screen or forge a line of the log, and the text of a foreign
-exception may hold a signed URL. Every error of the library and every line that it logs passes here.
-Text without anything to hide costs one scan of its characters.
+Terminals and logs also show untrusted text: answers of servers, file names, samples. An escape
+sequence in it could rewrite the screen or forge a log line, and the text of a foreign exception may
+contain a signed URL. So all errors and log lines of this library are redacted here. Text without
+anything to hide costs one scan of its characters.
 
-Secrets are recognized by their place (a login or a query in a URL, a value after a telling name)
-and by their value: a text that was once given as a password is masked wherever it appears later.
+Secrets are recognised by their position (a login or a query in a URL, a value after a name such as
+``password``) and by their value: a password that the library was given is masked in all later text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
-_SHORTEST = 6  # characters; a shorter one would mask pieces of ordinary words
-_MOST = 1000
+_SHORTEST = 6  # characters; masking a shorter secret would damage ordinary words
+_MAX_SECRETS = 1000
 
-# Values count up, so that the oldest secret is dropped first.
+# Known secrets with increasing numbers, so that the oldest is dropped first.
 _secrets: dict[str, int] = {}
 _counter = itertools.count(1)
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
@@ -34,15 +34,15 @@ _TELLING = (
 _TELLING_NAME = re.compile(
     rf"(?i){_TELLING}|^key$|[-_]key$|^sig$|^auth|[-_]auth|cookie|^sas|connection_string"
 )
-#: Words that begin the sentence behind the name of an error, and are no secrets.
+# Words that begin the sentence after the name of an error, and are no secrets.
 _SENTENCE = (
     "the|this|that|your|you|an?|no|not|it|its|there|missing|invalid|unable|cannot|could|failed|"
     "access|request|signature|token|please|provided|expired|server"
 )
 _IN_TEXT = [
-    # Also with one slash, as pathlib.Path leaves of a URL.
+    # Also with one slash, which is what pathlib.Path makes of a URL.
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://?)[^\s'\"<>/]*@"), rf"\1{MASK}@"),
-    # A query with values: as a whole, for any of them may be the signature.
+    # A whole query, for any of its values may be the signature.
     (re.compile(r"(?<=[\w/.%~-])\?[\w.%~-]+=[^\s'\"<>)]*"), "?..."),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
     # Not the first word of a sentence: "SignatureDoesNotMatch: The request signature ...".
@@ -68,7 +68,7 @@ def printable(text: str) -> str:
 
 
 def is_telling(name: str) -> bool:
-    """Whether the name of an option or a header says that its value is a secret."""
+    """Whether the name of an option or a header, such as "api_key", means a secret value."""
     return _TELLING_NAME.search(name) is not None
 
 
@@ -82,12 +82,12 @@ def remember_secret(secret: object) -> None:
     for form in (secret, quote(secret, safe=""), quote_plus(secret), encoded, secret.split()[-1]):
         if form not in _secrets and len(form) >= _SHORTEST:
             _secrets[form] = next(_counter)
-    while len(_secrets) > _MOST:
+    while len(_secrets) > _MAX_SECRETS:
         _secrets.pop(next(iter(_secrets)), None)
 
 
 def remember_secrets(options: Mapping[str, Any] | None) -> None:
-    """Remember the values of those options whose names tell that they are secrets."""
+    """Remember the values of all options whose names mean secrets, also in nested mappings."""
     for name, value in (options or {}).items():
         if isinstance(value, Mapping):
             remember_secrets(value)
@@ -96,13 +96,13 @@ def remember_secrets(options: Mapping[str, Any] | None) -> None:
 
 
 def mask_secrets(text: str) -> str:
-    """Return the text without the secrets that this process was given."""
+    """Return a text with all remembered secrets masked."""
     pattern = _known()
     return pattern.sub(MASK, text) if pattern is not None else text
 
 
 def mask_foreign(text: str) -> str:
-    """Return a foreign text without known secrets and without parts that look like secrets.
+    """Return a text of foreign code with remembered and probable secrets masked.
 
     >>> mask_foreign("no answer from https://me:pw@host/x?X-Amz-Signature=1f: Bearer abcdefgh")
     'no answer from https://***@host/x?... Bearer ***'
@@ -114,7 +114,7 @@ def mask_foreign(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Return the text without secrets and control characters."""
+    """Return a text with remembered secrets masked and control characters escaped."""
     return printable(mask_secrets(text))
 
 
@@ -127,7 +127,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 class _SafeLines(logging.Filter):
-    """Makes the arguments of a line safe; its text is ours."""
+    """Log filter that redacts the arguments of a line; its format string is trusted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Escape the arguments of a record, and return True so that it is logged."""

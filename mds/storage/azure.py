@@ -86,12 +86,12 @@ class AzureStore(Store):
         )
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return the size, and the etag as the version."""
         with translate_errors("head", self.url_of(key), classify):
             return _info(key, self._blob(key).get_blob_properties())
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix."""
+        """List the objects below a prefix."""
         with translate_errors("list", self.url_of(prefix), classify):
             container = self._service().get_container_client(self._container)
             for entry in container.list_blobs(self._prefix + prefix, include=["metadata"]):
@@ -105,7 +105,7 @@ class AzureStore(Store):
         return not self._options.anonymous
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
+        """Delete the object."""
         with translate_errors("delete", self.url_of(key), classify):
             blob = self._blob(key)
             from azure.core.exceptions import ResourceNotFoundError

@@ -1,11 +1,11 @@
-"""Files and folders of ours that lie where others may write: locks, ledgers, folders in /tmp.
+"""Control files: locks, ledgers and folders of this library where other users may write.
 
-Such a name can be planted before we come: as a link to a file of this user that must not be
-touched, as a pipe that blocks its reader, as a folder. So nothing here follows a link at the name,
-opens anything but a regular file with one name, or changes the mode of what it did not make just
-now. In a sticky folder such as /tmp, where strangers make files that we cannot remove, the owner
-must be trusted too; elsewhere all users with write access could exchange any file, so its owner
-says nothing. The price is two system calls an opening.
+Another user can create such a name first: as a link to a file of this user, as a pipe that blocks
+its reader, or as a folder. So the functions here do not follow a link at the name, open only
+regular files with one name, and change the mode only of files that they created. In a sticky folder
+such as /tmp, where other users can create files that this user cannot delete, the owner is checked
+too. Elsewhere every user with write access could replace any file, so the owner proves nothing.
+Opening costs two more system calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BUSY = {errno.EAGAIN, errno.EACCES, errno.EINTR}
 _LOCK_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
-_ATTEMPTS = 8  # a name may be made and removed by others at any time
+_ATTEMPTS = 8  # others may create and delete the name at any time
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _WAY_OUT = "Remove it, or use another folder."
 
@@ -36,10 +36,16 @@ _WAY_OUT = "Remove it, or use another folder."
 def open_control_file(
     path: str, flags: int = os.O_RDWR, *, create_mode: int | None = None, max_names: int = 1
 ) -> int:
-    """Open a control file, and create it with ``create_mode`` if it is missing.
+    """Open a control file and return its descriptor.
 
-    Raises CacheError for anything that we would not have made, FileNotFoundError for a missing
-    file or folder, and the OSError of a file that this user may not open.
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        create_mode: Mode with which a missing file is created; None does not create it.
+        max_names: Largest number of hard links of the file.
+
+    Raises CacheError for anything that this library would not have created, FileNotFoundError for a
+    missing file or folder, and OSError for a file that this user may not open.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -52,7 +58,7 @@ def open_control_file(
                 return descriptor
             continue
         except PermissionError:
-            # Perhaps its maker has not come to let others in yet.
+            # Its creator may not have set its mode yet; wait for the lock on the folder.
             with _changing(os.path.dirname(path)):
                 fd = _open(path, flags)
         except OSError as error:
@@ -62,11 +68,10 @@ def open_control_file(
 
 
 def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
-    """Read a control file, which has ``max_size`` bytes at most.
+    """Return the bytes of a control file, which has at most ``max_size``.
 
-    With ``max_names=2`` it may be one that `publish_first` is publishing.
-
-    Raises CacheError for anything that we would not have made.
+    ``max_names=2`` also accepts a file that `publish_first` is publishing. Raises CacheError for
+    anything that this library would not have created.
     """
     with open(open_control_file(path, os.O_RDONLY, max_names=max_names), "rb") as file:
         data = file.read(max_size + 1)
@@ -77,9 +82,9 @@ def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
 
 @contextlib.contextmanager
 def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
-    """Open a new file that replaces ``path``, even a link there, when the block ends.
+    """Yield a new file with ``mode``, whatever the umask; it replaces ``path`` at the block's end.
 
-    It has its mode from the beginning, whatever the umask.
+    A link at ``path`` is replaced, not followed.
     """
     with publish(path) as temporary:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
@@ -89,14 +94,14 @@ def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
 
 
 def mode_of(folder: str) -> int:
-    """Return the mode of a control file, which grants the same rights as its folder."""
+    """Return the mode for a control file in a folder, which grants the rights of the folder."""
     return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 
 def make_control_folder(path: str) -> None:
-    """Make a folder of ours with the mode of the folder above it, unless it is there.
+    """Create a folder for control files with the mode of its parent, unless it exists.
 
-    Raises CacheError for a link, a folder of a stranger, or whatever else is no folder.
+    Raises CacheError for a link, a file, or a folder of an untrusted user.
     """
     with translate_write_errors(os.path.join(path, "")):
         if not os.access(path, os.W_OK | os.X_OK):
@@ -113,10 +118,10 @@ def make_control_folder(path: str) -> None:
 
 
 def make_shared_folder(path: str) -> None:
-    """Make a folder and those above it; below a folder of a group they are the group's too.
+    """Create a folder and its parents; below a shared folder of a group they are shared too.
 
-    Such a folder is one with the set-group-id bit that its group may write to. Raises CacheError
-    where a file is in the way.
+    A shared folder has the set-group-id bit, and its group may write to it. Raises CacheError if a
+    file has the name.
     """
     if os.path.isdir(path):
         return
@@ -137,8 +142,8 @@ def make_shared_folder(path: str) -> None:
 def private_temporary_folder() -> str:
     """Return this user's private folder below the temporary one; create it if missing.
 
-    All processes of a user must find the same, so it has a name that anyone can guess and plant.
-    Raises CacheError for a folder that is another user's or that others can write to.
+    All processes of a user must find the same folder, so others can guess its name and create it
+    first. Raises CacheError for a folder of another user or one that others can write to.
     """
     path = os.path.join(tempfile.gettempdir(), f"mds-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
@@ -154,7 +159,7 @@ def private_temporary_folder() -> str:
 
 
 def let_in(path: str, mode: int) -> None:
-    """Give a file or folder that this process has just made its mode; links are not followed."""
+    """Set the mode of a file or folder that this process just created; do not follow a link."""
     fd = os.open(path, os.O_RDONLY | _FLAGS)
     try:
         state = os.fstat(fd)
@@ -180,6 +185,7 @@ def _create(path: str, flags: int, mode: int) -> int | None:
 
 
 def _open(path: str, flags: int) -> int:
+    """Open a file. Raises CacheError for a link, a folder or a pipe."""
     try:
         return os.open(path, flags | _FLAGS)
     except OSError as error:
@@ -187,6 +193,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _checked(fd: int, path: str, max_names: int) -> int:
+    """Return the descriptor of a trusted file; else close it and raise CacheError."""
     state = os.fstat(fd)
     reason = ""
     if not stat.S_ISREG(state.st_mode):
@@ -210,7 +217,7 @@ def _folder_state(path: str) -> os.stat_result:
 
 
 def _is_strange(state: os.stat_result, path: str) -> bool:
-    """Whether a file lies where every user may make files and only owners may remove them."""
+    """Whether a file of an untrusted user is in a sticky folder that others can write to."""
     if state.st_uid in {os.geteuid(), 0}:
         return False
     above = os.stat(os.path.dirname(path) or ".")
@@ -219,7 +226,7 @@ def _is_strange(state: os.stat_result, path: str) -> bool:
 
 
 def _refusal(path: str, error: OSError) -> Exception:
-    """Return the error for a name that another user may have planted."""
+    """Return a CacheError for a name that another user may have created, else ``error`` itself."""
     kinds = {
         errno.ELOOP: "is a link",
         errno.EISDIR: "is a folder",
@@ -233,10 +240,10 @@ def _refusal(path: str, error: OSError) -> Exception:
 
 
 def _try_lock(fd: int) -> None:
-    """Lock an open folder, where that can be had in time.
+    """Lock an open folder, or give up after `_LOCK_SECONDS`.
 
-    Not every file system locks folders, and every process that may open one can keep its lock: a
-    writer does, as long as it writes there. Without it a file is opened too early at worst.
+    Not every file system can lock folders, and other processes may hold the lock for long, as a
+    writer does. Without the lock, the worst case is a file that is opened before it has its mode.
     """
     end, pause = time.monotonic() + _LOCK_SECONDS, new_event()
     while True:
@@ -252,7 +259,7 @@ def _try_lock(fd: int) -> None:
 
 @contextlib.contextmanager
 def _changing(folder: str) -> Iterator[None]:
-    """Keep others out of the moment between the making of a file and its mode."""
+    """Lock a folder while a file is created in it and gets its mode."""
     fd = os.open(folder or ".", _FOLDER)
     try:
         _try_lock(fd)

@@ -90,7 +90,7 @@ class VolumeStore(_Workspace):
         )
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and time of change."""
+        """Return the size, and the time of change as the version."""
         with translate_errors("head", self.url_of(key), classify):
             url, headers = self._file(key)
             headers["Accept-Encoding"] = "identity"
@@ -99,7 +99,7 @@ class VolumeStore(_Workspace):
             return parse_info(key, response.headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below a prefix, folder by folder."""
+        """List the files below a prefix, folder by folder."""
         with translate_errors("list", self.url_of(prefix), classify):
             folders = [prefix.rpartition("/")[0]]
             while folders:
@@ -172,7 +172,7 @@ class DbfsStore(_Workspace):
         return Body(info, chunks, max(0, stop - start), url=safe_url)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and time of change."""
+        """Return the size, and the time of change as the version."""
         url = self.url_of(key)
         with translate_errors("head", url, classify):
             entry = self._ask("GET", "dbfs/get-status", path=self._path(key))
@@ -181,7 +181,7 @@ class DbfsStore(_Workspace):
         return _dbfs_info(key, entry)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below a prefix, folder by folder."""
+        """List the files below a prefix, folder by folder."""
         with translate_errors("list", self.url_of(prefix), classify):
             folders = [prefix.rpartition("/")[0]]
             while folders:

@@ -45,7 +45,7 @@ class FsspecStore(Store):
         return Body(info, chunks, max(0, stop - start), url=safe_url)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size, and what the file system has for a version."""
+        """Return the size, and what the file system has as a version."""
         url = self.url_of(key)
         with translate_errors("head", url):
             system, path = self._at(key)
@@ -55,7 +55,7 @@ class FsspecStore(Store):
         return _info(key, entry)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below a prefix."""
+        """List the files below a prefix."""
         with translate_errors("list", self.url_of(prefix)):
             system, root = self._at("")
             try:

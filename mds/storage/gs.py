@@ -103,7 +103,7 @@ class GsStore(Store):
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and generation."""
+        """Return the size, and the generation as the version."""
         with translate_errors("head", self.url_of(key), classify):
             blob = self._at().get_blob(self._name(key), timeout=self._timeout, retry=None)
         if blob is None:
@@ -112,7 +112,7 @@ class GsStore(Store):
         return self._info(blob)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix."""
+        """List the objects below a prefix."""
         with translate_errors("list", self.url_of(prefix), classify):
             blobs = self._at().list_blobs(
                 prefix=self._prefix + prefix,
@@ -131,7 +131,7 @@ class GsStore(Store):
         return not self._options.anonymous
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
+        """Delete the object."""
         with translate_errors("delete", self.url_of(key), classify):
             bucket = self._at()
             from google.api_core.exceptions import NotFound

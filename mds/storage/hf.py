@@ -142,12 +142,12 @@ class HfStore(Store):
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and digest, asked of the hub anew."""
+        """Return the size and the digest, by a new request to the hub."""
         self._addresses().pop(self._target(key), None)
         return self._find("head", key).info
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below a prefix."""
+        """List the files below a prefix."""
         folder = quote((self._prefix + prefix).rpartition("/")[0])
         url: str | None = f"{self._api('tree')}/{folder}".rstrip("/") + "?recursive=true"
         self._check_online("list", prefix)

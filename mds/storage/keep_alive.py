@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _BUFFER = 64 << 10  # bytes received with the headers, which may not be longer
 _PIECE = 128 << 10  # smaller pieces of a body are joined
-_RECEIVE = 256 << 10  # bytes to ask of the socket at a time: more do not fit into its cache
+_RECEIVE = 256 << 10  # bytes to receive at a time: more do not fit into the processor's cache
 _ERROR_BODY = 64 << 10
-_CHUNK_LINE = 4096  # longer lines between chunks are none
+_CHUNK_LINE = 4096  # most bytes of a line between chunks
 _TRAILERS = 100  # most lines after the last chunk
 
 _STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) ([0-9]{3})(?: .*)?")

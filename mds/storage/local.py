@@ -27,7 +27,7 @@ from mds.storage.url import local_path
 
 
 class LocalStore(Store):
-    """Files below a folder, which need not exist before the first write."""
+    """Files below a folder, which is created by the first write."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0
@@ -53,7 +53,7 @@ class LocalStore(Store):
         return Body(info, chunks, length, url=url, close=file.close)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and time of change of the file."""
+        """Return the size of a file, and its time of change as the version."""
         with translate_errors("head", self.url_of(key)):
             state = os.stat(self._path(key))
             check_regular(self._path(key), state)
@@ -62,7 +62,7 @@ class LocalStore(Store):
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
-        """Copy the file to ``path``; the kernel moves the bytes."""
+        """Copy the file to ``path``, by the kernel if it can."""
         url = self.url_of(key)
         before = self.head(key)
         if size is not None and before.size != size:
@@ -84,7 +84,7 @@ class LocalStore(Store):
         return before
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below the folder, but for temporary ones of ours."""
+        """List all files below the folder except temporary files of this library."""
         for folder, folders, names in os.walk(self._root):
             folders.sort()
             inside = os.path.relpath(folder, self._root).replace(os.sep, "/")
@@ -94,10 +94,10 @@ class LocalStore(Store):
                     try:
                         yield self.head(key)
                     except FileNotFoundError:
-                        continue  # removed between the listing and the look
+                        continue  # deleted after it was listed
 
     def delete(self, key: str) -> None:
-        """Remove the file."""
+        """Delete the file."""
         with translate_errors("delete", self.url_of(key)):
             try:
                 os.unlink(self._path(key))
@@ -121,13 +121,13 @@ class LocalStore(Store):
                 )
 
     def _verify(self, key: str, size: int) -> ObjectInfo:
-        # The file was closed without an error before it was renamed; there is nothing to ask.
+        # The file was closed without an error before it was renamed, so its size is known.
         return ObjectInfo(key, size)
 
     def _whole(
         self, file: BinaryIO, before: ObjectInfo, chunks: Iterator[bytes]
     ) -> Iterator[bytes]:
-        """Yield the chunks. Raises if the file was written to meanwhile."""
+        """Yield the chunks. Raises ReplacedError if the file was written to meanwhile."""
         yield from chunks
         now = self._info(before.key, os.fstat(file.fileno()))
         if now != before:
@@ -158,12 +158,12 @@ def _other_size(url: str, size: int, expected_size: int) -> StoreError:
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> int:
-    """Copy all bytes, by the kernel where it can; how many there were."""
+    """Copy all bytes, by the kernel if it can, and return their number."""
     copied = 0
     try:
         while count := os.sendfile(target.fileno(), source.fileno(), copied, 1 << 30):
             copied += count
-    except OSError:  # not between these file systems, or not on this system
+    except OSError:  # unsupported between these file systems, or on this system
         if copied:
             raise
         shutil.copyfileobj(source, target, CHUNK)

@@ -13,7 +13,7 @@ from mds.errors import NotFoundError
 from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key
 from mds.storage.url import join, reveal
 
-# Single operations on a dictionary are atomic, and a lock could be caught held by a fork.
+# Single operations on a dictionary are atomic; a lock could be held at the moment of a fork.
 _objects: dict[str, tuple[bytes, int]] = {}
 _changes = itertools.count(1)
 
@@ -37,19 +37,19 @@ class MemoryStore(Store):
         return Body(info, chunks, len(view), url=self.url_of(key))
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and number of the write."""
+        """Return the size, and the number of the write as the version."""
         data, change = self._object("head", key)
         return ObjectInfo(key, len(data), str(change))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object of this name."""
+        """List the objects whose keys start with ``prefix``."""
         root = reveal(join(self.url, "x"))[:-1]
         for url, (data, change) in list(_objects.items()):
             if url.startswith(root + prefix):
                 yield ObjectInfo(url[len(root) :], len(data), str(change))
 
     def delete(self, key: str) -> None:
-        """Forget the object."""
+        """Delete the object."""
         _objects.pop(reveal(join(self.url, check_key(key))), None)
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:

@@ -82,14 +82,14 @@ class OciStore(Store):
             raise
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return the size, and the etag as the version."""
         with translate_errors("head", self.url_of(key), classify):
             client, container = self._at()
             headers = client.head_object(*container, self._name(key)).headers
         return parse_info(key, headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix, a thousand a request."""
+        """List the objects below a prefix, a thousand per request."""
         next_page: dict[str, str] = {}
         with translate_errors("list", self.url_of(prefix), classify):
             client, container = self._at()
@@ -111,7 +111,7 @@ class OciStore(Store):
         return True
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
+        """Delete the object."""
         with translate_errors("delete", self.url_of(key), classify):
             client, container = self._at()
             from oci.exceptions import ServiceError

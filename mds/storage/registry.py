@@ -1,7 +1,7 @@
-"""From a URL to a store.
+"""Opening of stores: the provider of a URL's scheme, with limits and retries around it.
 
-A scheme stands for a provider of ours, for one that was registered (`register_store`, or an
-entry point of the group ``mds.stores``), or else for whatever fsspec makes of it.
+The provider is one that was registered (`register_store`), a built-in one, one that a package
+offers by an entry point of the group ``mds.stores``, or else fsspec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
 from mds.storage.url import is_local, redact, reveal, scheme_of
 from mds.storage.wrappers import Hedged, Limited, Unversioned
 
-#: Makes a store of one try per verb: ``factory(url, options, timeout_seconds)``.
+#: Function ``factory(url, options, timeout_seconds)`` that returns a store with one try per verb.
 Factory = Callable[[str, Mapping[str, Any], float], Store]
 
 _HOMES = {
@@ -42,12 +42,18 @@ _registered: dict[str, Factory] = {}
 
 
 def register_store(scheme: str, factory: Factory) -> None:
-    """Register a ``factory`` that opens URLs of a scheme, in place of ours if we have one."""
+    """Register a ``factory`` for the URLs of a scheme; it replaces a built-in provider.
+
+    ``factory(url, options, timeout)`` returns a `Store` each of whose verbs makes one try.
+
+    >>> from mds.storage.memory import MemoryStore
+    >>> register_store("box", MemoryStore)
+    """
     _registered[scheme.lower()] = factory
 
 
 def schemes() -> list[str]:
-    """Return the schemes that have a provider of their own; fsspec knows more."""
+    """Return the schemes of built-in and registered providers; fsspec supports others."""
     return sorted({*_HOMES, *_registered} - {""})
 
 
@@ -58,12 +64,19 @@ def open_store(
     retry: RetryPolicy | None = None,
     timeout: float = 60.0,
 ) -> Retrying:
-    """Return the store at a URL, which retries as ``retry`` says and detects stalls.
+    """Return the store at a URL, which retries failed requests and detects stalls.
 
-    Nothing is asked of the store yet. ``options`` are the provider's (docs/storage.md lists them)
-    and go before the environment; ``timeout`` is how many seconds may pass without a byte. Raises
-    ConfigError for a URL or an option that makes no sense, MissingDependencyError when the scheme
-    needs a package that is not installed.
+    Opening sends no request.
+
+    Args:
+        url: URL or path of the folder of objects.
+        options: Options of the provider, which docs/storage.md lists; they override the
+            environment (default None).
+        retry: How often and how long to retry (default `RetryPolicy()`).
+        timeout: Seconds without a byte after which a request has stalled (default 60).
+
+    Raises ConfigError for an invalid URL or option, and MissingDependencyError if the scheme needs
+    a package that is not installed.
 
     >>> with open_store("memory://docs") as store:
     ...     store.put("word", b"hello")

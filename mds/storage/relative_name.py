@@ -1,14 +1,13 @@
 """A checked name of a file below a folder, and access to that file without following links.
 
-Names come from an index.json, from its binary copy, from listings and from arguments, and any of
-them may have been written by a stranger. A `RelativeName` cannot be made of a name that leaves its
-folder or that is one of ours (``.mds``, temporary files, ``index.json``), in whatever case it is
-spelled. Nothing else is joined to a folder. A plain name costs one match of a regular expression,
-0.6 us; a strange one some 10 us.
+Names come from an index.json, its binary copy, listings and arguments, none of which can be
+trusted. A `RelativeName` cannot be a name that leaves its folder, or one that this library reserves
+(``.mds``, temporary files, ``index.json``), in any spelling. Only such names are joined to folders.
+A plain name costs one match of a regular expression, 0.6 us; others some 10 us.
 
-A folder may be reached through links, since its owner chose it. Below it a link in the place of a
-directory could lead to files of another owner, so it is refused before anything is read, written
-or removed. Removal goes by directory descriptors (openat), so a link that appears in the meantime
+The path of the folder itself may contain links, since its owner chose it. Below it, a link in place
+of a directory could lead to files of another owner, so it is refused before a file is read, written
+or deleted. Deletion uses directory descriptors (openat), so that a link that is created meanwhile
 is not followed either.
 """
 
@@ -24,10 +23,10 @@ from typing import Any
 
 from mds.errors import ConfigError, FormatError, MdsError
 
-# What file systems and object stores agree on: NAME_MAX, and the longest key of S3.
+# Limits of file systems (NAME_MAX) and of object stores (the longest key of S3), in bytes.
 MAX_PART_BYTES = 255
 MAX_NAME_BYTES = 1024
-# Names that need no further look: no part begins with a dot, and none is long.
+# Names that need no further check: no part begins with a dot.
 PLAIN_NAME = r"(?:[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*/)*[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*"
 MAX_PLAIN_BYTES = 200
 INDEX_NAME = "index.json"
@@ -38,7 +37,7 @@ _plain = re.compile(PLAIN_NAME).fullmatch
 class RelativeName(str):
     """A relative path with '/' that stays inside the folder it is joined to.
 
-    Raises ``error`` (a FormatError) with ``source`` in its text for anything else.
+    Raises ``error`` (default FormatError), whose text begins with ``source``, for other names.
 
     >>> RelativeName("train/shard.00000.mds").under("/data")
     '/data/train/shard.00000.mds'
@@ -64,7 +63,7 @@ class RelativeName(str):
         return self.split("/")[:-1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Checked again wherever it arrives.
+        # The receiving process checks it again.
         return RelativeName, (str(self),)
 
 
@@ -75,8 +74,8 @@ def split_folder(split: str | os.PathLike[str] | None) -> str:
 
 
 def is_reserved(part: str) -> bool:
-    """Whether a part of a path is one of ours: control folders, temporary files, the index."""
-    # File systems differ in which spellings they take for one name.
+    """Whether a part of a path is reserved: control folders, temporary files and the index."""
+    # File systems differ in which spellings they treat as one name.
     plain = unicodedata.normalize("NFKC", part).casefold()
     return (
         plain.startswith(".mds")
@@ -86,7 +85,7 @@ def is_reserved(part: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return the repr of a value from outside, shortened if it is long."""
+    """Return the repr of an untrusted value, shortened to about 100 characters."""
     text = repr(value[:160] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= 120 else f"{text[:80]}...{text[-20:]}"
 
@@ -123,7 +122,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def check_beneath(folder: str, name: RelativeName) -> None:
-    """Raise ConfigError unless every directory part of ``name`` is one, or is still to be made."""
+    """Raise ConfigError if a directory of ``name`` below ``folder`` is a link or a file."""
     path = folder
     for part in name.directories:
         path = os.path.join(path, part)
@@ -136,9 +135,9 @@ def check_beneath(folder: str, name: RelativeName) -> None:
 
 
 def unlink_beneath(folder: str, name: RelativeName) -> None:
-    """Remove a file below ``folder``.
+    """Delete a file below ``folder``.
 
-    Raises FileNotFoundError when there is none, and ConfigError when a link is in between.
+    Raises FileNotFoundError if it is missing, and ConfigError if one of its directories is a link.
     """
     if not name.directories:
         os.unlink(name.under(folder))

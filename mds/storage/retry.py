@@ -1,9 +1,9 @@
-"""Tries again what another try may mend, and only that.
+"""Retries of transient failures, such as a broken connection or an overloaded server.
 
-A transfer that broke goes on where it stopped, on the same version of the object; what has come
-is not asked for again. The policy counts tries that brought nothing: a connection may break as
-often as it likes while bytes keep coming. Waiting between tries doubles from a quarter of a
-second up to 20 s, with jitter, or lasts as long as the store asks for.
+A broken transfer continues at the byte where it stopped, on the same version of the object. The
+policy counts only tries without progress: a connection may break any number of times while bytes
+keep arriving. The wait between tries doubles from a quarter of a second to 20 s, with jitter, or is
+as long as the store requests.
 """
 
 from __future__ import annotations
@@ -41,27 +41,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = get_logger("mds.storage")
 
-# A connection that breaks this often more than it brings blocks of this size is given up: a
-# server that sends a byte and hangs up would otherwise be believed for ever.
+# A transfer fails after `_BREAKS` breaks, and one more for each `_PROGRESS` bytes received.
+# Otherwise a server that sends a byte and closes the connection would be retried forever.
 _PROGRESS = 1 << 16
 _BREAKS = 20
-#: Objects of a listing that are taken at a time: those of a page of most stores.
+# Objects of a listing that are requested at a time: a page of most stores.
 _LISTED = 1000
 _MENDABLE = (TransientError, UnauthenticatedError)
-# A host that never answered and has a name that is not known is mostly a misspelt one.
+# The name of a host that never answered and does not resolve is probably misspelled.
 _UNKNOWN_NAME_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The number of tries, and the time to wait for a store that fails.
+    """The number and the duration of retries of a failed request.
 
-    ``attempts`` of 0 or 1 mean one try and no other. From 2 on there are at least so many, and
-    more until ``within`` seconds have passed without progress. ``notify(url, attempt, error)`` is
-    called before each further try; it should be a function of a module, so that stores pickle.
-    A host that does not resolve or refuses connections is tried for ``unreachable_within`` seconds
-    in all, however many tries that makes; `open_store` makes that its timeout. Where the name of a
-    host that never answered is not known at all, that is 15 seconds at most.
+    Args:
+        attempts: Least number of tries (default 2); 0 and 1 mean no retry.
+        within: Seconds without progress until which retries continue (default 300).
+        first_wait: Seconds before the first retry (default 0.25); later waits double.
+        longest_wait: Longest wait between two tries, in seconds (default 20).
+        notify: Function ``notify(url, attempt, error)`` that is called before each retry (default
+            None). It must be a function of a module for the store to pickle.
+        unreachable_within: Seconds in all for a host that does not resolve or refuses connections,
+            instead of ``attempts`` and ``within``. `open_store` sets it to its timeout. It is at
+            most 15 if the name of the host does not exist and the host never answered.
+
+    >>> RetryPolicy(attempts=5, within=60).longest_wait
+    20.0
     """
 
     attempts: int = 2
@@ -80,7 +87,7 @@ class RetryPolicy:
 
 
 class Retrying(Wrapper):
-    """A store whose verbs are tried again after a TransientError, as a policy says."""
+    """A store that retries the verbs of another one after a TransientError."""
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
@@ -88,13 +95,13 @@ class Retrying(Wrapper):
         self._has_answered = False
 
     def with_policy(self, policy: RetryPolicy) -> Retrying:
-        """Return the same store with another policy; its time for unreachable hosts stays."""
+        """Return the same store with another policy, but with its own ``unreachable_within``."""
         other = copy.copy(self)
         other.policy = replace(policy, unreachable_within=self.policy.unreachable_within)
         return other
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the bytes in chunks; continue by range after a break."""
+        """Stream the bytes in chunks; continue with a range request after a break."""
         url, started = self.url_of(key), TIMES.clock()
         with waiting("the answer to get", url) as wait:
             try:
@@ -109,11 +116,11 @@ class Retrying(Wrapper):
         return TIMES.follow(transfer_body, started)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version."""
+        """Return size and version."""
         return self._run("head", key, lambda: self.inner.head(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix; after a break the listing starts anew, repeating none."""
+        """List objects below a prefix, each once; after a failure the listing is repeated."""
         listed_keys: set[str] = set()
         items: Iterator[ObjectInfo] | None = None
 
@@ -140,7 +147,7 @@ class Retrying(Wrapper):
         return self._run("head", "", self.inner.pinned_url)
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         self._run("delete", key, lambda: self.inner.delete(key))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
@@ -163,7 +170,7 @@ class Retrying(Wrapper):
         return result
 
     def policy_after(self, error: TransientError) -> RetryPolicy:
-        """Return the policy for retries after an error."""
+        """Return the policy for retries after ``error``: shorter if the host does not exist."""
         if self._has_answered or not has_unknown_name(error):
             return self.policy
         within = min(self.policy.unreachable_within, _UNKNOWN_NAME_SECONDS)
@@ -171,7 +178,7 @@ class Retrying(Wrapper):
 
 
 class RetryingFiles(Retrying):
-    """The same around a mounted disk, whose store copies files by itself."""
+    """A `Retrying` store on a mounted disk, which copies whole files."""
 
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
@@ -181,7 +188,7 @@ class RetryingFiles(Retrying):
 
 
 class _Transfer:
-    """One object or range on its way, over as many connections as it takes."""
+    """The transfer of one object or range, over several connections if they break."""
 
     def __init__(
         self, retrying: Retrying, key: str, start: int, end: int | None, body: Body
@@ -216,7 +223,7 @@ class _Transfer:
 
     def _next(self) -> bytes | None:
         if self._process != os.getpid():
-            # A connection belongs to the process that opened it; a forked child takes its own.
+            # A connection belongs to the process that opened it; a forked child opens its own.
             self.close()
             self._process = os.getpid()
             return _renewed(self._retrying, self._reopened)
@@ -268,10 +275,10 @@ def _renewed(store: Store, act: Callable[[], T]) -> T:
 
 
 def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T:
-    """Call ``act`` with fresh credentials and return its value.
+    """Call ``act`` with new credentials and return its value.
 
-    Session tokens run out in the middle of a run, and whatever renews them writes them to a file
-    or answers on a port. Clients that were made with the old ones never look there again.
+    Session tokens expire during a run. Whatever renews them writes them to a file or serves them on
+    a port, where clients with old ones do not look again.
     """
     if not store.renew():
         raise error
@@ -298,7 +305,7 @@ def try_again(
     failures: list[TransientError] = [first]
 
     def attempt() -> T:
-        # The first try was made outside; the loop still counts it and waits after it.
+        # The first try already failed; the loop counts it and waits after it.
         if failures:
             raise failures.pop()
         return act()
@@ -308,7 +315,7 @@ def try_again(
         retry=tenacity.retry_if_exception_type(TransientError),
         stop=_stop(policy, first),
         wait=_wait(policy),
-        before_sleep=_tell(policy, url, wait),
+        before_sleep=_log_failure(policy, url, wait),
         reraise=True,
     )
     try:
@@ -323,7 +330,7 @@ def try_again(
 
 
 def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.RetryCallState], bool]:
-    """When to give up: after the tries and the time, or the time that a host has to be there."""
+    """Return tenacity's ``stop`` hook: whether to give up, by tries and time of the policy."""
 
     def stop(state: tenacity.RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
@@ -336,16 +343,16 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
 
 
 def jitter(longest: float) -> float:
-    """Return seconds from 0 to ``longest``, so that processes that failed together part.
+    """Return random seconds from 0 to ``longest``, so that processes do not retry in step.
 
-    By the system's generator: a program that seeded `random` draws the same from it, whatever the
-    network does, and processes that were forked do not wait alike.
+    They come from the system's generator. So retries do not change the numbers that a program
+    draws from a seeded `random`, and forked processes wait for different times.
     """
     return random.SystemRandom().uniform(0, longest)
 
 
 def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
-    """Seconds to wait: exponential with jitter, but not sooner than the store asked for."""
+    """Return tenacity's ``wait`` hook: exponential, with jitter, or what the store requests."""
     from tenacity import wait_exponential
 
     doubling = wait_exponential(policy.first_wait, policy.longest_wait)
@@ -361,12 +368,12 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
     return wait
 
 
-def _tell(
+def _log_failure(
     policy: RetryPolicy, url: str, wait: waiting
 ) -> Callable[[tenacity.RetryCallState], None]:
-    """Log each failure, the first one as a warning, and tell the policy's ear."""
+    """Return tenacity's ``before_sleep`` hook, which logs a failure and calls ``policy.notify``."""
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def log_failure(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         level = logging.WARNING if state.attempt_number == 1 else logging.INFO
         limit = policy.within
@@ -383,4 +390,4 @@ def _tell(
         if policy.notify is not None:
             policy.notify(url, state.attempt_number, str(error))
 
-    return tell
+    return log_failure

@@ -132,12 +132,12 @@ class S3Store(Store):
         return Body(info, chunks, length, url=safe_url, close=body.close)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and etag."""
+        """Return the size, and the etag as the version."""
         answer = self._read("head", "head_object", key)
         return ObjectInfo(key, int(answer.get("ContentLength", -1)), _etag(answer))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix, a thousand a request."""
+        """List the objects below a prefix, a thousand per request."""
         token, prefix_size = "", len(self._prefix)
         while True:
             page = self._list_directly(prefix, token) or self._list_by_sdk(prefix, token)
@@ -155,7 +155,7 @@ class S3Store(Store):
         return not self._options.anonymous
 
     def delete(self, key: str) -> None:
-        """Remove the object."""
+        """Delete the object."""
         self._call("delete", "delete_object", key, Bucket=self._bucket, Key=self._name(key))
 
     def list_uploads(self) -> Iterator[Upload]:

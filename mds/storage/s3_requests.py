@@ -45,7 +45,7 @@ _WORD = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class StoreAnswerError(Exception):
-    """An answer that says to come again later, before it is judged."""
+    """An answer that asks for a later retry or refuses an object, before its translation."""
 
     def __init__(self, status: int, code: str, message: str, retry_after: str | None) -> None:
         super().__init__(f"{status} {code}: {message}")
@@ -67,7 +67,7 @@ class S3Client(NamedTuple):
 
 
 class RangeRequests:
-    """GETs of one bucket, by any thread of a process."""
+    """Signed GETs and listings of one bucket, which any thread of a process may send."""
 
     def __init__(
         self, template: RequestTemplate, connections: Connections, client: S3Client
@@ -76,9 +76,10 @@ class RangeRequests:
         self._connections = connections
         self._client = client
         self._skew = 0.0
-        #: Whether the SDK checks no sum of a whole object, so that none is lost by going around it.
+        #  Whether the SDK would not check a checksum of whole objects, so that none is skipped
+        # here.
         self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
-        #: Whether all answers had a length so far. Those without one are left to the SDK.
+        #: Whether all answers had a length so far. Answers without one are left to the SDK.
         self.have_lengths = True
         extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
@@ -86,8 +87,8 @@ class RangeRequests:
     def ask(self, name: str, span: str | None) -> Answer | None:
         """Request an object, or the ``span`` of it in a Range header, and return the answer.
 
-        None where the SDK must be asked. Raises what sockets raise, and StoreAnswerError where the
-        store asks for patience or has no such whole object.
+        Return None if the SDK must send the request. Raises OSError, and StoreAnswerError if the
+        store asks for a later retry or refuses a whole object.
         """
         if not self.have_lengths:
             return None
@@ -103,7 +104,7 @@ class RangeRequests:
     ) -> ListingPage | None:
         """List a page of names that begin with ``prefix``; ``token`` continues another page.
 
-        None where the SDK must be asked; raises as `ask` does.
+        Return None if the SDK must send the request; raises as `ask` does.
         """
         path = self._template.path.rstrip("/") or "/"
         answer = self._ask(path, None, listing_query(prefix, token))
@@ -165,9 +166,10 @@ class RangeRequests:
 def open_range_requests(
     client: S3Client, bucket: str, extra: Mapping[str, str], seconds: float
 ) -> RangeRequests | None:
-    """Prepare GETs of a bucket; return None for what only the SDK can do.
+    """Prepare GETs of a bucket; return None if only the SDK can send them.
 
-    Raises what the SDK raises: credentials that are not there, names that no bucket has.
+    ``extra`` are arguments of the SDK's GETs, ``seconds`` the timeout. Raises the SDK's exceptions,
+    for missing credentials or an invalid name of a bucket.
     """
     if bucket.endswith("--x-s3"):  # directory buckets, whose credentials are a session's
         return None

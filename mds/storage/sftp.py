@@ -108,7 +108,7 @@ class SftpStore(Store):
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and time of change."""
+        """Return the size, and the time of change as the version."""
         with translate_errors("head", self.url_of(key), classify), self._pool().use() as sftp:
             state = sftp.stat(self._path(key))
             if stat.S_ISDIR(state.st_mode):
@@ -116,7 +116,7 @@ class SftpStore(Store):
             return _info(key, state)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every file below a prefix, folder by folder."""
+        """List the files below a prefix, folder by folder."""
         folders = [prefix.rpartition("/")[0]]
         while folders:
             folder = folders.pop()

@@ -1,7 +1,7 @@
-"""Transfer times of a process: of requests until their answer, and of their bytes after it.
+"""Transfer times of a process: until requests are answered, until their bytes arrive, unpacking.
 
-Three readings of the clock per request tell a distant store from a slow one; two per piece of a
-compressed file tell decompression from both. They are sums over all threads.
+They are sums over all threads. Three readings of the clock per request distinguish a distant store
+from a slow one. Two per piece of a compressed file measure decompression.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ Clock = Callable[[], float]
 
 
 class TransferSeconds(NamedTuple):
-    """Seconds until requests were answered, until their bytes were there, and of decompression.
+    """Seconds of all transfers, and the number of requests.
 
-    ``requests``: how many there were.
+    Attributes:
+        request: Until requests were answered.
+        transfer: From the answers until all bytes arrived, with decompression meanwhile.
+        unpack: Decompression.
+        requests: Number of requests.
     """
 
     request: float = 0.0
@@ -30,7 +34,7 @@ class TransferSeconds(NamedTuple):
     requests: int = 0
 
     def since(self, earlier: TransferSeconds) -> TransferSeconds:
-        """Subtract earlier sums."""
+        """Return the differences from earlier sums."""
         return TransferSeconds(
             self.request - earlier.request,
             self.transfer - earlier.transfer,
@@ -40,7 +44,7 @@ class TransferSeconds(NamedTuple):
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """The seconds; of what is unpacked as it comes, the transfer is the rest."""
+        """The seconds of requests, transfers without decompression, and decompression."""
         return self.request, max(0.0, self.transfer - self.unpack), self.unpack
 
 
@@ -53,7 +57,7 @@ class TransferTimes:
         self._lock = new_lock()
 
     def add(self, request: float, transfer: float, unpack: float = 0.0, requests: int = 0) -> None:
-        """Count seconds."""
+        """Add seconds to the sums."""
         with self._lock:
             old = self._sums
             self._sums = TransferSeconds(
@@ -64,11 +68,14 @@ class TransferTimes:
             )
 
     def now(self) -> TransferSeconds:
-        """Return the sums up to now."""
+        """Return the present sums."""
         return self._sums
 
     def follow(self, body: Body, start: float) -> Body:
-        """Return the body, and count its request, sent at ``start``, when it ends or is closed."""
+        """Return the body, and add the times of its request when it ends or is closed.
+
+        ``start`` is the time by `clock` at which the request was sent.
+        """
         answered = self.clock()
 
         def ended() -> None:
@@ -78,5 +85,5 @@ class TransferTimes:
         return body
 
 
-#: Those of this process.
+#: The sums of this process.
 TIMES = TransferTimes()

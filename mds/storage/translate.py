@@ -1,8 +1,8 @@
-"""Translation of errors: whatever a provider raises leaves it as one of our StoreErrors.
+"""Translation of the exceptions of providers to StoreErrors.
 
-A provider gives a function that knows its own exceptions; what it does not know is judged here by
-the HTTP status or by the kind of network trouble underneath. Only what another try may mend is a
-TransientError. What is unknown is a plain StoreError: loud, and not tried again.
+A provider passes a function that classifies its own exceptions. The rest is classified here by the
+HTTP status or by the network error among the causes. Failures that a retry may fix become
+TransientErrors. Unknown exceptions become plain StoreErrors, which are not retried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BY_STATUS: dict[int, type[StoreError]] = {
     404: NotFoundError,
     407: UnauthenticatedError,  # of a proxy
     408: TransientError,
-    409: TransientError,  # another writer of the same name was faster
+    409: TransientError,  # another writer wrote the same object
     410: NotFoundError,
     425: TransientError,
     429: TransientError,
@@ -51,7 +51,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
     errno.EROFS: DeniedError,
     errno.ENOSPC: NoSpaceError,
     errno.EDQUOT: NoSpaceError,
-    # Network file systems and networks; the rest of errno is about wrong calls.
+    # Network file systems and networks; other numbers mean wrong calls.
     errno.EIO: TransientError,
     errno.ESTALE: TransientError,
     errno.ETIMEDOUT: StalledError,
@@ -62,7 +62,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
     errno.ENETDOWN: UnreachableError,
     errno.EPIPE: TransientError,
 }
-_LONGEST = 2000  # characters of what foreign code says
+_MAX_REASON = 2000  # characters of a foreign error message
 _HINTS: dict[type[StoreError], str] = {
     UnauthenticatedError: " Credentials are missing, expired or unknown to the store.",
     DeniedError: " The credentials were understood but may not do this.",
@@ -71,7 +71,7 @@ _HINTS: dict[type[StoreError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The class and text of our error for a failure, and when to try again."""
+    """The class and text of a StoreError, and the seconds to wait before a retry."""
 
     kind: type[StoreError]
     reason: str
@@ -79,13 +79,13 @@ class Failure:
 
 
 class ForeignError(Exception):
-    """Stands for an exception of foreign code whose own text shows a secret."""
+    """Replacement for a foreign exception whose text contains a secret."""
 
 
 def fit_cause(error: Exception, failure: StoreError) -> Exception | None:
-    """Return the cause to show: the exception itself, or what is left of it without secrets.
+    """Return the ``__cause__`` for ``failure``: ``error``, or a `ForeignError` without its secrets.
 
-    None where ``failure`` says that an object is missing, and the exception says the same of it.
+    None if both only say that an object is missing.
     """
     is_known = isinstance(error, FileNotFoundError) or type(error).__module__.startswith("mds.")
     if is_known and isinstance(failure, NotFoundError):
@@ -100,6 +100,7 @@ def fit_cause(error: Exception, failure: StoreError) -> Exception | None:
 
 
 def _is_fit(text: str) -> bool:
+    """Whether a text contains no secret and no control character."""
     plain = text.translate(_SPACES)
     return plain.isprintable() and mask_foreign(plain) == plain
 
@@ -112,7 +113,7 @@ Classify = Callable[[Exception], "Failure | None"]
 
 @contextmanager
 def translate_errors(verb: str, url: str, classify: Classify | None = None) -> Iterator[None]:
-    """Translate errors of the block into ours, which name the verb, the URL and the time."""
+    """Translate exceptions of the block to StoreErrors with the verb, the URL and the time."""
     started = time.monotonic()
     try:
         yield
@@ -126,7 +127,7 @@ def translate_errors(verb: str, url: str, classify: Classify | None = None) -> I
 def translate_chunks(
     chunks: Iterator[bytes], url: str, classify: Classify | None = None
 ) -> Iterator[bytes]:
-    """Yield the chunks of a body; translate errors between them."""
+    """Yield the chunks of a body; translate exceptions of their iterator."""
     with translate_errors("get", url, classify):
         yield from chunks
 
@@ -134,12 +135,12 @@ def translate_chunks(
 def translate(
     error: Exception, verb: str, url: str, seconds: float, classify: Classify | None = None
 ) -> StoreError:
-    """Our error for a foreign one."""
+    """Return the StoreError for a foreign exception; see `translate_errors`."""
     failure = (classify(error) if classify else None) or network_failure(error)
     if failure is None:
         failure = Failure(StoreError, f"{type(error).__name__}: {error}")
     kind = failure.kind
-    reason = mask_foreign(failure.reason[:_LONGEST]).strip().rstrip(".")
+    reason = mask_foreign(failure.reason[:_MAX_REASON]).strip().rstrip(".")
     result = kind(
         f"{verb} {url}: {reason}.{_HINTS.get(kind, '')}",
         url=url,
@@ -163,7 +164,7 @@ def status_failure(status: int, reason: str = "", retry_after: str | None = None
 
 
 def network_failure(error: BaseException) -> Failure | None:
-    """Trouble of the network or the disk, wherever in the chain of causes it hides."""
+    """Return the failure for a network or disk error in a chain of causes, or None."""
     for link in _links(error):
         if "407 Proxy Authentication" in str(link):
             return Failure(UnauthenticatedError, f"the proxy wants a login: {link}")
@@ -175,9 +176,9 @@ def network_failure(error: BaseException) -> Failure | None:
 
 
 def has_unknown_name(error: BaseException) -> bool:
-    """Whether a host could not be reached because its name does not exist, as the resolver says.
+    """Whether a host could not be reached because the resolver says that its name does not exist.
 
-    A resolver that does not answer says something else.
+    It is False if the resolver did not answer.
     """
     import socket
 
@@ -230,11 +231,11 @@ _KINDS: dict[tuple[str, str], type[StoreError]] = {
     ("ssl", "SSLCertVerificationError"): StoreError,
     ("ssl", "SSLError"): TransientError,
     ("http", "HTTPException"): TransientError,
-    # Names that cannot be resolved for a minute are an everyday thing in clusters.
+    # In clusters, name resolution often fails for a minute.
     ("socket", "gaierror"): UnreachableError,
 }
 _TRANSPORTS = {"urllib3", "requests", "botocore"}
-# Of the transports under the SDKs: a connection that could not be made, and one that broke.
+# Exceptions of the SDKs' transports: a connection could not be opened, or it broke.
 _NO_WAY = {
     "NewConnectionError",
     "NameResolutionError",

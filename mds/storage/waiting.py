@@ -33,7 +33,10 @@ log = get_logger("mds.storage")
 
 
 class waiting:  # noqa: N801 - used as a statement
-    """A block that waits for an operation on a target; ``note`` may change meanwhile."""
+    """Context manager around a wait for an operation on a target.
+
+    ``note`` is added to log lines about the wait; it may change meanwhile.
+    """
 
     __slots__ = ("note", "operation", "since", "target")
 
@@ -54,7 +57,7 @@ class waiting:  # noqa: N801 - used as a statement
 
 
 class WaitingLines:
-    """The schedule and the text of the lines, which ``write`` gets."""
+    """The schedule and the text of log lines about waits; ``write`` is called with each."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -62,12 +65,12 @@ class WaitingLines:
         self._next = float("-inf")
 
     def look(self, now: float, waits: Sequence[waiting]) -> float:
-        """Write a line if a wait is late and a line is due; return the time to look again."""
+        """Write a line if a wait is late and a line is due; return the time of the next check."""
         oldest = min(waits, key=lambda each: each.since)
         if now - oldest.since < FIRST_LINE_SECONDS:
             return max(oldest.since + FIRST_LINE_SECONDS, self._next)
         if now >= self._next:
-            if now > self._next + self._pause:  # long after the last trouble
+            if now > self._next + self._pause:  # long after the last late wait
                 self._pause = FIRST_LINE_SECONDS
             self._write(_line(now, oldest, waits))
             self._next = now + self._pause
@@ -101,7 +104,7 @@ class _Waits:
 
     @classmethod
     def stop(cls) -> None:
-        """End the thread, if it runs; the next wait starts another."""
+        """End the thread if it runs; the next wait starts another."""
         with cls.changed:
             thread, cls.thread = cls.thread, None
             cls.changed.notify_all()
@@ -121,7 +124,7 @@ class _Waits:
 
     @classmethod
     def _run(cls) -> None:
-        # A wait that begins meanwhile is late after all present ones, so it need not wake this.
+        # A new wait becomes late after all present ones, so it need not wake this thread.
         while waits := list(cls.waits.values()):
             wake_time = cls.lines.look(time.monotonic(), waits)
             with cls.changed:
@@ -138,5 +141,5 @@ class _Waits:
 
 
 call_in_child(_Waits.forget)
-# A process that forks should have no threads but its own: Python warns of others.
+# A process should have no other threads when it forks: Python warns of them.
 os.register_at_fork(before=_Waits.stop, after_in_parent=_Waits.resume)

@@ -1,8 +1,7 @@
-"""Behaviour put around a store: each of these is a store that holds another.
+"""Stores that wrap another store: a limit on requests, a prefix, no versions, hedging.
 
-`Retrying` lives in retry.py; here are the limit on open transfers, a prefix, and hedging. What a
-store builds from its verbs (`get_file` in parts, say) is built again from the wrapped verbs, so a
-part that breaks is retried alone.
+`Retrying` is in retry.py. Verbs that `Store` builds from others, such as `get_file` in parts, use
+the verbs of the outermost wrapper. So a part that breaks is retried alone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HEDGED_SIZE = 16 << 20
 
 
 class Wrapper(Store):
-    """A store that passes every verb on; subclasses change some."""
+    """A store that forwards every verb to another one; subclasses change some."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -44,15 +43,15 @@ class Wrapper(Store):
         return self.inner.stream(key, start, end)
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version."""
+        """Return size and version."""
         return self.inner.head(key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix."""
+        """List the objects below a prefix."""
         return self.inner.list(prefix)
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         self.inner.delete(key)
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
@@ -74,11 +73,11 @@ class Wrapper(Store):
         self.inner.abort_upload(upload)
 
     def renew(self) -> bool:
-        """Forget the credentials of what is wrapped."""
+        """Drop the credentials of the wrapped store."""
         return self.inner.renew()
 
     def close(self) -> None:
-        """Close what is wrapped."""
+        """Close the wrapped store."""
         self.inner.close()
 
     def __repr__(self) -> str:
@@ -86,7 +85,7 @@ class Wrapper(Store):
 
 
 class Limited(Wrapper):
-    """At most ``limit`` requests at a time, of all threads of a process, through this store."""
+    """A store with at most ``limit`` requests at a time, over all threads of a process."""
 
     def __init__(self, inner: Store, limit: int) -> None:
         super().__init__(inner)
@@ -103,17 +102,17 @@ class Limited(Wrapper):
         except BaseException:
             slots.release()
             raise
-        # Also given back when a body is dropped half read.
+        # Also release the slot of a body that is dropped before its end.
         body.on_close(weakref.finalize(body, slots.release))
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version."""
+        """Return size and version."""
         with self._slots():
             return self.inner.head(key)
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         with self._slots():
             self.inner.delete(key)
 
@@ -126,7 +125,7 @@ class Limited(Wrapper):
 
 
 class Unversioned(Wrapper):
-    """A store whose versions mean nothing: several servers, each with an etag of its own."""
+    """A store without versions, for servers that give one object different etags."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks, without a version."""
@@ -139,13 +138,13 @@ class Unversioned(Wrapper):
         return replace(self.inner.head(key), version="")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below a prefix, with its size."""
+        """List the objects below a prefix, with their sizes."""
         for info in self.inner.list(prefix):
             yield replace(info, version="")
 
 
 class Prefixed(Wrapper):
-    """The objects of a store below a prefix, as if they were a store of their own."""
+    """The objects of a store below a prefix, as a store of its own."""
 
     def __init__(self, inner: Store, prefix: str) -> None:
         super().__init__(inner)
@@ -161,16 +160,16 @@ class Prefixed(Wrapper):
         return body
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and version."""
+        """Return size and version."""
         return replace(self.inner.head(self._inside(key)), key=key)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object below the two prefixes."""
+        """List the objects below both prefixes."""
         for info in self.inner.list(self.prefix + prefix):
             yield replace(info, key=info.key[len(self.prefix) :])
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         self.inner.delete(self._inside(key))
 
     def list_uploads(self) -> Iterator[Upload]:
@@ -191,19 +190,19 @@ class Prefixed(Wrapper):
 
 
 class Hedged(Wrapper):
-    """Asks a second time for a range that is slow, and takes what comes first.
+    """A store that requests a slow range a second time and returns the first answer.
 
-    Costs a thread per range, and a second request for those that take longer than ``after``
-    seconds. Choose it near the slowest one in twenty of your store.
+    It costs a thread per range, and a second request if a range takes longer than ``after``
+    seconds. Choose ``after`` near the 95th percentile of your store's answers.
     """
 
     def __init__(self, inner: Store, after: float) -> None:
         super().__init__(inner)
         self.after = after
-        self.asks_for_ranges = False  # a shard would be asked for twice
+        self.asks_for_ranges = False  # whole shards would be requested twice
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the bytes; a range of moderate size comes whole, from the faster request."""
+        """Stream the bytes; a range of up to `HEDGED_SIZE` comes whole from the faster request."""
         if end is None or end - start > HEDGED_SIZE:
             return self.inner.stream(key, start, end)
         info, data = self._race(key, start, end)
@@ -234,7 +233,7 @@ class Hedged(Wrapper):
             running = 2
             answer = answers.get()
         if isinstance(answer, TransientError) and running == 2:
-            # The other request may still bring what this one could not.
+            # The other request may still succeed.
             answer = answers.get()
         decided.set()
         if isinstance(answer, Exception):

@@ -25,7 +25,7 @@ from mds.encodings import Encoding
 from mds.errors import EncodingError, MdsError, ShardError
 from mds.shardfile.compression import Codec
 
-#: What decoding may allocate beside a small multiple of the data: modules, tables, an image header.
+#: Bytes that decoding may allocate besides a small multiple of the data.
 SPARE = 4 << 20
 
 

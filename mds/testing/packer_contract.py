@@ -44,8 +44,8 @@ class _ArrayLengths:
 
     def take(self, ids: Ids) -> Ids:
         """Return the lengths of documents."""
-        taken: Ids = self._lengths[ids]
-        return taken
+        lengths: Ids = self._lengths[ids]
+        return lengths
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Any:
         """Return nothing: there is no schedule."""
@@ -97,12 +97,12 @@ class PackerContract:
             assert str(order_hash) == str(plan.order_hash(plan.steps))
 
     def test_a_run_resumes_at_any_step_in_any_world(self) -> None:
-        """What remains is what had not come, found from the cursors of the state."""
-        whole = self._plan(_ALONE)
-        steps = [self._step(whole, step) for step in range(whole.steps)]
-        ends = [packs.end for packs in whole.rank_packs(0, 0, 0)]
+        """The remaining steps are those that a run without interruption would have."""
+        full_plan = self._plan(_ALONE)
+        steps = [self._step(full_plan, step) for step in range(full_plan.steps)]
+        ends = [packs.end for packs in full_plan.rank_packs(0, 0, 0)]
         for step in (0, len(ends) // 2, len(ends) - 2):
-            state = emit_state(whole.plan.state(0).at(ends[step]))
+            state = emit_state(full_plan.plan.state(0).at(ends[step]))
             for world in _WORLDS:
                 plan = self._plan(world, resume=parse_state(state))
                 remaining = [self._step(plan, later) for later in range(plan.steps)]
@@ -128,12 +128,12 @@ class PackerContract:
     @staticmethod
     def _windows() -> list[Ids]:
         rng = np.random.default_rng(3)
-        drawn = [
-            rng.integers(1, most + 1, count)
-            for most in (1, 7, 60, 99, 100, 350)
+        random_windows = [
+            rng.integers(1, longest + 1, count)
+            for longest in (1, 7, 60, 99, 100, 350)
             for count in (1, 2, 40, 700)
         ]
-        return [np.zeros(0, np.int64), np.array([0, 5, 0]), *drawn]
+        return [np.zeros(0, np.int64), np.array([0, 5, 0]), *random_windows]
 
     def _plan(
         self,

@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 
 import numpy as np
+import ordertools
 import pytest
 from ordertools import DRAWN, joined, make_plan, uneven
 
@@ -196,7 +197,7 @@ def test_processes_of_a_node_compute_an_epoch_once(tmp_path):
 def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     """Killed while it computed, it held a lock and a temporary file: the next one just computes."""
     program = (
-        "import os, signal, sys; sys.path.insert(0, sys.argv[2])\n"
+        "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
         "from test_shared_orders import *\n"
         "from mds.plan.stream_orders import SequentialOrder\n"
         "generate = SequentialOrder.generate\n"
@@ -206,8 +207,8 @@ def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
         "SequentialOrder.generate = killed\n"
         "prepare(plan_of(), sys.argv[1])\n"
     )
-    here = os.path.dirname(__file__)
-    done = subprocess.run([sys.executable, "-c", program, tmp_path, here], check=False)
+    folders = [os.path.dirname(path) for path in (__file__, ordertools.__file__)]
+    done = subprocess.run([sys.executable, "-c", program, tmp_path, *folders], check=False)
     assert done.returncode == -9
     left = [name for name in os.listdir(tmp_path) if name.endswith(".mds-part")]
     assert len(left) == 1

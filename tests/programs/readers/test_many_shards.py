@@ -69,12 +69,14 @@ def read(hows, folder, *url, **environment):
     return seen
 
 
+@pytest.mark.slow
 def test_shards_are_read_in_place(many):
     """However many there are, none of them holds a descriptor."""
     for seen in read([*WAYS, "naive processes"], many):
         assert seen["samples"] == 2 * SHARDS
 
 
+@pytest.mark.slow
 def test_maps_are_bounded(fewer):
     """A process that may have few maps has few, whatever the window of the shuffle asks for."""
     for seen in read(WAYS, fewer, MDS_MAX_MAPS="40"):
@@ -82,6 +84,7 @@ def test_maps_are_bounded(fewer):
         assert seen["maps"] <= 45, seen  # what is being opened, and what was just let go
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["in order", "naive", "naive limit", "by index"])
 def test_shards_are_read_through_a_cache(fewer, tmp_path, how):
     """From a web server into a cache folder, and from there again."""
@@ -90,6 +93,7 @@ def test_shards_are_read_through_a_cache(fewer, tmp_path, how):
             assert seen["samples"] == 2 * FEWER
 
 
+@pytest.mark.slow
 def test_shards_of_two_files_count_twice(tmp_path):
     """Lines and their offsets are two maps."""
     samples = 14 * FEWER
@@ -102,6 +106,7 @@ def test_shards_of_two_files_count_twice(tmp_path):
         assert seen["maps"] <= 47, seen
 
 
+@pytest.mark.slow
 def test_most_shards_by_number(kit, tmp_path):
     """The largest datasets, a sample of each shard."""
     (seen,) = read(["by index"], write(kit, tmp_path / "data", MOST))

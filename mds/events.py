@@ -1,8 +1,8 @@
-"""Events of the library (publish and subscribe): frozen dataclasses, ``emit``, ``subscribe``.
+"""Events of the library: `emit` publishes one, `subscribe` receives all of them.
 
-Emitting without a subscriber costs one truth test, so events may sit on warm paths (a shard, a
-retry, a stall), though never on the path of a single sample. Subscribers run in the thread that
-emits and must be quick; they are of one process, and a forked child starts with its parent's.
+Emitting without a subscriber costs one truth test. Events are emitted for a shard, a retry or a
+wait, never for a single sample. Subscribers run in the thread that emits, so they must be quick.
+They belong to one process; a forked child starts with those of its parent.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from mds.process.fork_safe import new_lock
 
 
 class Fetched(NamedTuple):
-    """A shard, or some bytes of it, arrived from its remote."""
+    """A shard, or a range of it, was fetched from its remote."""
 
     url: str
-    size: int
+    size: int  # bytes transferred
     seconds: float
-    ranged: bool = False
+    ranged: bool = False  # whether it is a range and not the whole file
 
 
 class Evicted(NamedTuple):
-    """A shard left the cache folder to make room."""
+    """A shard was evicted from the cache folder."""
 
     path: str
-    size: int
+    size: int  # bytes
 
 
 class Retried(NamedTuple):
-    """A store failed in a way that another try may mend."""
+    """A request failed and is repeated."""
 
     url: str
-    attempt: int
+    attempt: int  # number of the attempt that failed, from 1
     error: str
 
 
 class Waited(NamedTuple):
-    """The consumer waited for a shard that was not there yet."""
+    """The reader waited for a shard that had not arrived."""
 
     shard: int
     seconds: float
 
 
 class Replaced(NamedTuple):
-    """A damaged file of the cache was thrown away and is fetched anew."""
+    """A damaged file of the cache was deleted and is fetched again."""
 
     path: str
     reason: str
 
 
 class Uploaded(NamedTuple):
-    """A file of a writer reached its destination."""
+    """A file of a writer was uploaded."""
 
     url: str
     size: int
@@ -61,13 +61,13 @@ class Uploaded(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """So many files of a source to convert were found, and more may come."""
+    """Files of a source to convert were found; more may follow."""
 
     root: str
     files: int
 
 
-#: Something that happened.
+#: Any event.
 Event = Fetched | Evicted | Retried | Waited | Replaced | Uploaded | Listed
 Subscriber = Callable[[Event], None]
 _subscribers: tuple[Subscriber, ...] = ()
@@ -75,14 +75,14 @@ _lock = new_lock()
 
 
 def emit(event: Event) -> None:
-    """Tell every subscriber."""
+    """Call every subscriber with an event."""
     for subscriber in _subscribers:
         subscriber(event)
 
 
 @contextmanager
 def subscribe(subscriber: Subscriber) -> Iterator[None]:
-    """Have ``subscriber`` called with every event inside the ``with`` block.
+    """Call ``subscriber`` with every event of this process inside the ``with`` block.
 
     >>> seen = []
     >>> with subscribe(seen.append):
@@ -90,13 +90,13 @@ def subscribe(subscriber: Subscriber) -> Iterator[None]:
     >>> seen
     [Evicted(path='shard.00000.mds', size=10)]
     """
-    global _subscribers  # noqa: PLW0603 - one list a process, replaced whole so that emit needs no lock
+    global _subscribers  # noqa: PLW0603 - replaced as a whole, so that emit needs no lock
     with _lock:
         _subscribers = (*_subscribers, subscriber)
     try:
         yield
     finally:
         with _lock:
-            left = list(_subscribers)
-            left.remove(subscriber)
-            _subscribers = tuple(left)
+            remaining = list(_subscribers)
+            remaining.remove(subscriber)
+            _subscribers = tuple(remaining)

@@ -1,9 +1,9 @@
-"""What happens inside, for people and for the tools that watch machines.
+"""Metrics of the library for people and for monitoring tools.
 
-Counts of one process come from `dataset.stats()`; here are the ways out of the process: a
-Prometheus exporter (through `prometheus_client`), a trace for chrome://tracing and Perfetto, and a
-dump of the whole state on a signal. All of them listen to `mds.events`, which come once for a shard
-or a retry and never for a sample, so watching costs nothing that can be measured.
+`dataset.stats()` returns the counters of a process. This module exports them: to Prometheus
+(through `prometheus_client`), to a trace for chrome://tracing and Perfetto, and as a dump of the
+state of the process on a signal. All of it subscribes to `mds.events`, which are emitted for a
+shard or a retry and never for a sample, so the cost cannot be measured.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 
 class Counted(Protocol):
-    """What has counters: a StreamingDataset or a LocalDataset."""
+    """An object with counters: a StreamingDataset or a LocalDataset."""
 
     def stats(self) -> dict[str, Any]:
         """Return the counts by name."""
 
 
 class Tally:
-    """Counts, bytes and seconds of events by kind, as they come.
+    """Subscriber that counts events, and sums their bytes and seconds, by kind.
 
     >>> from mds.events import emit
     >>> tally = Tally()
@@ -75,42 +75,44 @@ class Tally:
 def prometheus(
     registry: Any = None, prefix: str = "mds", dataset: Counted | None = None
 ) -> Iterator[None]:
-    """Feed counters of a Prometheus registry while the block runs.
+    """Update metrics of a Prometheus registry while the block runs.
 
-    - ``registry`` (prometheus_client.CollectorRegistry | None, default None): Where they are; None
-      is the package's own.
-    - ``prefix`` (str, default 'mds'): What their names begin with.
-    - ``dataset`` (StreamingDataset | LocalDataset | None, default None): Also export all that its
-      ``stats()`` counts, each as ``PREFIX_rank_NAME``: of the whole rank, where the others are of
-      this process.
+    - ``registry`` (prometheus_client.CollectorRegistry | None, default None): The registry; None:
+      the default registry of ``prometheus_client``.
+    - ``prefix`` (str, default 'mds'): Prefix of the names of the metrics.
+    - ``dataset`` (StreamingDataset | LocalDataset | None, default None): Also export the numbers of
+      its ``stats()``, each as ``PREFIX_rank_NAME``. They are of the whole rank; the other metrics
+      are of this process.
 
-    How it is served is the caller's choice, for example ``prometheus_client.start_http_server``.
-    Raises MissingDependencyError without the package.
+    Serve the registry yourself, for example with ``prometheus_client.start_http_server``. Raises
+    MissingDependencyError if the package is not installed.
     """
     try:
         import prometheus_client as client
     except ImportError:
         raise need("prometheus_client", "metrics", "Prometheus metrics") from None
-    where = registry if registry is not None else client.REGISTRY
-    made: list[Any] = []
+    target = registry if registry is not None else client.REGISTRY
+    metrics: list[Any] = []
 
     def counter(name: str, text: str) -> Any:
-        made.append(client.Counter(f"{prefix}_{name}", text, registry=where))
-        return made[-1]
+        metrics.append(client.Counter(f"{prefix}_{name}", text, registry=target))
+        return metrics[-1]
 
     def histogram(name: str, text: str) -> Any:
-        made.append(client.Histogram(f"{prefix}_{name}", text, registry=where, buckets=_SECONDS))
-        return made[-1]
+        metrics.append(
+            client.Histogram(f"{prefix}_{name}", text, registry=target, buckets=_SECONDS)
+        )
+        return metrics[-1]
 
-    fetched = counter("fetched_bytes", "Bytes that came from remotes")
-    evicted = counter("evicted_bytes", "Bytes that left the cache to make room")
-    uploaded = counter("uploaded_bytes", "Bytes that writers uploaded")
-    retried = counter("retries", "Requests that were tried again")
-    replaced = counter("replaced_files", "Damaged files of the cache that were fetched anew")
+    fetched = counter("fetched_bytes", "Bytes fetched from remotes")
+    evicted = counter("evicted_bytes", "Bytes evicted from the cache")
+    uploaded = counter("uploaded_bytes", "Bytes uploaded by writers")
+    retried = counter("retries", "Requests that were repeated")
+    replaced = counter("replaced_files", "Damaged files of the cache that were fetched again")
     transfers = histogram("transfer_seconds", "Seconds of each transfer of a shard or a range")
     waits = histogram("wait_seconds", "Seconds of each wait of a reader for a shard")
 
-    def take(event: Event) -> None:
+    def update(event: Event) -> None:
         if isinstance(event, Fetched):
             fetched.inc(event.size)
             transfers.observe(event.seconds)
@@ -122,28 +124,28 @@ def prometheus(
             (retried if isinstance(event, Retried) else replaced).inc()
 
     if dataset is not None:
-        made.append(_RankCollector(dataset, f"{prefix}_rank"))
-        where.register(made[-1])
+        metrics.append(_RankCollector(dataset, f"{prefix}_rank"))
+        target.register(metrics[-1])
     try:
-        with subscribe(take):
+        with subscribe(update):
             yield
     finally:
-        for metric in made:
-            where.unregister(metric)
+        for metric in metrics:
+            target.unregister(metric)
 
 
 class _RankCollector:
-    """Collector of ``dataset.stats()``, which asks whenever it is scraped."""
+    """Prometheus collector that reads ``dataset.stats()`` at every scrape."""
 
     def __init__(self, dataset: Counted, prefix: str) -> None:
         self._dataset, self._prefix = dataset, prefix
 
     def describe(self) -> list[Any]:
-        """Return the metrics that `collect` gives, which is cheap."""
+        """Return the metrics of `collect`."""
         return [*self.collect()]
 
     def collect(self) -> Iterator[Any]:
-        """Yield a metric for every number: a counter if it only grows, else a gauge."""
+        """Yield a metric for every number: a counter if it never decreases, else a gauge."""
         from prometheus_client import metrics_core
 
         for name, value in self._dataset.stats().items():
@@ -158,10 +160,10 @@ class _RankCollector:
 
 @contextmanager
 def chrome_trace(path: str) -> Iterator[None]:
-    """Write what happens in the block to a JSON file for chrome://tracing and ui.perfetto.dev.
+    """Write the events of the block to a JSON file for chrome://tracing and ui.perfetto.dev.
 
-    One row a thread; transfers and waits are bars, the rest are marks. The file is whole when the
-    block ends, also by an exception; a worker process writes one of its own.
+    Each thread has a row. Transfers and waits are bars, other events are marks. The file is
+    complete when the block ends, also by an exception. A worker process must write its own file.
     """
     started = time.monotonic()
     lock = new_lock()
@@ -169,7 +171,7 @@ def chrome_trace(path: str) -> Iterator[None]:
         file.write("[\n")
         separator = ""
 
-        def take(event: Event) -> None:
+        def write(event: Event) -> None:
             nonlocal separator
             entry = json.dumps(_trace_entry(event, time.monotonic() - started))
             with lock:
@@ -177,7 +179,7 @@ def chrome_trace(path: str) -> Iterator[None]:
                 separator = ",\n"
 
         try:
-            with subscribe(take):
+            with subscribe(write):
                 yield
         finally:
             with lock:
@@ -185,6 +187,7 @@ def chrome_trace(path: str) -> Iterator[None]:
 
 
 def _trace_entry(event: Event, now: float) -> dict[str, Any]:
+    """Return an entry of a Chrome trace; ``now`` is in seconds since its begin."""
     seconds = getattr(event, "seconds", None)
     entry: dict[str, Any] = {
         "name": type(event).__name__,
@@ -195,12 +198,15 @@ def _trace_entry(event: Event, now: float) -> dict[str, Any]:
     }
     if seconds is None:
         return {**entry, "ph": "i", "s": "t", "ts": round(now * 1e6)}
-    # An event tells of something that has just ended.
+    # An event is emitted at the end of what it describes.
     return {**entry, "ph": "X", "ts": round((now - seconds) * 1e6), "dur": round(seconds * 1e6)}
 
 
 def dump_state(file: IO[str] | None = None) -> None:
-    """Write the stack of every thread, and what every cache of this process is doing."""
+    """Write the stack of every thread, and the state of every cache of this process.
+
+    ``file`` (default None): a text file; None: standard error.
+    """
     out = file if file is not None else sys.stderr
     print(f"--- state of process {os.getpid()} ---", file=out, flush=True)
     faulthandler.dump_traceback(out, all_threads=True)
@@ -212,13 +218,17 @@ def dump_state(file: IO[str] | None = None) -> None:
 
 
 def dump_state_on(number: int = signal.SIGUSR1, file: IO[str] | None = None) -> Callable[[], None]:
-    """Have `dump_state` called when this process gets a signal; returns what undoes it.
+    """Call `dump_state` whenever this process receives a signal; return a function that undoes it.
 
-    Call it in the main thread. Worker processes that are forked afterwards do the same.
+    Call it in the main thread. It also holds for worker processes that are forked afterwards.
+
+    Args:
+        number: Number of the signal (default SIGUSR1).
+        file: Text file for the dump; None (default): standard error.
     """
 
     def handle(_: int, __: FrameType | None) -> None:
-        # In a thread of its own: the one that was interrupted may hold a lock that this needs.
+        # In a new thread: the interrupted one may hold a lock that the dump needs.
         threading.Thread(target=dump_state, args=(file,), name="mds-dump", daemon=True).start()
 
     before = signal.signal(number, handle)

@@ -118,7 +118,7 @@ class ByteSemaphore:
 
     def __init__(self, get_limit: Callable[[], int]) -> None:
         self._get_limit = get_limit
-        self._held = 0  # bytes
+        self._held_bytes = 0  # bytes
         self._changed = new_condition()
 
     @contextlib.contextmanager
@@ -128,11 +128,13 @@ class ByteSemaphore:
         The block must not acquire bytes of the same semaphore, or threads could deadlock.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._held or self._held + size <= self._get_limit())
-            self._held += size
+            self._changed.wait_for(
+                lambda: not self._held_bytes or self._held + size <= self._get_limit()
+            )
+            self._held_bytes += size
         try:
             yield
         finally:
             with self._changed:
-                self._held -= size
+                self._held_bytes -= size
                 self._changed.notify_all()

@@ -1,1 +1,1 @@
-"""What shards to have ready, and when."""
+"""Fetches shards before the reader needs them."""

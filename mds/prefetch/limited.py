@@ -238,7 +238,7 @@ class LimitedPrefetch:
         """Choose the size of windows from a sample of the order; warn if the limit is too small."""
         runtime, catalog = self._runtime, self._runtime.catalog
         room = ((runtime.limit or 0) - runtime.control_bytes) // self._jobs
-        # At least as many as the order has workers, since some may not have begun yet.
+        # At least the workers of the order, some of which may not be registered yet.
         processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)
         small, large = policy.window_sizes(max(catalog.mean_row_size, 1), room, processes)
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)

@@ -1,1 +1,1 @@
-"""What belongs to one process: locks, singletons, mapped memory."""
+"""State of one process: locks, shared objects, memory maps, a stopwatch."""

@@ -1,21 +1,21 @@
-"""Locks that a forked child finds free, whichever thread of its parent held them.
+"""Locks that are free in a forked child, and objects that each process has for itself.
 
-A fork copies every lock as it is, but of the threads only the one that forked. A lock that another
-thread held would stay held in the child for ever: a deadlock. So every lock of the package is made
-here and remembered by a weak reference, and in a forked child all of them are made anew before
-other code of the package runs. That costs about two microseconds when a lock is made and nothing
-when it is used, since what is returned is the standard library's own object.
+A fork copies every lock as it is, but only the thread that forked. A lock that another thread held
+would stay held in the child for ever: a deadlock. So every lock of the package is created here and
+remembered by a weak reference. In a forked child all of them are reset before other code of the
+package runs. That costs about two microseconds for each new lock and nothing when it is used, since
+the lock is the standard library's own object.
 
-What a lock guards may be half changed in the child, for the thread that was changing it is gone.
-Code that uses a lock takes one of three ways:
+The state that a lock protects may be half changed in the child, since the thread that was changing
+it is gone. Code that uses a lock does one of three things:
 
 - The state belongs to one process (threads, connections, mapped files): the child drops it. See
-  `per_process`, and `mds.cache.shard_cache` for the runtime of a cache.
-- Every change is one store of a finished value, or a count: the child goes on with what it finds.
-- `call_in_child`: a function that brings the state into a known form, called once in each child.
+  `per_process`, and `mds.cache.shard_cache` for the state of a cache.
+- Every change is one store of a finished value, or a count: the child continues with the state.
+- `call_in_child`: a function that repairs the state, called once in each child.
 
-A thread may fork while it holds an RLock or a Condition itself: they stay its own in the child. It
-must not fork while it holds a plain lock, for that is free in the child and cannot be released.
+A thread may fork while it holds an RLock or a Condition itself: it still holds them in the child.
+It must not fork while it holds a plain lock, which is free in the child and cannot be released.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _in_child: list[Callable[[], None]] = []
 
 
 def new_lock() -> threading.Lock:
-    """Return a lock that is free in a forked child."""
+    """Return a `threading.Lock` that is free in a forked child."""
     return _remember(threading.Lock())
 
 
@@ -48,29 +48,29 @@ def new_condition() -> threading.Condition:
 
 
 def new_event() -> threading.Event:
-    """Return an event that keeps its flag in a forked child, where no thread waits for it."""
+    """Return an event that keeps its flag in a forked child, without waiting threads."""
     return _remember(threading.Event())
 
 
 def new_semaphore(count: int) -> threading.Semaphore:
-    """Return a semaphore that has all of its ``count`` places free in a forked child."""
+    """Return a semaphore whose value is ``count`` again in a forked child."""
     return _remember(_Semaphore(count))
 
 
 def call_in_child(function: Callable[[], None]) -> None:
-    """Call ``function()`` in every forked child, after the locks were renewed.
+    """Call ``function()`` in every forked child, after the locks were reset.
 
-    Functions are called in the order in which they were given; a module gives its own when it is
-    imported, so what a module uses is ready before it.
+    Functions are called in the order of registration. A module registers its function when it is
+    imported, so the modules that it uses are ready before it.
     """
     _in_child.append(function)
 
 
-class cached_property(Generic[T]):  # noqa: N801 - it stands where functools' stands
+class cached_property(Generic[T]):  # noqa: N801 - named as in functools
     """``functools.cached_property`` without a lock.
 
-    Before Python 3.12 that of functools holds one lock a class while it computes, which a forked
-    child would find held. Here two threads may compute the same value; the last one is kept.
+    Before Python 3.12, functools holds one lock for each class while it computes, and a forked
+    child would find it held. Here two threads may compute the same value; the last one is kept.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -82,49 +82,53 @@ class cached_property(Generic[T]):  # noqa: N801 - it stands where functools' st
         if owner is None:
             return self  # type: ignore[return-value]
         value = self._compute(owner)
-        # Found there by the next look-up, which does not come here.
+        # The next lookup finds the value in the instance and does not call this method.
         owner.__dict__[self._name] = value
         return value
 
 
 class _Semaphore(threading.Semaphore):
+    """A semaphore that is reset in a forked child."""
+
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self._count = count
 
     def _at_fork_reinit(self) -> None:
-        _make_anew(self._cond)  # type: ignore[attr-defined]
+        _reset_lock(self._cond)  # type: ignore[attr-defined]
         self._value = self._count
 
 
 def _remember(lock: T) -> T:
+    """Remember a lock, so that it is reset in a forked child, and return it."""
     _locks.add(lock)
     return lock
 
 
-def _start_anew() -> None:
+def _reset_child() -> None:
+    """Reset all locks that the forking thread does not hold, and call registered functions."""
     for lock in list(_locks):
         is_owned = getattr(lock, "_is_owned", None)
         if is_owned is None or not is_owned():
-            _make_anew(lock)
+            _reset_lock(lock)
     for function in _in_child:
         function()
 
 
-def _make_anew(lock: Any) -> None:
-    # What the standard library calls for its own locks, in `logging` and `concurrent.futures`.
+def _reset_lock(lock: Any) -> None:
+    """Make a lock free, as `logging` and `concurrent.futures` do with theirs after a fork."""
     lock._at_fork_reinit()  # noqa: SLF001
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_reset_child)
 
 
 # ------------------------------------------------------------------ objects of one process
 #
-# SDK clients, connection pools and semaphores are made once per process, at their first use, and
-# never cross a fork: a connection that two processes use answers one with the bytes of the other. A
-# child neither uses nor closes what it inherits, because closing could end the connection of the
-# parent; inherited objects are kept, unreachable, instead.
+# SDK clients, connection pools and semaphores are created once per process, at their first use.
+# They must not be used after a fork: one process would get the response for another. Neither
+# must a child close them, because that could end the connection of the parent. So a child keeps
+# them unused.
 
 _objects: dict[Hashable, Any] = {}
 _objects_lock = new_rlock()
@@ -133,9 +137,9 @@ _owner = os.getpid()
 
 
 def per_process(key: Hashable, make: Callable[[], T]) -> T:
-    """Return the object of this process for ``key``, made by ``make`` at the first call."""
+    """Return the object of this process for ``key``, created by ``make()`` at the first call."""
     if _owner != os.getpid():
-        # A fork that ran no Python hooks: some engines embed Python.
+        # Some engines embed Python and fork without calling its hooks.
         _drop_inherited_objects()
     try:
         value: T = _objects[key]
@@ -148,21 +152,22 @@ def per_process(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def forget(key: Hashable) -> None:
-    """Discard the object of ``key``, whose credentials or connection failed."""
+    """Discard the object of ``key``, so that the next `per_process` creates another."""
     with _objects_lock:
         _objects.pop(key, None)
 
 
 def abandon(inherited: object) -> None:
-    """Keep something of the parent's without ever touching it, not even to end it."""
+    """Keep an object of the parent process for ever, so that it is never closed in this one."""
     _inherited.append(inherited)
 
 
 def _drop_inherited_objects() -> None:
+    """Begin without objects in a forked child, and keep those of the parent."""
     global _objects, _objects_lock, _owner  # noqa: PLW0603 - the state of a process is a global
     _inherited.append(_objects)
     _objects = {}
-    # The same after a fork without hooks, where the old lock may be held by a thread that is gone.
+    # After a fork without hooks, the old lock may be held by a thread that does not exist here.
     _objects_lock = new_rlock()
     _owner = os.getpid()
 
@@ -174,11 +179,11 @@ call_in_child(_drop_inherited_objects)
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its parent is gone, even by kill -9.
+    """Exit this process as soon as its parent exits, even by kill -9.
 
-    A process that was started by no other is left alone.
+    Does nothing in a process that `multiprocessing` did not start.
     """
-    import multiprocessing  # takes long to import
+    import multiprocessing  # slow to import
 
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -188,6 +193,7 @@ def end_with_parent() -> None:
 
 
 def _end_after(sentinel: int) -> None:
+    """Wait for the process of ``sentinel`` to exit, then exit this one."""
     from multiprocessing.connection import wait
 
     wait([sentinel])

@@ -1,14 +1,18 @@
-"""Memory maps of files that keep no descriptor, and how many a process may have.
+"""Memory maps of files that keep no descriptor open, and a bound on their number.
 
-CPython before 3.13 duplicates the descriptor of a file that it maps and keeps it as long as the
-map, so a dataset of 1,000 shards ends at the usual limit of 1,024 open files. Here a map of
-nameless memory is made, and the file is laid over it: ``mmap`` with MAP_FIXED, through ctypes. What
-comes out is an ordinary ``mmap.mmap``: slices are bytes, views of it keep it alive, and the last of
-them ends the map. That costs 5 us a file more than ``mmap.mmap`` does.
+Before Python 3.13, `mmap.mmap` duplicates the descriptor of the file and keeps it as long as the
+map, so 1,000 mapped shards reach the usual limit of 1,024 open files. Here anonymous memory is
+mapped first, and the file is mapped over it:
 
-The system bounds maps too (``vm.max_map_count``, 65,530 by default), so every map is counted while
-it lives. What keeps maps for later calls ``make_room``, and then all keepers of the process drop
-idle ones, one each in turn.
+    view = mmap.mmap(-1, size)                           anonymous memory, no descriptor
+    mmap(address of view, size, ..., MAP_FIXED, file)    C library: replaces it by the file
+
+The result is an ordinary ``mmap.mmap``: slices are bytes, views of it keep it alive, and the last
+of them removes the map. That costs 5 us more than ``mmap.mmap`` for each file.
+
+The system limits the number of maps too (``vm.max_map_count``, 65,530 by default), so every map is
+counted while it lives. Objects that keep idle maps for later use register with `make_room`. When
+there are too many maps, each of them drops its oldest idle map in turn.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ import numpy as np
 from mds.process.fork_safe import call_in_child, new_lock
 
 MAX_MAPS = 16_384  # of a process, where the system allows four times as many
-UNCOUNTED_MAPS = 512  # so few need no look at the limits of the system
-MIN_MAPS = 32
+UNCOUNTED_MAPS = 512  # up to this number the limits of the system are not read
+MIN_MAPS = 32  # `max_maps` is never lower
 DEFAULT_MAX_MAP_COUNT = 65_530
 VARIABLE = "MDS_MAX_MAPS"
 _MAP_FIXED = 0x10  # on Linux, macOS and the BSDs alike
@@ -41,12 +45,18 @@ _live: set[weakref.ref[mmap.mmap]] = set()
 def map_descriptor(
     descriptor: int, size: int, *, start: int = 0, is_shared: bool = False
 ) -> mmap.mmap:
-    """``size`` bytes (one or more) of an open file, which may be closed afterwards.
+    """Map a part of an open file, which may be closed afterwards.
 
-    They begin at ``start``, a multiple of the size of a page. They are read-only, or with
-    ``is_shared`` writable, and every process sees what is written. Raises OSError when the system
-    refuses, and ValueError for a file that is shorter: reading beyond its end would end the
-    process.
+    Args:
+        descriptor: Descriptor of the file.
+        size: Number of bytes, at least 1.
+        start: Offset of the first byte, a multiple of the page size (default 0).
+        is_shared: Whether the map is writable, and every process sees changes (default False:
+            read-only).
+
+    Raises:
+        OSError: The system refuses the map.
+        ValueError: The file is shorter; reading beyond its end would kill the process.
     """
     if not 0 < size <= os.fstat(descriptor).st_size - start:
         raise ValueError(f"{size} bytes are to be mapped of a file that does not have as many")
@@ -63,14 +73,15 @@ def map_descriptor(
 def _lay_over(
     system_mmap: Any, descriptor: int, size: int, start: int, *, is_shared: bool
 ) -> mmap.mmap:
+    """Map anonymous memory, and map the file over it with the C library's ``system_mmap``."""
     kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
     access = mmap.PROT_READ | (mmap.PROT_WRITE if is_shared else 0)
     view = mmap.mmap(-1, size, flags=kind | mmap.MAP_ANONYMOUS, prot=access)
     address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
     if system_mmap(address, size, access, kind | _MAP_FIXED, descriptor, start) != address:
         code = ctypes.get_errno()
-        # A refused call may have released the memory, and another thread may have it by now. The
-        # map is never closed, since that would unmap the other thread's memory.
+        # A failed call may have unmapped the memory, and another thread may have mapped it again.
+        # Leak our map: closing it would unmap the memory of the other thread.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(view))
         raise OSError(code, os.strerror(code))
     return view
@@ -78,7 +89,7 @@ def _lay_over(
 
 @functools.cache
 def _system_mmap() -> Callable[..., int] | None:
-    """Return the C library's ``mmap``; None on a system without it."""
+    """Return the ``mmap`` function of the C library, or None on a system without it."""
     if sys.platform == "win32" or not hasattr(mmap, "MAP_ANONYMOUS"):
         return None
     try:
@@ -92,25 +103,25 @@ def _system_mmap() -> Callable[..., int] | None:
 
 
 def count_maps() -> int:
-    """Return the number of maps of this kind in the process."""
+    """Return the number of maps that `map_descriptor` has made and that are alive."""
     return len(_live)
 
 
 class Keeper(Protocol):
-    """Owner of maps that stay open while they are not in use."""
+    """Owner of maps that stay open while they are idle."""
 
     def drop_idle(self) -> bool:
-        """Drop the one that was not used for longest; False when there is none."""
+        """Drop the map that has been idle longest; return False if none is idle."""
 
 
 _keepers: weakref.WeakValueDictionary[int, Keeper] = weakref.WeakValueDictionary()
 _lock = new_lock()
-# A child does not use the parent's keepers; one that continues in the child calls make_room there.
+# A keeper that is used in a forked child registers again at its next `make_room`.
 call_in_child(_keepers.clear)
 
 
 def make_room(keeper: Keeper) -> None:
-    """Close idle maps until the limit holds; ``keeper`` owns one of them."""
+    """Register an owner of maps, and drop idle maps of all owners while there are too many."""
     if not _is_over():
         if id(keeper) not in _keepers:
             with _lock:
@@ -124,16 +135,18 @@ def make_room(keeper: Keeper) -> None:
 
 
 def _is_over() -> bool:
+    """Whether the process has more maps than `max_maps`."""
     count = len(_live)
     return (count > UNCOUNTED_MAPS or VARIABLE in os.environ) and count > max_maps()
 
 
 @functools.cache
 def max_maps() -> int:
-    """Return the most maps that the library keeps in this process: half the system's limit.
+    """Return the most maps of this kind in this process: half of what the system allows.
 
-    At most MAX_MAPS, or what the variable MDS_MAX_MAPS of the environment says. Where the system
-    allows three times as many, those of others are not counted: that takes 0.5 ms.
+    At most `MAX_MAPS`, or the value of the environment variable MDS_MAX_MAPS. Maps of other code
+    are counted only if the system allows fewer than three times `MAX_MAPS`, since that takes 0.5
+    ms.
     """
     variable = os.environ.get(VARIABLE, "")
     if variable.isascii() and variable.isdigit():
@@ -155,6 +168,7 @@ def max_maps() -> int:
 
 
 def _max_descriptors() -> int:
+    """Return the most files that this process may have open."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -166,14 +180,14 @@ def _max_descriptors() -> int:
 
 
 def open_nameless(name: str) -> int:
-    """Return the descriptor of an empty file that is in no folder.
+    """Return the descriptor of a new, empty file that is in no folder.
 
-    ``name`` is shown by /proc. Raises OSError where the system gives none.
+    ``name`` is shown by /proc. Raises OSError if the system cannot create one.
     """
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             return os.memfd_create(name)
-    import tempfile  # rarely needed
+    import tempfile
 
-    with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is made
+    with tempfile.TemporaryFile() as file:  # it has no name any more
         return os.dup(file.fileno())

@@ -1,10 +1,10 @@
-"""Stopwatch of the making of batches: seconds by phase, in a few readings of the clock a batch.
+"""A stopwatch for the phases of making a batch, with few readings of the clock.
 
-The stages of a batch take turns in one thread, so a reading between two stages is enough. Readings
-between the decoding of a sample and its functions would cost more than many a function, so a third
-of a batch is decoded before its functions are called. The user's ``__getitem__``, which has samples
-decoded by itself, and filters are timed for one sample, which stands for the batch. A thread that
-waits for a shard adds the wait to the stopwatch that runs in it.
+The stages of a batch take turns in one thread, so the clock is read between stages. Reading it
+between the decoding of each sample and its functions would cost more than most functions, so a
+third of a batch is decoded before its functions are called. Filters, and a ``__getitem__`` of the
+user that decodes samples itself, are timed for one sample, which represents the batch. A thread
+that waits for a shard adds the wait to the stopwatch that runs in it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-#: What the making of a batch consists of: until a request is answered, until its bytes are there,
-#: decompressing them; decoding samples; functions of the caller's; making one batch of them;
-#: sending it to another process.
+#: Phases of a batch: waiting for the response to a request; for its bytes; decompressing them;
+#: decoding samples; functions of the user; collating the samples; sending the batch to another
+#: process.
 PHASES = ("request", "transfer", "unpack", "decode", "functions", "collate", "crossing")
 _REQUEST, _TRANSFER, _UNPACK, DECODE, FUNCTIONS, COLLATE, _CROSSING = range(len(PHASES))
 
 Clock = Callable[[], float]
-#: Seconds of each of `PHASES` that a batch took, and last the processor time of the thread that
-#: made it. Where functions are known by one sample alone they may be too many and decoding too few,
-#: even below zero; sums of many batches are right.
+#: Seconds of a batch in each of `PHASES`, and last the processor time of the thread that made it,
+#: shape (8,). If functions are timed for one sample only, their time may be too large and that of
+#: decoding too small, even negative; sums over many batches are right.
 Making = tuple[float, ...]
 
 
 class _RunningWatch(threading.local):
+    """The stopwatch that runs in each thread."""
+
     watch: Stopwatch | None = None
 
 
@@ -34,10 +36,12 @@ _running = _RunningWatch()
 
 
 class Stopwatch:
-    """Seconds by phase of what one thread makes.
+    """Seconds by phase of the batches that one thread makes.
 
-    ``clock``: a clock with a reading before and after what is timed. ``processor``: the processor
-    time of the thread that calls.
+    Args:
+        clock: Function that returns the time in seconds (default: `time.perf_counter`).
+        processor: Function that returns the processor time of the calling thread in seconds
+            (default: `time.thread_time`).
     """
 
     def __init__(
@@ -47,18 +51,18 @@ class Stopwatch:
         self._processor_begun = 0.0
         self._seconds = [0.0] * len(PHASES)
         self._last = 0.0
-        self._waited = 0.0  # since the last reading
+        self._waited = 0.0  # seconds of waits since the last reading
         self._sample_start = self._function_seconds = 0.0
-        #: Whether the caller's part of the next sample is to be timed.
+        #: Whether the functions of the next sample are timed.
         self.is_armed = False
 
     @property
     def last(self) -> float:
-        """The time of the last reading."""
+        """Time of the last reading, in seconds."""
         return self._last
 
     def start(self) -> None:
-        """Begin, or go on after `take`, with the thread that calls."""
+        """Start in the calling thread, at first or after `take`."""
         self._waited = 0.0
         self._last = self._clock()
         self._processor_begun = self._processor()
@@ -66,7 +70,7 @@ class Stopwatch:
         _running.watch = self
 
     def charge(self, phase: int) -> None:
-        """Charge the time since the last reading to a phase."""
+        """Add the time since the last reading, without waits, to a phase (an index in `PHASES`)."""
         now = self._clock()
         spent = now - self._last - self._waited
         if spent > 0.0:
@@ -76,7 +80,7 @@ class Stopwatch:
     def take(self, samples: int = 1) -> Making:
         """Return the seconds since the last call, and stop until `start`.
 
-        ``samples``: how many the timed sample stands for.
+        ``samples`` is the number of samples that the timed sample represents (default 1).
         """
         _running.watch = None
         if self._function_seconds:
@@ -90,28 +94,28 @@ class Stopwatch:
     # ------------------------------------------------------------------ one sample for all
 
     def begin_sample(self) -> None:
-        """Begin the time of the user's code for one sample, which decodes it at any time."""
+        """Begin to time the user's code for one sample, which decodes the sample itself."""
         self.is_armed = False
         self._sample_start = self._clock()
 
     def end_sample(self) -> None:
-        """End the time of the user's code."""
+        """End the time of the user's code for the sample."""
         self._function_seconds += self._clock() - self._sample_start
 
     def leave_functions(self) -> None:
-        """Begin the decoding of the sample by the user's code."""
+        """Interrupt the time of the user's code, which begins to decode."""
         self._function_seconds += self._clock()
 
     def resume_functions(self) -> None:
-        """End the decoding of the sample; the user's code runs again."""
+        """Continue the time of the user's code, which has decoded."""
         self._function_seconds -= self._clock()
 
     # ------------------------------------------------------------------ waits
 
     def add_wait(self, seconds: float, shares: Sequence[float]) -> None:
-        """Record a wait for bytes since the last reading, in seconds.
+        """Record a wait for bytes since the last reading.
 
-        ``shares``: how it divides among requests, transfers and decompression.
+        ``shares`` are the proportions of requests, transfers and decompression in it, shape (3,).
         """
         share_sum = sum(shares)
         if share_sum <= 0.0:
@@ -122,12 +126,12 @@ class Stopwatch:
 
 
 def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
-    """Return the seconds of several batches together, and of their way."""
+    """Return the sum of the seconds of several batches; add ``crossing`` for sending them."""
     totals: list[float] = [sum(each) for each in zip(*makings, strict=True)]
     totals[_CROSSING] += crossing
     return tuple(totals)
 
 
 def running_watch() -> Stopwatch | None:
-    """Return the stopwatch that runs in this thread."""
+    """Return the stopwatch that runs in this thread, or None."""
     return _running.watch

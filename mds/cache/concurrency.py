@@ -129,7 +129,7 @@ class ByteSemaphore:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._held_bytes or self._held + size <= self._get_limit()
+                lambda: not self._held_bytes or self._held_bytes + size <= self._get_limit()
             )
             self._held_bytes += size
         try:

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from quickly import convert, prepare
 
 from mds.errors import RecordError, SourceError
-from mds.writers.convert import convert, prepare
 
 
 def test_sounds_take_the_rows_of_their_table(kit):

@@ -1,9 +1,9 @@
 """Missing cells and keys: nothing, a value that was asked for, or an error that names both."""
 
 import pytest
+from quickly import convert, prepare
 
 from mds.errors import ConfigError, RecordError
-from mds.writers.convert import convert, prepare
 
 TABLE = "id,age,name\n1,31,a\n2,,b\n3,40,\n"
 

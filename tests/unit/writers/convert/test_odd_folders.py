@@ -6,6 +6,7 @@ import shutil
 
 import folders
 import pytest
+from quickly import convert, prepare
 
 from mds import LocalDataset
 from mds.errors import ConfigError, IndexFileError, NoSpaceError, SourceError
@@ -17,7 +18,6 @@ from mds.index import column_notes
 from mds.index.sidecar import write_sidecar
 from mds.storage import open_store
 from mds.storage.memory import MemoryStore
-from mds.writers.convert import convert, prepare
 from mds.writers.convert.inputs import listing
 
 ROW = '{"a": 1}\n'

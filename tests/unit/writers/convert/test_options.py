@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 import pytest
+from quickly import convert, prepare
 
 from mds.errors import ConfigError, RecordError, SourceError
-from mds.writers.convert import convert, prepare
 from mds.writers.convert.read_part import hash_fraction
 from mds.writers.convert.spec import parse_spec
 from mds.writers.convert.tokens import TokenSpec
@@ -213,7 +213,7 @@ def test_output_inside_the_source_is_refused(kit):
 def test_help_lists_every_option_once():
     """With the default that it has when it is not given."""
     item = re.compile(r"^\* ``(\w+)`` \(.+?, (\S+)\): \S", re.MULTILINE)
-    shown = item.findall(inspect.getdoc(convert))
+    shown = item.findall(inspect.getdoc(convert.func))
     spec, tokens = parse_spec(), TokenSpec("bytes")
     defaults = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
     del defaults["tokens"]

@@ -9,11 +9,11 @@ import struct
 import numpy as np
 import pytest
 import zstandard
+from quickly import convert, prepare
 
 from devtools.httpserver import http_server
 from mds import LocalDataset, MDSWriter
 from mds.errors import RecordError, SourceError
-from mds.writers.convert import convert, prepare
 
 
 def test_image_folder_gives_image_label_and_class(kit):

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from quickly import convert, prepare
 
 from devtools.httpserver import http_server
 from mds.errors import RecordError, SourceError
 from mds.formats.arrow_values import python_values
-from mds.writers.convert import convert, prepare
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")

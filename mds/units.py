@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
 
 def parse_bytes(value: float | str) -> int:
-    """Bytes from an integer, a float (truncated) or a text such as ``"1.5gb"``.
+    """Return a number of bytes from an integer, a float (truncated) or a text such as ``"1.5gb"``.
 
     Raises ConfigError (a ValueError) for anything else.
     """

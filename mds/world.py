@@ -25,7 +25,7 @@ MAX_RANKS = 1 << 18  # as many nodes as an order may have
 
 
 class World:
-    """Where a worker stands: its node, its rank, and its place among the workers of the rank.
+    """Place of a worker in a run: its node, its rank, and its number among the workers of the rank.
 
     ``worker`` counts over all nodes: the workers of rank 0 come first. Raises ConfigError for
     sizes below one and for a worker outside the world.
@@ -118,7 +118,7 @@ class World:
         return World(self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker)
 
     def to_json(self) -> dict[str, int | bool]:
-        """All attributes as plain numbers."""
+        """Return all attributes as plain numbers."""
         return {name: getattr(self, name) for name in (*self.__slots__, *_FLAGS)}
 
     @property
@@ -181,7 +181,7 @@ if TYPE_CHECKING:
 
 
 class Ranks(NamedTuple):
-    """The place of this process in a job, before workers and replication."""
+    """Place of this process in a job, before workers and replication."""
 
     rank: int
     world_size: int

@@ -21,7 +21,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -147,8 +147,7 @@ def fetch_index(
     return find_index(remote, folder, options, timeout, retries).index
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(NamedTuple):
     """One search for the index of a remote source."""
 
     store: Store

@@ -7,7 +7,6 @@ memory. Opening and closing a reader takes the same time whatever their number.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,15 +24,23 @@ MAX_OPEN_READERS = 4096  # of files
 MAX_IDLE_BYTES = 64 << 20  # bytes of idle shards in memory
 
 
-@dataclasses.dataclass(slots=True)
 class OpenReader:
-    """An open reader with its reference count."""
+    """An open reader with its reference count.
 
-    reader: Reader
-    #: Function that unpins the shard, called after the reader is closed; None: it is not pinned.
-    unpin: Unpin | None = None
-    in_memory: int = 0  # bytes of the shard, if it is in memory and not in a file
-    count: int = 0  # number of uses
+    Args:
+        reader: Reader of a shard.
+        unpin: Function that unpins the shard, called after the reader is closed; None: it is not
+            pinned.
+        in_memory: Bytes of the shard, if it is in memory and not in a file.
+
+    ``count`` is the number of uses.
+    """
+
+    __slots__ = ("count", "in_memory", "reader", "unpin")
+
+    def __init__(self, reader: Reader, unpin: Unpin | None = None, in_memory: int = 0) -> None:
+        self.reader, self.unpin, self.in_memory = reader, unpin, in_memory
+        self.count = 0
 
 
 class ReaderPool:

@@ -9,7 +9,6 @@ different sizes; `select(where=...)` decides beforehand and gives full ones.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,27 +42,29 @@ class Fate(enum.Enum):
     PADDING = "padding"  # with exact="mask": a place without a sample
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class SampleFilter:
-    """Filter that drops samples which do not decode, and those that ``chain`` refuses.
+    """Filter that drops samples which cannot be decoded, and those that a function refuses.
 
-    Some code asks ``keeps_everything`` for every epoch: whether nothing can be dropped.
+    Args:
+        skip_broken: Whether samples that cannot be decoded are dropped instead of an error.
+        chain: Functions of the user, among them filters.
+
+    ``keeps_everything`` is whether nothing can be dropped.
     """
 
-    skip_broken: bool = False
-    chain: FunctionChain = dataclasses.field(default_factory=FunctionChain)
-    keeps_everything: bool = dataclasses.field(init=False)
+    __slots__ = ("chain", "keeps_everything", "skip_broken")
 
-    def __post_init__(self) -> None:
-        keeps_everything = not self.skip_broken and not self.chain.drops
-        object.__setattr__(self, "keeps_everything", keeps_everything)
+    def __init__(self, *, skip_broken: bool = False, chain: FunctionChain | None = None) -> None:
+        self.skip_broken = skip_broken
+        self.chain = FunctionChain() if chain is None else chain
+        self.keeps_everything = not skip_broken and not self.chain.drops
 
     def with_function(self, kind: str, function: Callable[..., Any]) -> SampleFilter:
         """Return a filter with one more function, which gets what the others made and kept."""
         from mds.transforms.collate import ColumnFunction
 
         link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
-        return dataclasses.replace(self, chain=self.chain.with_link(link))
+        return SampleFilter(skip_broken=self.skip_broken, chain=self.chain.with_link(link))
 
     def judge(
         self,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,8 +65,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EpochInputs:
+class EpochInputs(NamedTuple):
     """Data and settings of one epoch, of which its orders and global batches are made.
 
     Attributes:

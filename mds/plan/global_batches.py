@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     Lookup = Callable[[Ids], Ids]
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Shape of the world and its batches.
 
     Attributes:

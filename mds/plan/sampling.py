@@ -16,7 +16,6 @@ first looked up.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -97,8 +96,7 @@ def _draw_counts(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
     return np.bincount(shard, size, minlength=len(sizes)).astype(np.int64)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class StreamShare:
+class StreamShare(NamedTuple):
     """Samples that an epoch chooses of a stream.
 
     Attributes:
@@ -131,8 +129,7 @@ class ResamplingParams(NamedTuple):
     sample_seed: int
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class VirtualIdTable:
+class VirtualIdTable(NamedTuple):
     """Table from virtual ids to sample ids.
 
     Attributes:

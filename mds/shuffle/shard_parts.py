@@ -10,8 +10,7 @@ Each function here is one numpy pass over the shards.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from mds.shuffle.base import ShuffleSpec
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShardParts:
+class ShardParts(NamedTuple):
     """Parts of shards in shuffled order, canonical node after canonical node.
 
     Attributes:

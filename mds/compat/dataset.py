@@ -46,7 +46,7 @@ from mds.compat.overrides import (
 from mds.compat.ranks import find_current_ranks
 from mds.compat.readers import Array, ShardReaders, Spanner
 from mds.compat.stream import Stream
-from mds.dataset.indexing import normal, resolve
+from mds.dataset.indexing import normalize, resolve
 from mds.dataset.local import LocalDataset as NativeLocalDataset
 from mds.dataset.order_state import OrderSetting
 from mds.dataset.samples import Samples
@@ -282,7 +282,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     def evict_shard(self, shard_id: int) -> None:
         """Delete a shard from the cache folder, unless the library did not fetch it."""
-        super().evict_shard(normal(shard_id, self.num_shards))
+        super().evict_shard(normalize(shard_id, self.num_shards))
 
     @property
     def _has_own_items(self) -> bool:
@@ -609,11 +609,11 @@ def _get_many(index: Any, count: int, get_item: Callable[[int], Any]) -> Any:
     ``.item()`` on them, and True and False are 1 and 0. ``count``: samples of the dataset.
     """
     if isinstance(index, bool):
-        return get_item(normal(int(index), count))
+        return get_item(normalize(int(index), count))
     if isinstance(index, list) and any(isinstance(number, bool) for number in index):
         return [_get_many(number, count, get_item) for number in index]
     if isinstance(index, np.integer):
-        return get_item(np.int64(normal(int(index), count)))
+        return get_item(np.int64(normalize(int(index), count)))
     if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and index.size:
         return [_get_many(number, count, get_item) for number in index]
     if isinstance(index, slice):
@@ -681,7 +681,7 @@ class _OwnWorkerEpoch(WorkerEpoch):
             block = self._ids[position : position + (1 << 14)]
             is_sample = block >= 0
             for stream in self._key_streams:
-                stream.note(position, is_sample, block[is_sample])
+                stream.add_block(position, is_sample, block[is_sample])
             yield block[is_sample]
 
     def checksum_until(self, position: int) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.compat.overrides import Sealed, SealedDict, find_remedy, refuse
-from mds.dataset.indexing import normal, resolve
+from mds.dataset.indexing import normalize, resolve
 from mds.dataset.shard_map import ShardMap
 from mds.errors import ConfigError, IndexFileError
 from mds.index import Index
@@ -626,7 +626,7 @@ class ShardReaders(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[shard] for shard in range(*index.indices(len(self)))]
-        shard = normal(int(index), len(self))
+        shard = normalize(int(index), len(self))
         if shard not in self._readers:
             self._readers[shard] = self._make_reader(shard)
         return self._readers[shard]

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class EpochIterator(itertools.chain[Any]):
     """Stateful iterator over one worker's samples in one epoch.
 
-    Torchdata's StatefulDataLoader asks the iterator of each worker for a state after each batch,
-    and loads it into the iterator of the same worker later; the number of workers must then be the
-    same. The loop is itertools': a ``__next__`` in Python would cost a fifth of a small sample.
+    Torchdata's StatefulDataLoader calls `state_dict` of the iterator of each worker after each
+    batch, and `load_state_dict` of the same worker after a restart, with the same number of
+    workers. It inherits from `itertools.chain`, whose ``next`` is written in C: one in Python would
+    cost a fifth of a small sample.
 
     After an error every further ``next`` raises it again, until a state is loaded. The position is
-    behind the last sample that was handed out.
+    after the last sample that was returned.
     """
 
     _stretches: _Stretches
@@ -45,7 +46,12 @@ class EpochIterator(itertools.chain[Any]):
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in this worker's part of the epoch."""
+        """Return the position of this worker, for `load_state_dict`, as plain JSON.
+
+        ``"turn"`` is a state of all ranks at the beginning of the epoch, ``"taken"`` the places of
+        this worker that came since then, and ``"world"`` what they depend on. The keys are in
+        checkpoints of users.
+        """
         epoch = self._stretches.epoch
         return {
             "turn": emit_state(epoch.plan.state(0)),
@@ -54,7 +60,7 @@ class EpochIterator(itertools.chain[Any]):
         }
 
     def _world_facts(self) -> dict[str, int]:
-        """Return what the samples of this worker depend on beside the order."""
+        """Return the numbers on which the part of this worker depends, besides the order."""
         shape = self._stretches.epoch.plan.shape
         return {
             "nodes": shape.nodes,
@@ -64,9 +70,9 @@ class EpochIterator(itertools.chain[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a place that ``state_dict`` gave to the same worker of equally many.
+        """Continue from a result of `state_dict` of the same worker.
 
-        Raises StateError for another number of nodes, ranks or workers, and for another batch size.
+        Raises StateError if the number of nodes, ranks or workers or the batch size has changed.
         """
         recorded, current = state.get("world"), self._world_facts()
         changes = [
@@ -91,7 +97,7 @@ class EpochIterator(itertools.chain[Any]):
 
 
 class _Stretches:
-    """Iterators over the samples of one window after the other."""
+    """Generator of iterators over consecutive samples, which can move to another position."""
 
     def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> None:
         self._dataset, self.epoch, self._seek = dataset, epoch, seek
@@ -104,13 +110,13 @@ class _Stretches:
         self._current: Iterator[Any] = iter(())
 
     def generate(self) -> Iterator[Iterator[Any]]:
-        """Yield iterators over samples until the epoch ends; after an error, they raise it.
+        """Yield iterators over samples until the epoch ends; after an error, iterators raise it.
 
-        It raises nothing itself: the chain would give StopIteration ever after. An iterator that
-        was ended by an error is asked once more, and then this generator. A signal may raise at any
-        place.
+        The generator itself must not raise an error: the chain would only raise StopIteration from
+        then on. After an error in an iterator, the chain calls ``next`` of that iterator once more,
+        and then of this generator. A signal may raise an exception at any line.
         """
-        failure: BaseException | None = None  # that no iterator has raised yet
+        failure: BaseException | None = None  # an error that no iterator has raised yet
         while True:
             try:
                 if self.epoch.failure is None and self.epoch.is_broken_off:
@@ -131,24 +137,24 @@ class _Stretches:
                 failure = error
 
     def seek(self, start: ResumePoint, position: int) -> None:
-        """Continue with the samples from a place of an epoch on."""
+        """Continue in the epoch of ``start``, after ``position`` places of this worker."""
         self.close()
         self._begin(self._seek(start, position))
 
     def close(self) -> None:
-        """Yield nothing more, not even of this window."""
+        """End the iteration at once, and release its shards."""
         self.epoch.leave()
         self.epoch.is_between = True
-        for each in (self._current, self._stretches):
-            if isinstance(each, Generator):
-                each.close()
+        for iterator in (self._current, self._stretches):
+            if isinstance(iterator, Generator):
+                iterator.close()
 
 
 _living: weakref.WeakSet[_Stretches] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """End the iterators of the parent process, whose threads get their shards."""
+    """End, in a forked child, the iterators of the parent: their threads exist only there."""
     for stretches in list(_living):
         stretches.epoch.fail(of_parent())
         with contextlib.suppress(ValueError):  # a function of the iteration forked
@@ -159,7 +165,7 @@ call_in_child(_leave_to_parent)
 
 
 def of_parent() -> IterationError:
-    """Return the error for an iterator that a forked child has from its parent."""
+    """Return the error of an iterator in a forked child that was made before the fork."""
     return IterationError(
         "this iterator was made before the process forked, and only the parent can go on with it. "
         "Call iter() in the child."

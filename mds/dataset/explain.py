@@ -1,4 +1,4 @@
-"""What a dataset's settings became, why, and what they will cost; for people, in plain text."""
+"""Explanation of a dataset's settings in plain text: their values, the reasons and the costs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def describe(dataset: Any) -> str:
-    """Describe a dataset in one line, with its secrets masked and without reading anything."""
+    """Describe a dataset in one line, without secrets and without reading any sample."""
     first, *other_streams = dataset.streams
     place = first.remote or first.local
     place_text = (
@@ -54,7 +54,7 @@ def _describe_rank(dataset: Any) -> str:
     if dataset._ranks is None and _is_function(dataset.topology):
         return "rank by topology="
     try:
-        # Not kept: the process group may be made after this line was printed.
+        # Not stored in the dataset: the process group may be made after this line is printed.
         ranks = dataset._ranks or find_ranks(dataset.topology)
     except ConfigError:
         return "rank unknown"
@@ -98,9 +98,20 @@ def explain(
 ) -> Explanation:
     """Return the resolved configuration of a dataset as a text of some twenty lines.
 
-    ``fetched``: the indexes of streams whose shards come from a remote. ``unpacked``: those of
-    compressed shards and of files on this machine, which are unpacked into the cache. Other
-    streams are read in place.
+    Args:
+        name: Name of the class.
+        shards: Shards of the dataset.
+        plan: Plan of the samples of an epoch.
+        ranks: Ranks, and how they were found.
+        predownload: Samples ahead of each worker.
+        cache_limit: Bytes, or None.
+        chain: Functions of the user.
+        fetched: Indexes of the streams whose shards come from a remote.
+        unpacked: Indexes of the streams whose local files are unpacked into the cache. Shards of
+            all other streams are read in place.
+        has_batches: Whether a batch size was given.
+        packs: Number of packs of an epoch, with packing.
+        costs: Costs of files of another format than MDS.
     """
     raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
     head = (
@@ -131,7 +142,7 @@ def _settings(
     packs: PackCount | None,
 ) -> list[tuple[str, str, str]]:
     spec, world = plan.spec, plan.world
-    given = "as given"
+    as_given = "as given"
     nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
     batch = spec.batch()
     rows = [
@@ -151,7 +162,7 @@ def _settings(
         (
             "num_canonical_nodes",
             f"{plan.num_canonical_nodes}",
-            given
+            as_given
             if spec.num_canonical_nodes
             else f"{spec.canonical_nodes(1)} for each node"
             if spec.canonical_nodes(1) > 1
@@ -163,7 +174,7 @@ def _settings(
             (
                 "shuffle_block_size",
                 f"{plan.shuffle_block_size:,}",
-                given
+                as_given
                 if spec.shuffle_block_size is not None
                 else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
             )
@@ -175,7 +186,7 @@ def _settings(
 
 
 def _describe_draws(plan: EpochPlan) -> str:
-    """Describe how often an epoch gives the samples."""
+    """Describe which samples an epoch has, and how often."""
     if plan.schedule is not None:
         return "samples drawn by the schedule"
     if tuple(plan.choose) != tuple(plan.stream_samples):
@@ -186,7 +197,7 @@ def _describe_draws(plan: EpochPlan) -> str:
 
 
 def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """Describe for each stream of a schedule its share of the epoch, its passes and its end."""
+    """Describe each stream of a schedule: its share, its passes, and when all samples have come."""
     run, epoch = plan.schedule, plan.scheduled
     if run is None or epoch is None or epoch.first == epoch.last:
         return []
@@ -197,18 +208,18 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         zip(run.names, plan.choose, epoch.sample_ranges(), strict=True)
     ):
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
-        told = begin if begin == end else f"{begin} to {end}"
+        share = begin if begin == end else f"{begin} to {end}"
         step = epoch.mixture.steps_of(i, samples)
         once = (
             f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
         )
         passes = turns[1] / samples if samples else 0.0
-        rows.append((f"  {name}", told, f"{passes:.2f} passes by the end of the epoch; {once}"))
+        rows.append((f"  {name}", share, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
 
 
 def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """Describe what was dropped and skipped while the run went on."""
+    """Describe the samples that were dropped and the steps that were skipped during the run."""
     drops, rows = drops_of(plan.edits), []
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
@@ -224,12 +235,12 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _steps(plan: EpochPlan, whole: int, has_batches: bool, packs: PackCount | None) -> str:
+def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCount | None) -> str:
     if packs is not None:
-        steps = f"{_about(packs)}{-(-packs.packs // whole):,} steps an epoch"
-        return f"packs of one rank; {whole:,} of all, {steps}"
+        steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
+        return f"packs of one rank; {global_batch:,} of all, {steps}"
     if has_batches:
-        return f"of one rank; {whole:,} of all, {plan.steps:,} steps an epoch"
+        return f"of one rank; {global_batch:,} of all, {plan.steps:,} steps an epoch"
     return f"not given: samples one by one, {plan.steps:,} of each rank an epoch"
 
 
@@ -274,13 +285,17 @@ def _costs(
     ]
     nodes = plan.world.num_nodes
     if fetched:
-        come = sum(int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched)
+        fetched_bytes = sum(
+            int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched
+        )
         when = "a node and epoch, when every shard comes once"
-        rows.append(("fetched", format_bytes(come / nodes), when))
+        rows.append(("fetched", format_bytes(fetched_bytes / nodes), when))
     elif unpacked:
         is_packed = any(i.zip_size.any() for i in unpacked)
-        how = "compressed local shards are decompressed" if is_packed else "local files are decoded"
-        rows.append(("fetched", "nothing", f"{how} in the cache"))
+        work = (
+            "compressed local shards are decompressed" if is_packed else "local files are decoded"
+        )
+        rows.append(("fetched", "nothing", f"{work} in the cache"))
     else:
         return [*rows, ("fetched", "nothing", "the files are read where they are")]
     on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))
@@ -318,7 +333,7 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
 
 
 def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
-    """Return about how many shards a node draws samples from at one moment."""
+    """Estimate the number of shards from which a node draws samples at one moment."""
     spec = plan.spec
     if not plan.epoch_size:
         return 0

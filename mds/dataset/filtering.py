@@ -1,10 +1,10 @@
-"""Filter of samples while iterating: broken ones, and those that a function refuses, are dropped.
+"""Filter of samples while iterating: broken samples, and those that a function refuses.
 
-What is dropped is known only when it is read, and by one worker alone. So a batch is made of as
-many places of the order as ever and holds what is kept of them; it is never filled up from later
-places. The number of steps stays that of the unfiltered order, equal on all ranks, and the position
-counts places, so a resumed run meets the same samples at the same places. The price is batches of
-different sizes; `select(where=...)` decides beforehand and gives full ones.
+Whether a sample is dropped is known only when one worker has read it. So a batch consists of the
+kept samples of a fixed number of places, and is never filled from later places. The number of steps
+is that of the unfiltered order, equal on all ranks. A position counts places, so a resumed run
+has the same samples at the same places. The price is batches of different sizes;
+`select(where=...)` decides before the first epoch and gives full batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mds.transforms.chain import FunctionChain, Link
 if TYPE_CHECKING:
     from mds.transforms.runner import SampleRunner
 
-# Faults of a sample. A store that fails or a shard that is missing is no reason to go on.
+# Errors of one sample. A failing store or a missing shard concerns others too, and is raised.
 _BROKEN = (EncodingError, FormatError)
 
 #: Dropped samples that are listed; further ones are counted.
@@ -38,7 +38,7 @@ class Fate(enum.Enum):
 
     KEPT = "kept"
     DROPPED = "dropped"
-    BROKEN = "broken"  # dropped, and there is no sample that all functions have seen
+    BROKEN = "broken"  # dropped before all functions were called with it
     PADDING = "padding"  # with exact="mask": a place without a sample
 
 
@@ -60,7 +60,7 @@ class SampleFilter:
         self.keeps_everything = not skip_broken and not self.chain.drops
 
     def with_function(self, kind: str, function: Callable[..., Any]) -> SampleFilter:
-        """Return a filter with one more function, which gets what the others made and kept."""
+        """Return a filter with one more function, which is called after the others."""
         from mds.transforms.collate import ColumnFunction
 
         link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
@@ -74,9 +74,16 @@ class SampleFilter:
         runner: SampleRunner,
         key: int,
     ) -> tuple[Any, Fate]:
-        """Return a sample after all functions, and its fate; None if a function did not get it.
+        """Return a sample after all functions, and its fate.
 
-        ``get`` gives it as it was before them.
+        The sample is None if it is broken.
+
+        Args:
+            number: Number of the sample.
+            get: Returns the sample of a number, before the functions.
+            report: Called with the sample and the reason if it is dropped.
+            runner: Calls the functions.
+            key: Key of the random numbers of the functions.
         """
         try:
             sample, is_kept, is_complete = runner.judge(get(number), key)
@@ -93,9 +100,9 @@ class SampleFilter:
 
 
 class DropCount:
-    """Dropped samples of a dataset: the first ones listed, all counted.
+    """Dropped samples of a dataset: a list of the first ones, and the number of all.
 
-    ``empty``: batches of which nothing was kept.
+    ``empty`` is the number of batches of which no sample was kept.
     """
 
     def __init__(self) -> None:
@@ -103,17 +110,17 @@ class DropCount:
         self.count = self.empty = self._listed_before = 0
 
     def report(self, skipped: SkippedSample) -> None:
-        """Count one."""
+        """Add one dropped sample."""
         self.add((skipped,), 1)
 
     def add(self, listed: tuple[SkippedSample, ...], count: int, empty: int = 0) -> None:
-        """Count what a worker reported."""
+        """Add what a worker reported: the first samples, the number of all, and empty batches."""
         self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._listed_before - len(self.listed)])
         self.count += count
         self.empty += empty
 
     def take(self) -> tuple[list[SkippedSample], int]:
-        """Return what was listed and counted, and start again from nothing."""
+        """Return the list and the number, and start again from an empty list and 0."""
         reported = self.listed, self.count
         self._listed_before += len(self.listed)
         self.listed, self.count = [], 0

@@ -13,14 +13,19 @@ from mds.errors import ConfigError
 
 
 def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
-    """Return ``get(number)`` for the numbers of an index: a sample, or lists of samples.
+    """Return ``get(number)`` for the numbers of an index: a sample, or nested lists of samples.
 
-    An integer (also NumPy's; negative from the end) gives a sample; a slice, a list, a tuple, a
-    range or an array of any of these gives a list in the same order and nesting. Raises IndexError
-    out of range and ConfigError (a ValueError) for anything else.
+    An integer gives a sample; it may be negative, from the end. A slice, a list, a tuple, a range
+    or an array gives a list in the same order and nesting. Raises IndexError for a number out of
+    range and ConfigError (a ValueError) for any other index.
+
+    Args:
+        index: What the user wrote in ``dataset[index]``.
+        count: Number of samples of the dataset.
+        get: Returns the sample of a number from 0 to ``count`` - 1.
     """
     if isinstance(index, (int, np.integer)) and not isinstance(index, (bool, np.bool_)):
-        return get(normal(int(index), count))
+        return get(normalize(int(index), count))
     if isinstance(index, slice):
         try:
             return [get(number) for number in range(*index.indices(count))]
@@ -43,8 +48,11 @@ def _way_out(index: Any) -> str:
     return f" For a column write dataset[0][{index!r}]." if isinstance(index, str) else ""
 
 
-def normal(number: int, count: int) -> int:
-    """Return a number from 0 to count - 1; negative ones count from the end. Raises IndexError."""
+def normalize(number: int, count: int) -> int:
+    """Return the number from 0 to ``count`` - 1 of a sample; negative numbers count from the end.
+
+    Raises IndexError for a number out of range.
+    """
     place = number + count if number < 0 else number
     if not 0 <= place < count:
         raise IndexError(
@@ -71,9 +79,9 @@ class AppliesFunctions:
 
     _stored_kind: Any  # the class without functions
 
-    def __getitem__(self: Any, at: Any) -> Any:
+    def __getitem__(self: Any, index: Any) -> Any:
         self._filter.chain.refuse_samples()
-        return resolve(at, self._shards.num_samples, self._applied_item)
+        return resolve(index, self._shards.num_samples, self._applied_item)
 
     def _applied_item(self: Any, number: int) -> Any:
         from mds.dataset.reading import apply_functions
@@ -85,13 +93,13 @@ class AppliesFunctions:
         return super().__getitem__(number)  # type: ignore[misc]
 
     def __reduce_ex__(self: Any, protocol: Any) -> tuple[Any, ...]:
-        # The class has no name by which a pickle could find it.
+        # pickle cannot find the class by its name: it is made by `applying_class`.
         del protocol
         return _revive, (self._stored_kind,), self.__getstate__()
 
 
 def applying_class(kind: type) -> type:
-    """Return the class of datasets with functions that is made of a class of datasets."""
+    """Return the subclass of a class of datasets whose samples pass the functions of `map`."""
     return _make_class(getattr(kind, "_stored_kind", kind))
 
 

@@ -1,9 +1,9 @@
-"""Lengths of documents for a packed order: from the file beside an index, or from shard headers.
+"""Lengths of documents for a packed order, from a file beside the index or from shard headers.
 
-The file is looked for when packs are first asked for, not before: in the folder of data that are
-read in place, else at the remote, once, and then in the cache folder. Without one the lengths of a
-column that alone has no fixed size follow from the offsets at the beginning of each shard, a ranged
-read of four bytes a sample; they are kept in the cache folder too.
+Nothing is read before packs are first used. The file is then read from the folder of data that are
+read in place, else from the cache folder, else from the remote. Without a file, lengths are
+computed from the offsets at the beginning of each shard, a ranged read of four bytes for each
+sample; this needs a column that alone has no fixed size. Results are kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-_ROOM = 64 << 10  # of the header lines
+_MAX_HEADER_BYTES = 64 << 10  # of the header lines of a file of lengths
 _CONNECTIONS = 16
 _AT_ONCE = 1 << 20  # samples whose lengths are added up
 
@@ -70,9 +70,10 @@ class SelectedLengths:
         self._packed: dict[tuple[tuple[int, ...], str], list[Documents]] = {}
 
     def packed(self, counts: Sequence[int], packing: Packing) -> list[Documents]:
-        """Return the documents of streams of so many samples, with their tokens as packed.
+        """Return the number of documents and tokens of each stream, as they will be packed.
 
-        Counted once, about a second for a hundred million.
+        ``counts``: number of samples of each stream. It takes about a second for a hundred million
+        samples, once.
         """
         key = tuple(counts), repr(packing.facts())
         if key not in self._packed:
@@ -88,15 +89,15 @@ class SelectedLengths:
         return self._packed[key]
 
     def take(self, ids: Ids) -> Ids:
-        """Return the lengths of samples, int64."""
+        """Return the lengths of the samples ``ids``, int64, of the same shape."""
         return self._joined.take(self._shards.stored(ids))
 
 
 def open_lengths(sources: Sequence[Source], column: str) -> JoinedLengths:
-    """Return the lengths of all samples of several sources.
+    """Return the lengths of a column for all samples of several sources, one after the other.
 
-    Raises ConfigError where there is no file and headers do not tell, IndexFileError for a file
-    that is damaged or of another index, and the StoreError of a remote that cannot be asked.
+    Raises ConfigError if there is no file and headers do not have them, IndexFileError for a file
+    that is damaged or belongs to another index, and the StoreError of a remote that fails.
     """
     return JoinedLengths([_of_source(source, column) for source in sources])
 
@@ -108,14 +109,14 @@ def _of_source(source: Source, column: str) -> Lengths:
     in_place = source.remote is None
     folder = source.folder if in_place else control_folder(source.folder)
     path = os.path.join(folder, name)
-    file = map_file(path, max_bytes=most_bytes(samples) + _ROOM)
+    file = map_file(path, max_bytes=most_bytes(samples) + _MAX_HEADER_BYTES)
     if file is not None:
         try:
             return parse_lengths_file(file, samples, column, fingerprint, path)
         except IndexFileError:
             if in_place:
                 raise
-            # The copy is of an earlier index; the file at the remote replaces it.
+            # The copy belongs to an earlier index; the file at the remote replaces it.
     store = source.store or open_store(
         source.remote or source.folder, options=source.options, timeout=source.timeout
     )
@@ -195,9 +196,9 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
 
 
 def _from_files(source: Source, store: Store, column: str) -> Lengths:
-    """Return lengths of files in a format: from the format if it knows them without the values.
+    """Return lengths of a column of files of another format than MDS.
 
-    Of other formats that column alone is fetched and decoded.
+    Some formats know them without reading values. For others, that column alone is read.
     """
     place, data_of_files = source.remote or source.folder, source.data
     assert data_of_files is not None
@@ -271,9 +272,11 @@ def _no_lengths(place: str, column: str, why: str) -> ConfigError:
 
 
 def _vector_lengths(sizes: Ids, item: int, place: str) -> Ids:
-    """Return the number of elements of one-dimensional arrays of so many bytes.
+    """Return the number of elements of encoded one-dimensional arrays, from their sizes in bytes.
 
-    A head is a byte and the length, in 1, 2, 4 or 8 bytes as it needs.
+    An encoded array is a byte for the dtype, the number of elements in the smallest of 1, 2, 4 or 8
+    bytes that holds it, and the elements of ``item`` bytes. For each width w of the number,
+    ``count = (size - 1 - w) / item`` must be a whole number that needs w bytes.
     """
     lengths = np.full(len(sizes), -1, np.int64)
     for width in range(4):

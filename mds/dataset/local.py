@@ -26,7 +26,7 @@ _MAX_LIST_SHARDS = 1 << 16
 
 
 class OpenReaders(dict[int, Reader]):
-    """Open readers by shard, at most ``max_open`` of them; the first opened goes first."""
+    """Open readers by shard, at most ``max_open``; the oldest one is dropped first."""
 
     def __init__(self, max_open: int = 4096) -> None:
         super().__init__()
@@ -41,9 +41,8 @@ class OpenReaders(dict[int, Reader]):
 
     def drop_idle(self) -> bool:
         """Release the reader that was opened first; return False when none is open."""
-        # It is not closed: another thread may be reading from it, and the last use of it ends the
-        # mapping.
-        with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # one was quicker
+        # Not closed: another thread may be reading from it. Its last reference unmaps the file.
+        with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # a thread was quicker
             del self[next(iter(self))]
         return bool(self)
 
@@ -91,10 +90,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without open shards, in a new object or a new process."""
+        """Set up an object without open shards, when it is made or unpickled."""
         self._open = OpenReaders()
         offsets = self._index.offsets
-        # To bisect a list is quickest, but a long one takes nine times the memory of its numbers.
+        # Bisecting a list is fastest, but a long list takes nine times the memory of an array.
         is_long = len(offsets) > _MAX_LIST_SHARDS
         self._ends: Sequence[int] = offsets.data if is_long else offsets.tolist()
 
@@ -103,7 +102,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     @property
     def shards(self) -> ShardList:
-        """Facts about each shard, made when they are asked for."""
+        """Sequence of facts about the shards (`ShardInfo`), each made when it is read."""
         return ShardList(ShardMap([self._index]))
 
     @property
@@ -114,14 +113,14 @@ class LocalDataset(HasColumns, Dataset[Any]):
     def __len__(self) -> int:
         return self.num_samples
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.
         """
-        if type(at) is int and 0 <= at < self.num_samples:
-            return self.get_item(at)
-        return resolve(at, self.num_samples, self.get_item)
+        if type(index) is int and 0 <= index < self.num_samples:
+            return self.get_item(index)
+        return resolve(index, self.num_samples, self.get_item)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Return the samples of a batch; torch's loader calls this."""
@@ -161,7 +160,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
-        # Mapped files cannot be pickled; each worker process opens what it needs.
+        # Mapped files cannot be pickled. Each worker process opens the shards that it reads.
         return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_ends"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

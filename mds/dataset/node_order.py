@@ -1,10 +1,9 @@
-"""Merged order of the workers of a node, in an epoch and the next one, which eviction goes by.
+"""Merged order of the workers of a node, from which eviction knows when a shard is needed next.
 
-It is a function of the settings, as each worker's own order is, so every process of the node
-computes the same one, and processes only exchange how far they are. Time is the place of a sample
-in the order of its worker. It continues from epoch to epoch, so that workers in different epochs
-agree on it. The order is generated as it is needed, a few thousand ids at a time, and never further
-than the next epoch.
+It depends on the settings alone, so every process of the node computes the same order, and
+processes only exchange how far they are. *Time* is the place of a sample in the order of its
+worker. It continues from epoch to epoch, so that workers in different epochs agree on it. The order
+is generated on demand, a few thousand ids at a time, to the end of the next epoch at most.
 """
 
 from __future__ import annotations
@@ -33,11 +32,16 @@ _MAX_WORKERS = 16  # whose samples are looked at; an id costs each process 0.2 u
 
 
 class NodeOrder:
-    """What all workers of this node read of ``order``, from the ``start``-th place of each on.
+    """Merged order of all workers of this node, for an epoch and the next one.
+
+    Args:
+        order: Order of the epoch.
+        shards: Shards of the dataset.
+        start: Places of each worker that were taken before.
 
     Attributes:
         workers: Number of workers of the node.
-        every: Only each ``every``-th rank is looked at; where there are many, some stand for all.
+        every: Only each ``every``-th rank is looked at, to save time if there are many workers.
         start: Time of the first sample.
     """
 
@@ -50,16 +54,16 @@ class NodeOrder:
 
     @cached_property
     def team(self) -> int:
-        """Number that all readers of this order in a job have in common, whatever their epoch."""
+        """Number that is equal in all processes of this job that read this order, in any epoch."""
         order, shape = self._order, self._order.shape
         world = shape.nodes, shape.ranks, shape.workers, self._node
         facts = (order.fingerprint(), order.shuffle_seed, *world, *self._job())
         return int(digest(*facts)[:15], 16)
 
     def _job(self) -> list[int | str]:
-        """Return what tells this job from another one with the same settings.
+        """Return values that differ between this job and another one with the same settings.
 
-        The other job is at another place of the order, so its times mean nothing here.
+        The other job is at another place of the order, so its times must not be used.
         """
         if self._order.world.ranks_per_node == 1:
             return [os.getppid() if in_worker() else os.getpid()]
@@ -88,7 +92,7 @@ class NodeOrder:
 
 
 def begin_time(order: Order) -> int:
-    """Return the time at which an order begins, in the middle of its epoch after a resume."""
+    """Return the time of the first sample of an order, which a resume begins within its epoch."""
     world = order.world
-    done = order.begin.place // (world.num_ranks * world.workers_per_rank)
-    return order.epoch * EPOCH_TIME + done
+    samples_of_worker = order.begin.place // (world.num_ranks * world.workers_per_rank)
+    return order.epoch * EPOCH_TIME + samples_of_worker

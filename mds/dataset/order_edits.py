@@ -1,7 +1,11 @@
-"""Changes of the order while a run goes on: new weights, dropped samples, skipped steps.
+"""Changes of the order during a run: new weights, dropped samples, skipped steps.
 
-Each change holds from a step on, on all ranks. A loader discards the batches that it made ahead
-when that step comes, so it does not matter how far ahead they were.
+Each change holds from a step on, on all ranks. When that step comes, a loader discards the batches
+that were made ahead of it and makes them anew, so prefetching does not delay a change.
+
+An edit is a dict, part of the state: ``{"step", "weights"}`` for weights (with ``"window"`` for
+packs), ``{"epoch", "from", "drop", "why"}`` for dropped samples (with ``"windows"`` for packs), and
+``{"epoch", "from", "skip"}`` for skipped steps. ``from`` is a place of the epoch.
 """
 
 from __future__ import annotations
@@ -77,7 +81,7 @@ class OrderEdits:
         edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
         if ids and self._order.spec.packing is not None:
             cursor = self._find_cursor(epoch, place)
-            # Of each canonical node the first window that has not begun.
+            # The first window of each canonical node that has not begun.
             windows = cursor.windows if cursor is not None else ()
             edit["windows"] = [window + bool(pack) for window, pack in windows]
         if ids:
@@ -122,7 +126,7 @@ class OrderEdits:
         return training.step_at(last_epoch, last_place)
 
     def _add(self, edits: list[dict[str, Any]]) -> None:
-        """Record edits, and let the running loader follow them."""
+        """Record edits, and tell the loader that is iterated where they begin."""
         epochs = self._order.epochs
         if len(epochs.edits) + len(edits) > MAX_EDITS:
             raise ConfigError(
@@ -174,7 +178,7 @@ class OrderEdits:
         return max(position.epoch, 0), position.place
 
     def _next_window(self, step: int) -> tuple[int, int]:
-        """Return the first window of the run that has not begun at a step, and its step."""
+        """Return the first window of documents that begins at or after a step, and its step."""
         steps = self._steps
         epoch, place = steps.place_of(step, self._earliest_place()[0])
         packs = steps.packs(epoch)
@@ -202,22 +206,22 @@ class OrderEdits:
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     """Return distinct sample numbers, ascending. Raises ConfigError for any that does not exist."""
-    given = np.asarray(None)
+    array = np.asarray(None)
     if not isinstance(samples, (str, bytes, bytearray, memoryview)):
         # Otherwise it is no iterable, or has lists of different lengths.
         with contextlib.suppress(TypeError, ValueError):
-            # No more than it takes to see that they are too many.
+            # One more than allowed is enough to see that there are too many.
             first = itertools.islice(samples, MAX_DROPPED + 1)
-            given = np.asarray(samples if isinstance(samples, np.ndarray) else [*first])
-    if given.ndim != 1 or not (np.issubdtype(given.dtype, np.integer) or not given.size):
+            array = np.asarray(samples if isinstance(samples, np.ndarray) else [*first])
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
         raise ConfigError(
             f"drop() takes the numbers of samples, got {shown(samples)}. Write "
             "drop([77123, 88012])."
         )
-    if len(given) > MAX_DROPPED and not isinstance(samples, np.ndarray):
+    if len(array) > MAX_DROPPED and not isinstance(samples, np.ndarray):
         raise too_many_dropped(f"More than {MAX_DROPPED:,}")
     # Ascending, so that ranks that were given a set agree on what replaces the samples.
-    sorted_numbers: list[int] = np.unique(given.astype(np.int64)).tolist()
+    sorted_numbers: list[int] = np.unique(array.astype(np.int64)).tolist()
     wrong = [number for number in sorted_numbers if not 0 <= number < count]
     if wrong:
         raise ConfigError(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = get_logger("mds.dataset")
 
-#: Settings that a dataset takes under these names.
+#: Names of the settings of an order, which are also arguments of a dataset.
 SETTING_NAMES = tuple(
     field.name for field in dataclasses.fields(OrderSpec) if field.name != "skip_empty_streams"
 )
@@ -75,13 +75,15 @@ class OrderState:
 
     Args:
         spec: Settings of the order.
-        shares: Requested proportion, repeat or choose of each stream.
+        shares: Requested proportion, repeat or choose of each stream; empty without a request.
         epoch_size: Requested size of an epoch, in samples.
-        schedule: Schedule as it was written.
-        may_lack_batches: Without a batch size, samples come one by one where one process reads.
+        schedule: Schedule as the user gave it, before any `set_weights`.
+        may_lack_batches: Whether one process without a batch size reads samples one by one.
 
-    It has no shards and counts no epochs before `reset`. ``find_loop`` returns the iteration of the
-    loader whose batches are trained on, or None.
+    Attributes:
+        find_loop: Returns the iteration of the loader whose batches are trained on, or None.
+
+    The shards and the counter of epochs are set by `reset`.
     """
 
     epochs: SharedEpochCounter
@@ -110,10 +112,10 @@ class OrderState:
     def reset(
         self, shards: ShardMap, streams: Sequence[Stream], sources: Sequence[Source]
     ) -> OrderState:
-        """Return the order of a dataset of these shards that has not begun.
+        """Return an order with the same settings for these shards, of which no epoch has begun.
 
-        Sets the weights of the streams. Raises ConfigError when there are no samples, and for
-        weights that do not fit.
+        It also sets the weights of ``streams``. Raises ConfigError if there are no samples, and for
+        weights that do not fit the samples.
         """
         fresh = OrderState(
             self.spec,
@@ -156,9 +158,9 @@ class OrderState:
     # ------------------------------------------------------------------ the order of an epoch
 
     def order(self, start: ResumePoint, world: World) -> Order:
-        """Return the order of an epoch from ``start`` on, as every process computes it.
+        """Return the order of an epoch from ``start`` on, which is the same in every process.
 
-        A start without settings has those of the state that was loaded last.
+        If ``start`` has no settings, those of the state that was loaded last are used.
         """
         plan = self.plan(start, world)
         if self.spec.packing is None:
@@ -177,11 +179,11 @@ class OrderState:
         milestones = run.late_milestones() if isinstance(run, PackedRun) else []
         if milestones:
             unit = self.schedule.schedule.unit if self.schedule is not None else "steps"
-            clauses = [f"{unit[:-1]} {at:,} at {effect:,}" for at, effect in milestones[:3]]
-            rest = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
+            clauses = [f"{unit[:-1]} {step:,} at {effect:,}" for step, effect in milestones[:3]]
+            ellipsis = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
             warnings.warn(
-                f"milestones of the schedule take effect where a window of documents begins: "
-                f"that of {', that of '.join(clauses)}{rest}. Packing(window=...) with fewer packs "
+                f"milestones of the schedule take effect where a window of documents begins: that "
+                f"of {', that of '.join(clauses)}{ellipsis}. Packing(window=...) with fewer packs "
                 "than 1,024 makes windows shorter.",
                 stacklevel=2,
             )
@@ -191,7 +193,10 @@ class OrderState:
         return self.order(ResumePoint(Position(epoch)), world)
 
     def plan(self, start: ResumePoint, world: World, spec: OrderSpec | None = None) -> EpochPlan:
-        """Return the plan of the samples behind `order`, or that of another ``spec``."""
+        """Return the plan of the samples of an epoch, by other settings if ``spec`` is given.
+
+        Without packing it is the `order`; with packing, the order packs these samples.
+        """
         spec = spec or self.spec
         if self._lacks_batches(spec, world):
             spec = dataclasses.replace(spec, batch_size=1)
@@ -229,7 +234,7 @@ class OrderState:
 
     @property
     def lengths(self) -> SelectedLengths:
-        """Lengths of the documents, looked up when they are first needed."""
+        """Lengths of the documents of a dataset with packing, read when first used."""
         packing = self.spec.packing
         assert packing is not None
         if self._lengths is None:
@@ -240,29 +245,29 @@ class OrderState:
         return self._lengths
 
     def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
-        """Whether there is no batch size, and the order of samples does not need one.
+        """Whether there is no batch size, and the order does not depend on one.
 
-        A single process without a loader takes samples one by one. Several ranks and workers are
-        dealt whole batches, so their order depends on the batch size.
+        A single process without a loader takes samples one by one. Several ranks or workers get
+        whole batches, so their order depends on the batch size.
         """
         is_free = spec.batch_size is None and spec.batching_method == "random"
         return is_free and world.num_workers == 1 and self.may_lack_batches
 
     def _has_order(self, world: World) -> bool:
-        """Whether the order is fully set, so that a state can be compared with it."""
+        """Whether all settings of the order are known, so that it can be computed."""
         return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
 
     def shares(self, world: World, begin: Position) -> tuple[int, int]:
-        """Return the fewest and the most samples that a rank gets of an epoch from ``begin`` on."""
+        """Return the minimum and maximum number of samples of a rank from ``begin`` on."""
         return self.plan(ResumePoint(begin), world).global_batches.shares
 
     def worker_samples(self, world: World) -> list[int]:
-        """Return how many samples each worker of this rank gets in a whole epoch."""
+        """Return the number of samples of each worker of this rank in a whole epoch."""
         plan = self.plan(ResumePoint(Position(0)), world)
         return plan.worker_samples(world.node, world.rank_of_node)
 
     def samples_by_stream(self) -> dict[str, int]:
-        """Return the number of samples of each stream, by the name it has in messages."""
+        """Return the number of samples of each stream, by its quoted name or its number."""
         titles = (
             str(number) if name is None else repr(name) for number, name in enumerate(self._names)
         )
@@ -279,8 +284,12 @@ class OrderState:
     ) -> Position:
         """Return the position after ``num_samples`` samples of all ranks.
 
-        They count from the beginning of the epoch, or else from where this epoch was resumed.
-        Without a number it is the position of ``running``.
+        Args:
+            world: Ranks, over which the samples of ``running`` are multiplied.
+            num_samples: Samples that all ranks have seen; None: those of ``running``.
+            from_beginning: Whether they are counted from the beginning of the epoch, instead of
+                from where this epoch was resumed.
+            running: The last iteration of this process without a loader, or None.
         """
         pending, last = self.epochs.pending, self.epochs.last
         position = Position(self.epochs.next_epoch - 1)
@@ -322,7 +331,10 @@ class OrderState:
         return end.epoch == position.epoch and end.place <= position.place
 
     def place_after(self, epoch: int, begin: int, count: int) -> int:
-        """Return the place of an epoch that comes ``count`` samples after the place ``begin``."""
+        """Return the place after ``count`` samples from the place ``begin`` on.
+
+        Places of steps that `StreamingDataLoader.skip` leaves out are passed over.
+        """
         edits = self.epochs.edits
         if not edits:
             return begin + count
@@ -331,7 +343,7 @@ class OrderState:
         return place_after(skips_of(edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
-        """Return how many samples from ``begin`` on come before a place of an epoch."""
+        """Return the number of samples from ``begin`` to ``place``, without those skipped."""
         edits = self.epochs.edits
         if not edits:
             return Gaps([(0, begin)]).number(place)
@@ -366,7 +378,7 @@ class OrderState:
         return emit_state(point)
 
     def _world_facts(self, world: World) -> dict[str, Any]:
-        """Return what global batches are cut by: ranks, nodes and the batch size."""
+        """Return the facts that determine global batches: ranks, nodes and the batch size."""
         facts: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
         if self.spec.batch_size is not None:
             facts["batch_size"] = self.spec.batch()
@@ -374,19 +386,20 @@ class OrderState:
             facts["partition_algo"] = self.spec.partition_algo
         loaded = self.epochs.loaded
         initial = loaded.initial_ranks if loaded is not None else None
-        here = (world.num_nodes, world.num_ranks)
+        current = (world.num_nodes, world.num_ranks)
         is_padded = self.spec.batching_method in {"per_stream", "stratified"}
-        if is_padded and initial is not None and initial != here:
+        if is_padded and initial is not None and initial != current:
             facts["padded_for"] = dict(zip(("nodes", "ranks"), initial, strict=True))
         return facts
 
     def load(
         self, state: Mapping[str, Any], world: World, *, follows_finished: bool = True
     ) -> ResumePoint:
-        """Begin the next iteration from a state. Raises StateError where it does not fit.
+        """Begin the next iteration from a state; return its point.
 
-        ``follows_finished``: after a finished epoch the next one begins, and not the empty rest of
-        it, as in mosaicml-streaming.
+        ``follows_finished``: whether a state of a finished epoch begins the next one. Otherwise the
+        next iteration is empty, as in mosaicml-streaming. Raises StateError if the state does not
+        fit this dataset or its settings.
         """
         point = parse_state(state)
         position, is_packed = point.position, self.spec.packing is not None
@@ -415,23 +428,23 @@ class OrderState:
         return point
 
     def begin_again(self, world: World, position: Position) -> None:
-        """Begin the next iteration at a position, by the order as it is now."""
+        """Begin the next iteration at a position, in the order with all edits made so far."""
         self.epochs.load(parse_state(self.state(world, position)))
 
     def _warn_of_other_data(self, point: ResumePoint, world: World) -> None:
-        """Warn once a node about data that differ from those of a state, with as many samples."""
+        """Warn on one rank of a node if shards have other contents than those of the state."""
         clauses = other_data(point.data, self._data) if world.is_local_leader else []
         if clauses:
-            rest = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
+            ellipsis = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
             log.warning(
                 "The state was written with other data: %s%s. Each shard has as many samples as "
                 "then, so the position is taken; go on only if the samples are the same too.",
                 "; ".join(clauses[:3]),
-                rest,
+                ellipsis,
             )
 
     def _warn_past_end(self, position: Position, world: World) -> None:
-        """Warn when nothing remains of the epoch of a state, beyond what padding explains."""
+        """Warn if a state is so far past the end of its epoch that padding cannot explain it."""
         size = self.weights.epoch_size
         if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
             warnings.warn(
@@ -458,9 +471,9 @@ class _Ordered(Protocol):
 
 
 class OrderSetting(Generic[_T]):
-    """Descriptor of an order setting of a dataset, which is kept in the spec of its OrderState.
+    """Descriptor of an order setting of a dataset, which is stored in the spec of its OrderState.
 
-    Assigning to it makes a new spec, which checks the value at once.
+    An assignment makes a new spec, which checks the value.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -480,7 +493,7 @@ class OrderSetting(Generic[_T]):
         change: dict[str, Any] = {self._name: value}
         if dataset._is_strict:
             check_arguments(type(dataset).__name__, change, DATASET_RULES)
-        # A subclass may set it before it calls this library's constructor.
+        # A subclass may assign it before it calls the constructor of this library.
         if "_order" not in vars(dataset):
             dataset._order = OrderState(OrderSpec())
         dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)
@@ -490,17 +503,31 @@ _MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving
 
 
 class SharedEpochCounter:
-    """Iterations that this rank has started, and the state with which the next one begins."""
+    """Counter of epochs that a dataset shares with its copies in worker processes.
+
+    A DataLoader gives every worker a copy of the dataset, and the object in the main process does
+    not see that an epoch began. So the record of a rank is JSON in a nameless file that its
+    processes share. A worker reads it once an epoch. Ranks that were forked from one process share
+    the file, which has a record for each of them.
+
+    A record has these entries:
+
+    - ``next_epoch``: epoch of the next iteration, unless a state is pending.
+    - ``pending``: loaded state at which no iteration has begun yet, or None.
+    - ``loaded``: state from which an iteration began last, or None.
+    - ``starts``: the last iterations: group, workers that joined, epoch, and state if resumed.
+    - ``edits``: changes of the order, oldest first.
+    """
 
     def __init__(self) -> None:
         self._write_first(_blank_record())
 
     def begin_epoch(self, group: int, worker: int) -> ResumePoint:
-        """Return where this worker's new iteration begins.
+        """Begin an iteration, or join it as a worker; return the point at which it begins.
 
-        Workers of one iteration give the same ``group`` and get the same beginning, even if other
-        iterations begin in between. A worker that asks twice with the same group begins another
-        iteration. The settings of the point are None unless a loaded state begins here.
+        The workers of one iteration give the same ``group`` and get the same point, even if other
+        iterations begin in between. A worker that comes twice with the same group begins another
+        iteration. The point has settings only if it comes from a loaded state.
         """
         with self._record() as record:
             starts = record["starts"]
@@ -535,18 +562,18 @@ class SharedEpochCounter:
 
     @property
     def loaded(self) -> ResumePoint | None:
-        """Point that was loaded last; its seed and canonical nodes stay in force."""
+        """Point that was loaded last, whose seed and canonical nodes all later epochs keep."""
         with self._record() as record:
             return _parse_point(record["pending"] or record["loaded"])
 
     @property
     def edits(self) -> list[dict[str, Any]]:
-        """Changes of the order while it ran, oldest first."""
+        """Changes of the order by `OrderEdits`, oldest first."""
         with self._record() as record:
             return list(record["edits"])
 
     def edit(self, edits: Iterable[Mapping[str, Any]]) -> None:
-        """Add changes of the order; workers of later iterations see them."""
+        """Add changes of the order, for workers that begin an iteration from now on."""
         with self._record() as record:
             record["edits"].extend(map(dict, edits))
 
@@ -626,6 +653,6 @@ def _read(fd: int) -> dict[str, Any]:
 
 def _write(fd: int, records: Mapping[str, Any]) -> None:
     data = json.dumps(records).encode()
-    # Longer first: a reader parses up to the end of the file, and trailing blanks are no harm.
+    # Padded with blanks, which JSON ignores, so that nothing of a longer record remains.
     size = os.fstat(fd).st_size
     os.pwrite(fd, data.ljust(size), 0)

@@ -1,7 +1,7 @@
-"""Reading of a dataset in an order: windows of ids, the shards behind them, and their samples.
+"""Reading of samples in an order: windows of sample ids, the shards that have them, and samples.
 
-What an iteration changes is in its WorkerEpoch; of the dataset it sets only what ``state_dict``
-asks for.
+The progress of an iteration is in its WorkerEpoch. Of the dataset, an iteration changes only
+``_running`` and ``_dropped``, which `state_dict` and `stats` read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 class ReadableDataset(Protocol):
-    """Dataset as these functions use it."""
+    """Attributes of a dataset that these functions use."""
 
     cache_limit: int | None
     predownload: int
@@ -48,12 +48,10 @@ class ReadableDataset(Protocol):
     _filter: SampleFilter
     _running: WorkerEpoch | None
     _shards: ShardMap
-
     shuffle_seed: int
-
     _columns: ColumnSelection
 
-    def __getitem__(self, at: Any) -> Any: ...
+    def __getitem__(self, index: Any) -> Any: ...
     def get_item(self, sample_id: int) -> Any: ...  # noqa: D102 - see Samples
     def _stored_item(self, number: int) -> Any: ...
     @property
@@ -65,7 +63,13 @@ def read_windows(
     blocks: Iterable[Ids],
     epoch: WorkerEpoch | None = None,
 ) -> Iterator[Window]:
-    """Yield windows of ids with the shards behind them; ``epoch`` is that of the ids."""
+    """Yield windows of sample ids with open readers of their shards.
+
+    Args:
+        dataset: Dataset whose samples are read.
+        blocks: Sample ids in the order of reading, in int64 arrays of any lengths.
+        epoch: Iteration that reads them; None for a read outside of an epoch.
+    """
     windows = _generate_windows(dataset, blocks, epoch)
     _unfinished.add(windows)
     if epoch is not None:
@@ -78,7 +82,7 @@ _unfinished: weakref.WeakSet[Generator[Window, None, None]] = weakref.WeakSet()
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Close the windows of iterators that the program keeps: later there are no modules."""
+    """Close windows that the program did not, at its end, while modules can still be used."""
     for windows in list(_unfinished):
         with contextlib.suppress(ValueError):  # a daemon thread is in the middle of it
             windows.close()
@@ -103,10 +107,10 @@ def _generate_windows(
 
 
 def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
-    """Yield iterators over the samples of an epoch, one after the other.
+    """Yield iterators over the samples of an epoch, which follow one another.
 
-    They come through the user's own ``__getitem__`` where there is one, and then through the
-    functions of the dataset.
+    Samples come from the readers or from the ``__getitem__`` of a user's class, and then pass the
+    functions of the dataset. An iterator for many samples costs less than a generator of samples.
     """
     from mds.transforms.runner import SampleRunner
 
@@ -136,7 +140,7 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
 
 
 def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tuple[Any, Fate]]:
-    """Yield for every place of this worker its sample and its fate."""
+    """Yield for every place of this worker its sample, after all functions, and its fate."""
     from mds.transforms.runner import SampleRunner
 
     epoch.dropped = dropped = DropCount()
@@ -171,7 +175,7 @@ def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tupl
 
 
 def judge_all(dataset: ReadableDataset, judge: SampleFilter) -> Iterator[tuple[int, Any, Fate]]:
-    """Apply all functions to every sample in order; yield its number, the result and its fate."""
+    """Apply all functions to every sample by number; yield the number, the result and its fate."""
     at_hand = ReadersAtHand()
     get = at_hand.lend(dataset._stored_item)
     return judge_numbers(dataset, _all_numbers(dataset, at_hand), judge, get)
@@ -183,7 +187,10 @@ def judge_numbers(
     judge: SampleFilter,
     get: Callable[[int], Any],
 ) -> Iterator[tuple[int, Any, Fate]]:
-    """Apply all functions to samples of ``get``; yield each number, the result and its fate."""
+    """Apply all functions to the samples of ``numbers``; yield number, result and fate of each.
+
+    ``get`` returns the sample of a number, before the functions.
+    """
     from mds.transforms.runner import SampleRunner
 
     number, key, is_keyed = 0, 0, judge.chain.is_keyed
@@ -196,7 +203,7 @@ def judge_numbers(
 
 
 def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
-    """Return what the functions of map make of a sample outside of an epoch, without filters."""
+    """Return what the functions of `map` make of a sample that is read by number."""
     from mds.transforms.runner import SampleRunner
 
     runner = SampleRunner(dataset._filter.chain, lambda: f"sample {number}")
@@ -204,7 +211,7 @@ def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
 
 
 def all_items(dataset: ReadableDataset, get: Callable[[int], Any]) -> Iterator[Any]:
-    """Call ``get`` for the numbers of all samples in order, with their shards at hand."""
+    """Yield ``get(number)`` for the numbers of all samples, reading each shard once."""
     at_hand = ReadersAtHand()
     return map(at_hand.lend(get), _all_numbers(dataset, at_hand))
 
@@ -224,7 +231,11 @@ def _own_items(
     runner: SampleRunner | None,
     stream: KeyStream | None,
 ) -> Iterator[Any]:
-    """Yield samples of the caller's own ``__getitem__``, after the functions."""
+    """Yield the samples that a user's class makes in ``__getitem__``, after the functions.
+
+    ``runner`` calls the functions of `map`, and ``stream`` has the keys of their random numbers;
+    both are None if not needed.
+    """
     get = epoch.lend(item_getter(dataset))
 
     def make(number: int) -> Any:
@@ -232,7 +243,7 @@ def _own_items(
             sample = get(number)
             if runner is None:
                 return sample
-            # The key after its sample: the stream has those of what its windows have given.
+            # After the sample: its window adds the keys to the stream.
             return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
         except BaseException as error:
             epoch.take_back(error)
@@ -244,7 +255,7 @@ def _own_items(
 
 
 def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]) -> Any:
-    """Call ``act``, which makes a sample; its time outside of decoding is that of functions."""
+    """Return ``act()``, which makes a sample; charge its time to decoding and to functions."""
     readers = at_hand.readers
     at_hand.readers = TimedReaders(readers, watch)  # type: ignore[assignment]
     watch.begin_sample()
@@ -256,7 +267,7 @@ def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 
 
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
-    """Return a function that gives a sample before the functions of map."""
+    """Return the function that gets a sample by number, before the functions of `map`."""
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
 
@@ -264,7 +275,7 @@ def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
 def _numbers(
     dataset: ReadableDataset, blocks: Iterable[Ids], at_hand: ReadersAtHand
 ) -> Iterator[int]:
-    """Yield sample numbers; what ``at_hand`` lends its readers to finds the shard of each."""
+    """Yield sample numbers, while ``at_hand`` has the open readers of their shards."""
     try:
         epoch = at_hand if isinstance(at_hand, WorkerEpoch) else None
         for window in read_windows(dataset, blocks, epoch):
@@ -277,9 +288,9 @@ def _numbers(
 
 
 class TimedReaders:
-    """Readers of a window for one sample; the time of the first access counts as decoding.
+    """Mapping of readers for one sample, which charges the first read to decoding.
 
-    The object is both the mapping and the reader that the first access returns.
+    The object is also the reader that the first access returns, so that it sees the read.
     """
 
     def __init__(self, readers: Mapping[int, Reader], watch: Stopwatch) -> None:

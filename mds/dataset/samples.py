@@ -425,16 +425,16 @@ class Samples(HasColumns):
 
     # ------------------------------------------------------------------ samples by number
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.
         """
-        if type(at) is int and 0 <= at < self._shards.num_samples:
-            return self.get_item(at)
+        if type(index) is int and 0 <= index < self._shards.num_samples:
+            return self.get_item(index)
         from mds.dataset.indexing import resolve
 
-        return resolve(at, self._shards.num_samples, self.get_item)
+        return resolve(index, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
         """Return one sample by its number. Subclasses override it to change what a sample is.

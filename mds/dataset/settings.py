@@ -1,7 +1,7 @@
-"""Rules and defaults of what a dataset and a Stream are given, and settings that stay fixed.
+"""Rules of the arguments of a dataset and a Stream, and settings that cannot be changed later.
 
-Add a rule here for a new argument of their constructors. What depends on other arguments, on the
-data or on registered names is checked where it is used.
+Add a rule here for a new argument of their constructors. Checks that depend on other arguments, on
+the data or on registered names are made where the argument is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def _of_images(word: Rule) -> Rule:
-    """Return the rule for one word for all columns, or a dict of columns to words."""
+    """Return the rule of ``images``: a word for all columns, or a dict from columns to words."""
     return Rule(
         f"{word.expected}, or a dict such as {{'image': 'array'}}",
         lambda value: word.is_kind(value) or isinstance(value, Mapping),
@@ -128,12 +128,12 @@ T = TypeVar("T")
 
 
 class FixedSetting(Generic[T]):
-    """Descriptor of an attribute that a finished dataset no longer reads.
+    """Descriptor of a setting that a dataset reads only in its constructor.
 
     A subclass may assign it before it calls the constructor. Later, an assignment would have no
     effect, so it raises AttributeError. The dataset itself writes to ``vars(dataset)``.
 
-    ``remedy``: what changes the setting, beside a new dataset.
+    ``remedy``: end of the message, which names another way to change the setting.
     """
 
     def __init__(self, remedy: str = "") -> None:
@@ -153,7 +153,7 @@ class FixedSetting(Generic[T]):
 
 
 def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> NoReturn:
-    """Raise AttributeError for an assignment to a setting that ``owner`` no longer reads."""
+    """Raise AttributeError for an assignment to a setting that is read only at construction."""
     kind = type(owner).__name__
     raise AttributeError(
         f"{kind}.{name} = {shown(value)} would have no effect: {name} is fixed when the {kind} is "
@@ -165,10 +165,10 @@ LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samp
 
 
 def check_settings(owner: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse settings of a dataset that are of another type or value than they can be.
+    """Refuse arguments of a dataset that break a rule.
 
-    ``owner``: the name of the caller's class. Raises ConfigError, of which ArgumentError and
-    UnknownNameError are kinds.
+    ``owner``: name of the user's class, for messages. Raises ConfigError, or its subclasses
+    ArgumentError for a wrong type and UnknownNameError for an unknown shuffle.
     """
     check_arguments(owner, arguments, DATASET_RULES)
     _check_streams(owner, arguments["streams"])
@@ -184,10 +184,10 @@ def _check_streams(owner: str, streams: Any) -> None:
             f"{owner}(streams=<{type(streams).__name__}>): streams is a list, as in "
             "streams=[Stream(remote=...), Stream(remote=...)], or a dict of them by name."
         )
-    for at, each in streams.items() if isinstance(streams, Mapping) else enumerate(streams):
-        if not hasattr(each, "remote"):
+    for key, stream in streams.items() if isinstance(streams, Mapping) else enumerate(streams):
+        if not hasattr(stream, "remote"):
             raise ArgumentError(
-                f"{owner}: streams[{at!r}] is a Stream, got {type(each).__name__}. Write "
+                f"{owner}: streams[{key!r}] is a Stream, got {type(stream).__name__}. Write "
                 "Stream(remote=...) or Stream(local=...)."
             )
 
@@ -212,9 +212,10 @@ def _check_topology(owner: str, topology: Any) -> None:
 def resolve_predownload(
     predownload: int | None, batch_size: int | None, *, is_packed: bool = False
 ) -> int:
-    """Return the samples ahead of each worker: as given, else eight batches, else 64.
+    """Return how many samples ahead of each worker shards are fetched.
 
-    A pack is taken for 32 documents.
+    Without ``predownload`` it is eight batches, or 64 samples without a batch size. A pack counts
+    as 32 documents.
     """
     if predownload is not None:
         return predownload
@@ -222,7 +223,11 @@ def resolve_predownload(
 
 
 def check_function(owner: str, method: str, function: Any, example: str) -> Callable[..., Any]:
-    """Return a function that was given to a method; raise ArgumentError for anything else."""
+    """Return ``function``; raise ArgumentError if it cannot be called.
+
+    ``owner``, ``method`` and ``example`` are the names of class and method and a correct argument,
+    for the message.
+    """
     if callable(function):
         return function  # type: ignore[no-any-return]
     raise ArgumentError(
@@ -232,7 +237,7 @@ def check_function(owner: str, method: str, function: Any, example: str) -> Call
 
 
 def find_column(owner: str, name: Any, columns: list[str]) -> str:
-    """Return the name of a column that exists; raise ConfigError with the nearest for others."""
+    """Return ``name`` if it is one of ``columns``, else raise ConfigError with the nearest name."""
     if name in columns:
         return str(name)
     raise ConfigError(
@@ -244,7 +249,10 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 def check_schedule(
     schedule: Schedule | None, streams: object, batching_method: str, packing: Packing | None
 ) -> ScheduledRun | None:
-    """Return the schedule of streams by name. Raises ConfigError if it cannot be followed."""
+    """Return the schedule with the names of its streams; None without a schedule.
+
+    Raises ConfigError if the streams have no names, or if other settings contradict a schedule.
+    """
     if schedule is None:
         return None
     if not isinstance(streams, Mapping):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mds.index import Index, ShardInfo
     from mds.storage import Store
-#: Arrays of a ShardMap that a dataset shows under the same names.
+#: Names of arrays of a ShardMap that are also attributes of a dataset.
 SIZES = frozenset(
     (
         "samples_per_shard",
@@ -55,7 +55,7 @@ class ShardMap:
         self.stream_per_shard = np.repeat(np.arange(len(counts)), self.shards_per_stream)
         stored = np.concatenate(counts)
         self.stored_ends = _ends(stored)
-        if selection is None:  # an empty one is one, and false
+        if selection is None:  # not "if selection": an empty selection is false
             self.samples_per_shard, ends = stored, self.stored_ends
         else:
             self.samples_per_shard = selection.per_shard(self.stored_ends)
@@ -80,8 +80,8 @@ class ShardMap:
         self.sizes_per_stream = [
             self.samples_per_shard[first:last] for first, last in itertools.pairwise(bounds)
         ]
-        # A memoryview gives Python integers without making numpy scalars: bisecting 50,000 shards
-        # takes 0.7 us through it and 4 us through the array.
+        # A memoryview returns Python integers, the array NumPy scalars: bisecting 50,000 shards
+        # takes 0.7 us with the one and 4 us with the other.
         self._bounds: memoryview = memoryview(self.stored_ends)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class ShardMap:
         self._make_views()
 
     def part(self, samples: npt.NDArray[np.int64]) -> ShardMap:
-        """Return the map of these of the samples, sorted and distinct."""
+        """Return the map of the samples of these numbers, which are sorted and distinct."""
         within = self.selection.within(samples) if self.selection is not None else None
         return ShardMap(self.indexes, Selection(samples) if within is None else within)
 
@@ -148,7 +148,7 @@ class Selection:
 
 
 class ShardList(Sequence["ShardInfo"]):
-    """Facts about each shard of a dataset, made on demand."""
+    """Sequence of facts about the shards of a dataset, each made when it is read."""
 
     def __init__(self, shards: ShardMap) -> None:
         self._shards = shards
@@ -157,18 +157,19 @@ class ShardList(Sequence["ShardInfo"]):
         return self._shards.num_shards
 
     @overload
-    def __getitem__(self, at: int) -> ShardInfo: ...
+    def __getitem__(self, index: int) -> ShardInfo: ...
     @overload
-    def __getitem__(self, at: slice) -> list[ShardInfo]: ...
-    def __getitem__(self, at: int | slice) -> ShardInfo | list[ShardInfo]:
-        if isinstance(at, slice):
-            return [self[i] for i in range(*at.indices(len(self)))]
-        place = at + len(self) if at < 0 else at
+    def __getitem__(self, index: slice) -> list[ShardInfo]: ...
+    def __getitem__(self, index: int | slice) -> ShardInfo | list[ShardInfo]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
-            raise IndexError(f"shard {at} of {len(self)}")
+            raise IndexError(f"shard {index} of {len(self)}")
         stream = int(self._shards.stream_per_shard[place])
-        index = self._shards.indexes[stream]
-        return index.shard(place - int(self._shards.shard_offset_per_stream[stream]))
+        return self._shards.indexes[stream].shard(
+            place - int(self._shards.shard_offset_per_stream[stream])
+        )
 
     def __iter__(self) -> Iterator[ShardInfo]:
         return (self[i] for i in range(len(self)))
@@ -190,7 +191,7 @@ class Spanner:
 
 
 def _ends(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a zero, followed by where each range ends."""
+    """Return 0 and the ends of consecutive ranges of these lengths, int64."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
@@ -201,7 +202,11 @@ def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 class ColumnInfo(NamedTuple):
-    """Column: how its values are stored, what it is, and what its numbers mean."""
+    """Column of a dataset.
+
+    ``encoding`` says how values are stored. ``class_names`` are the classes that the numbers of the
+    column stand for, by number.
+    """
 
     encoding: str
     description: str = ""
@@ -209,10 +214,10 @@ class ColumnInfo(NamedTuple):
 
 
 class HasColumns:
-    """Mixin of datasets, which have indexes in stores."""
+    """Mixin of datasets: properties about columns, and a display in notebooks."""
 
     def _indexes(self) -> Iterable[tuple[Index, Store | None]]:
-        """Return each index with the store of its sidecar files, or None if it has none."""
+        """Return each index with the store of its sidecar files; None if files have none."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -224,8 +229,9 @@ class HasColumns:
     def columns(self) -> dict[str, ColumnInfo]:
         """Encoding, description and class names of each column, by name.
 
-        All columns of the data, also where ``columns=`` chooses some. The last two are empty where
-        nothing was noted. The first look asks the place of the data for `index.columns.json`.
+        All columns of the data are there, also those that ``columns=`` leaves out. Descriptions and
+        class names come from `index.columns.json` beside the index, which is read at the first
+        access; they are empty if there is none.
 
         >>> dataset.columns["label"].encoding  # doctest: +SKIP
         'int'
@@ -246,7 +252,7 @@ class HasColumns:
     def class_names(self) -> dict[str, list[str]]:
         """Names of the classes of each column that has some, in the order of their numbers.
 
-        A column whose numbers mean other classes in another stream is not among them.
+        A column whose classes differ between streams is left out.
 
         >>> dataset.class_names["label"][3]  # doctest: +SKIP
         'horse'

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
     Counts = list[NDArray[np.int64]]
 
-_MOST_DOCUMENTS = 1 << 24  # that are packed to find a step ahead
-_MOST_EPOCHS = 1 << 10  # of few documents
+_MOST_DOCUMENTS = 1 << 24  # packed to find a step that is ahead
+_MOST_EPOCHS = 1 << 10  # packed to find a step, if they have few documents
 
 
 class TrainingSteps:
-    """Steps of a run in a world, with the edits that its order has now.
+    """Steps of a run in a world, with the edits made so far.
 
-    A *place* is what a position counts in an epoch: samples, or packs, of all ranks. Steps keep
-    their numbers where some were skipped.
+    A *place* counts what a position counts in an epoch: samples or packs of all ranks. Skipping
+    steps does not change the numbers of later steps.
     """
 
     def __init__(self, order: OrderState, world: World) -> None:
@@ -63,7 +63,7 @@ class TrainingSteps:
         return self.order(0).epoch_steps
 
     def in_epoch(self, epoch: int) -> int:
-        """Return the number of steps of an epoch, with those that were skipped."""
+        """Return the number of steps of an epoch, skipped ones included."""
         if not self._is_packed:
             return self._per_epoch
         if epoch not in self._counted:
@@ -76,16 +76,17 @@ class TrainingSteps:
             return epoch * self._per_epoch
         return sum(map(self.in_epoch, range(epoch)))
 
-    def epoch_of(self, step: int, begun: int) -> tuple[int, int]:
-        """Return the epoch of a step and the step in it, or those after the last step.
+    def epoch_of(self, step: int, current_epoch: int) -> tuple[int, int]:
+        """Return the epoch of a step of the run, and the number of the step in that epoch.
 
-        Raises ConfigError for a step of packs that is too far ahead of epoch ``begun``.
+        Raises ConfigError for a step of packs that is too many epochs after ``current_epoch``,
+        because each of them would have to be packed to find it.
         """
         if not self._is_packed:
             return divmod(step, max(self._per_epoch, 1))
         epoch, inside = 0, step
         while inside >= (steps := self.in_epoch(epoch)) > 0:
-            if epoch >= begun + self._most_ahead:
+            if epoch >= current_epoch + self._most_ahead:
                 raise ConfigError(
                     f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
                     f"each would have to be packed to find it. Name one before step "
@@ -96,19 +97,22 @@ class TrainingSteps:
 
     @cached_property
     def _most_ahead(self) -> int:
-        """Number of epochs of packs that are counted ahead."""
+        """Maximum number of epochs that are packed to find a step ahead."""
         return min(max(_MOST_DOCUMENTS // max(self.order(0).epoch_size, 1), 1), _MOST_EPOCHS)
 
-    def place_of(self, step: int, begun: int = 0) -> tuple[int, int]:
+    def place_of(self, step: int, current_epoch: int = 0) -> tuple[int, int]:
         """Return the epoch of a step, and the place in it at which the step begins.
 
         Raises ConfigError as `epoch_of` does.
         """
-        epoch, inside = self.epoch_of(step, begun)
+        epoch, inside = self.epoch_of(step, current_epoch)
         return epoch, inside * self.batch
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:
-        """Return the epoch of the first step at a place or after it, and the step in the epoch."""
+        """Return the epoch of the first step that begins at or after a place, and its number there.
+
+        Steps that were skipped do not count.
+        """
         while True:
             gaps = Gaps(skips_of(self._order.epochs.edits, epoch))
             inside = -(-gaps.place(gaps.number(place)) // self.batch)
@@ -117,7 +121,7 @@ class TrainingSteps:
             epoch, place = epoch + 1, 0
 
     def step_at(self, epoch: int, place: int) -> int:
-        """Return the number of that step in the run."""
+        """Return the number in the run of the first step that begins at or after a place."""
         epoch, inside = self.next_at(epoch, place)
         return self.before(epoch) + inside
 
@@ -152,10 +156,11 @@ def count_packs(plan: PackPlan) -> PackCount:
 
 
 def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
-    """Return the batches of an epoch of packs: of the one under way, or else of the next.
+    """Return the number of batches of the current epoch of packs, or of the next if none began.
 
-    A small dataset is packed for it, once an epoch. Of a large one it is an estimate, with a
-    warning, until a thread of this process has packed the epoch.
+    A small dataset is packed to count them. For a large one the number is an estimate, with a
+    warning, until a thread of this process has packed the epoch. ``drop_last``: whether a last
+    global batch that is not full is left out.
     """
     last = order.epochs.last
     epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
@@ -173,7 +178,7 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
 
 
 def load_counts(plan: PackPlan) -> PackPlan:
-    """Return the plan with the packs of each window, which are counted unless they are known."""
+    """Set the number of packs of each window in a plan, packing the epoch if unknown; return it."""
     plan.counts = _counts_by_key.count(plan)
     return plan
 
@@ -190,7 +195,10 @@ def _tokens(plan: PackPlan) -> float:
 
 
 class _KnownCounts:
-    """Packs of each window, by the key of the plan."""
+    """Numbers of packs of each window, by the key of the plan.
+
+    They are kept in memory for a few plans, and in a file of the cache folder for all.
+    """
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -220,7 +228,7 @@ class _KnownCounts:
         with self._lock:
             thread = self._threads.get(key)
             if thread is None or not thread.is_alive():
-                # It ends with the process, whatever it is at.
+                # A daemon, so that the program can end while it counts.
                 thread = threading.Thread(
                     target=self.count, args=(plan,), name="mds-packs", daemon=True
                 )

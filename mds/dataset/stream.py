@@ -33,10 +33,10 @@ _DEFAULTS = {
     "validate_hash": None,
     "keep_zip": False,
 }
-#: What a dataset without streams makes one of.
+#: Arguments of a dataset without ``streams`` from which its only stream is made.
 PLACE = ("remote", "local", "split", "format")
 _MAX_NAME = 100  # letters of the name of a stream
-#: What a dataset gives to its streams that were not told themselves.
+#: Arguments of a dataset that its streams take if they have none of their own.
 STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
 
 
@@ -44,7 +44,7 @@ class Stream:
     """Dataset in one place, used alone or mixed with others.
 
     One of ``remote`` and ``local`` is needed, and at most one of ``proportion``, ``repeat`` and
-    ``choose`` may be given. What has no default here is taken from the dataset.
+    ``choose`` may be given. Other arguments that are None are taken from the StreamingDataset.
 
     - ``remote`` (str | None, default None): URL or path to read from.
     - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
@@ -52,17 +52,18 @@ class Stream:
       (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
     - ``proportion`` (float | None, default None): Share of the epoch.
-    - ``repeat`` (float | None, default None): How often an epoch takes its samples.
-    - ``choose`` (int | None, default None, samples): How many an epoch takes.
+    - ``repeat`` (float | None, default None): How often an epoch takes each of its samples.
+    - ``choose`` (int | None, default None, samples): Number of its samples in an epoch.
     - ``download_retry`` (int | None, default None, tries): How often a failed request is repeated.
     - ``download_timeout`` (float | None, default None, seconds): Longest wait for one request.
     - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked.
-    - ``keep_zip`` (bool | None, default None): Whether compressed files stay beside what they hold.
+    - ``keep_zip`` (bool | None, default None): Whether compressed files are kept beside the
+      decompressed ones.
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
-      come before the environment (see docs/storage.md).
-    - ``format`` (str | Format | None, default None): What files are read as they lie, without
-      conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``; None goes by their endings
-      and takes everything else for MDS.
+      take precedence over the environment (see docs/storage.md).
+    - ``format`` (str | Format | None, default None): Format of files that are read without
+      conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``. None chooses by the
+      endings of the files, and MDS for all others.
 
     Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
 
@@ -118,7 +119,8 @@ class Stream:
 
             self.format = parse_format(format)
         self._columns_wanted: Sequence[str] | None = None  # columns= of the dataset
-        # Of files that are read in place, once they are known: facts for a state, and costs.
+        # Of files of another format than MDS, set when they are found: facts for a state, the
+        # digest of the files before their last change with what changed, and costs to explain.
         self._files_pin: Mapping[str, Any] = {}
         self._file_changes = ("", "")
         self._file_costs: FileCosts | None = None
@@ -137,16 +139,17 @@ class Stream:
             self._is_in_use = True
 
     def _check_weights(self) -> None:
-        given = {
+        requests = {
             name: getattr(self, name)
             for name in ("proportion", "repeat", "choose")
             if getattr(self, name) is not None
         }
-        if len(given) > 1:
+        if len(requests) > 1:
             raise ConfigError(
-                f"a Stream takes one of proportion, repeat and choose; got {' and '.join(given)}."
+                f"a Stream takes one of proportion, repeat and choose; got "
+                f"{' and '.join(requests)}."
             )
-        for name, value in given.items():
+        for name, value in requests.items():
             if value < 0:
                 raise ConfigError(f"{name} of a Stream must not be negative, got {value}.")
 
@@ -159,7 +162,7 @@ class Stream:
             )
 
     def apply_default(self, default: Mapping[str, Any]) -> None:
-        """Set the settings from ``default`` that this stream does not have."""
+        """Take the settings of ``default``, by name, that this stream does not have."""
         for name, value in default.items():
             if name in (*_DEFAULTS, "storage_options") and getattr(self, name, None) is None:
                 setattr(self, name, value)
@@ -183,12 +186,12 @@ class Stream:
 
     @property
     def folder(self) -> str:
-        """Local folder with the split."""
+        """Local folder, split included."""
         return os.path.join(self.local, self.split) if self.split else self.local
 
     @property
     def remote_folder(self) -> Url | None:
-        """Remote URL with the split; None when the data are read in place."""
+        """Remote URL, split included; None when the data are read in place."""
         if self.remote is None:
             return None
         url = Url(join(self.remote, self.split))
@@ -197,14 +200,14 @@ class Stream:
 
     @property
     def safe_keep_zip(self) -> bool:
-        """Whether compressed files are kept: asked for, or all that there is."""
+        """Whether compressed files are kept: as requested, and always without a remote."""
         return bool(self.keep_zip) or self.remote_folder is None
 
     def _find(self) -> Source:
-        """Return the source for the cache: the index, and the folder for fetched files.
+        """Find the index; return the Source for the cache.
 
-        That is the stream's own, or one below it if that belongs to another source. Raises as
-        `read_index` does.
+        Its folder for fetched files is that of the stream, or a folder below it if that one belongs
+        to another source. Raises what `mds.cache.find_index` raises.
         """
         from mds.cache import find_index
 
@@ -238,7 +241,7 @@ class Stream:
         )
 
     def _format(self) -> Format | None:
-        """Return the format of files that are not MDS, as given or by their endings."""
+        """Return the format as given, else by the endings of the files; None for MDS."""
         if self.format is not None:
             return self.format
         place = join(self.remote if self.remote is not None else self.local, self.split)
@@ -251,9 +254,10 @@ class Stream:
     def _find_in(
         self, kind: Format, filled: Stream, pinned: FilesIndexError | None = None
     ) -> Source:
-        """Return the source of files in a format, or of those that an index has ``pinned``.
+        """Return the Source of files of another format than MDS.
 
-        Raises as `find_table` does.
+        ``pinned``: the error of an index.json that lists the files, if `mds index` has written one.
+        Raises what `mds.cache.find_table.find_table` raises.
         """
         from mds.cache.find_table import find_table
 
@@ -271,7 +275,7 @@ class Stream:
             retries=int(filled.download_retry or 0),
             pinned=pinned,
         )
-        assert source.data is not None, "what is in a format has what reads it"
+        assert source.data is not None  # such sources have what reads their files
         costs = source.data.costs()
         # Files behind a network are never read in place.
         self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
@@ -281,9 +285,10 @@ class Stream:
 
     @classmethod
     def validate_weights(cls, streams: Sequence[Stream]) -> tuple[bool, bool]:
-        """Whether the streams are weighed relatively (all by proportion), and whether at all.
+        """Check the weights of streams; return whether they are relative, and whether any exist.
 
-        Raises ConfigError when some have a proportion and others do not.
+        Weights are relative if all streams have a ``proportion``. Raises ConfigError if some have
+        one and others do not.
         """
         relative = [stream.proportion is not None for stream in streams]
         if any(relative) and not all(relative):
@@ -295,14 +300,14 @@ class Stream:
         return all(relative) and bool(relative), any(relative) or weighed
 
     def __repr__(self) -> str:
-        shown = {
+        attributes = {
             name: getattr(self, name)
             for name in ("remote", "local", "split", "proportion", "repeat", "choose")
         }
         if self.remote is not None and self.local == default_folder(self.remote):
-            del shown["local"]
-        told = ", ".join(f"{name}={value!r}" for name, value in shown.items() if value)
-        return f"{type(self).__name__}({told})"
+            del attributes["local"]
+        arguments = ", ".join(f"{name}={value!r}" for name, value in attributes.items() if value)
+        return f"{type(self).__name__}({arguments})"
 
 
 class StreamRegistry:
@@ -312,7 +317,11 @@ class StreamRegistry:
         self._classes: dict[str, Callable[..., Stream]] = {}
 
     def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
-        """Make ``stream_name=name`` use ``func`` for streams; return a decorator without it."""
+        """Make ``stream_name=name`` use a class for streams; return the class.
+
+        - ``name`` (str): Name of the class.
+        - ``func`` (Callable | None, default None): The class; None returns a decorator for it.
+        """
         if func is None:
             return functools.partial(self._add, name)
         return self._add(name, func)
@@ -322,7 +331,7 @@ class StreamRegistry:
         return func
 
     def get(self, name: str) -> Callable[..., Stream]:
-        """Return the class of a name. Raises ConfigError, with the known names, for others."""
+        """Return the class of a name. Raises ConfigError for a name that is not registered."""
         if name not in self._classes:
             from mds.lazy_imports import load_plugin
 
@@ -356,12 +365,19 @@ def fill_streams(
     stream_name: str,
     defaults: Mapping[str, Any],
 ) -> list[Stream]:
-    """Return copies of the streams of a dataset, with its defaults."""
+    """Return copies of the streams of a dataset, with settings that they lack taken from it.
+
+    Args:
+        streams: Streams of the user; None to make one from ``place``.
+        place: Arguments of the only stream, as in `PLACE`.
+        stream_name: Registered class of the only stream.
+        defaults: Settings of the dataset, as in `STREAM_SETTINGS`.
+    """
     if streams is None:
         if place["remote"] is None and place["local"] is None:
             raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
-        given = {name: value for name, value in place.items() if name != "format" or value}
-        return [streams_registry.get(stream_name)(**given)._filled(defaults)]
+        arguments = {name: value for name, value in place.items() if name != "format" or value}
+        return [streams_registry.get(stream_name)(**arguments)._filled(defaults)]
     if place["remote"] is not None or place["local"] is not None:
         raise ConfigError(
             "streams= goes without remote= and local=; put them into a Stream of their own."
@@ -383,7 +399,7 @@ def fill_streams(
 
 
 def find_sources(streams: Sequence[Stream]) -> list[Source]:
-    """Return the source of every stream; many are looked up at once, as most of it is waiting."""
+    """Return the source of every stream, looking up many at once: most of the time is waiting."""
     if len(streams) == 1:
         return [streams[0]._find()]
     with ThreadPoolExecutor(min(len(streams), 32)) as pool:
@@ -402,15 +418,20 @@ def name_data(
     shares: Sequence[Mapping[str, float]],
     epoch_size: int | None,
 ) -> dict[str, Any]:
-    """Return the streams with their places and requested shares, as plain JSON.
+    """Return the entry ``data`` of a state: streams, places and requested shares, as plain JSON.
 
-    ``contents``: a digest for the data of each.
+    Args:
+        streams: Streams of the dataset.
+        shards: Shards of the dataset, or the selected samples of them.
+        contents: Digest of the data of each stream.
+        shares: Requested proportion, repeat or choose of each stream.
+        epoch_size: Requested size of an epoch, in samples.
     """
     places = [
         mask_foreign(str(stream.remote_folder or os.path.abspath(stream.folder)))
         for stream in streams
     ]
-    # Streams are often in one folder, and a state with many of them shall stay small.
+    # Streams are often in one folder; its path is stored once, to keep states small.
     root = os.path.commonprefix(places) if len(places) > 1 else ""  # noqa: RUF071 - cut below
     root = root[: root.rfind("/") + 1]
     facts: dict[str, Any] = {"streams": []}
@@ -434,21 +455,26 @@ def check_files(
     current: Mapping[str, Any],
     changes: Sequence[tuple[str, str]],
 ) -> None:
-    """Raise StateError where a state is of other files than those that are read in place.
+    """Raise StateError if files that are read in place differ from those of a state.
 
-    A copy in another format has the same order, so only a list of the same format is compared.
-    ``changes``: of each stream the digest of its files before they last changed, and what changed.
+    A copy in another format has the same order, so only files of the same format are compared.
+
+    Args:
+        recorded: Entry ``data`` of the state.
+        current: The same of this run.
+        changes: For each stream, the digest of its files before their last change, and a
+            description of the change.
     """
     before = (recorded or {}).get("streams")
     streams = current.get("streams", ())
     if not isinstance(before, list) or len(before) != len(streams):
         return
-    for old, new, (since, changed) in zip(before, streams, changes, strict=True):
+    for old, new, (digest, description) in zip(before, streams, changes, strict=True):
         if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
             continue
         if old["list"] != new.get("list"):
             # Otherwise this cache folder never had the files of the state.
-            differences = changed if old["list"] == since else "their names or sizes differ"
+            differences = description if old["list"] == digest else "their names or sizes differ"
             raise StateError(
                 f"the state is of {_files(old)}, and {current.get('root', '')}{new['at']} has "
                 f"{_files(new)}: {differences}. {_way_back(old)}"
@@ -477,10 +503,10 @@ def _way_back(old: Mapping[str, Any]) -> str:
 def other_data(
     recorded_data: Mapping[str, Any] | None, current_data: Mapping[str, Any]
 ) -> list[str]:
-    """Return clauses about streams whose data differ from those that a state names.
+    """Describe each stream whose data differ from the data that a state names.
 
-    A copy of the same index in another place is the same, and so is a version of a table whether
-    it was asked for or was the latest.
+    Copies of one index in two places do not differ, nor does a version of a table that was given
+    by number from the same version read as the latest.
     """
     clauses = []
     for recorded, current in zip(_contents(recorded_data), _contents(current_data), strict=False):

@@ -45,15 +45,17 @@ if TYPE_CHECKING:
 
 log = get_logger("mds.dataset.subsets")
 
-_PATIENCE = 24 * 3600.0  # seconds to wait for a process that evaluates and is alive
+_MAX_WAIT_SECONDS = 24 * 3600.0  # for another process that evaluates and is alive
 _NAME = re.compile(r"^job-(\d+)-[0-9a-f]+\.ids$")
-_calls = itertools.count()  # the ranks of a job run the same program, so they count alike
+# Numbers the calls, so that two calls of one program have two files. All ranks of a job run the
+# same program, so their calls have the same numbers.
+_calls = itertools.count()
 
 
 def choose_numbers(
     dataset: ReadableDataset, choice: Any, where: Callable[[Any], Any] | None, key: str | None
 ) -> Ids:
-    """Return the sorted numbers of the samples of `Samples.select`."""
+    """Return the sorted numbers, int64, of the samples that `Samples.select` chooses."""
     if (choice is None) == (where is None):
         raise ConfigError(
             "select() takes sample numbers or where=, and one of them: select([0, 7]), or "
@@ -73,7 +75,7 @@ def choose_numbers(
 def choose_parts(
     dataset: ReadableDataset, shares: Mapping[str, float], by: str | None, seed: int
 ) -> dict[str, Ids]:
-    """Return the sorted numbers of the samples of each part of `Samples.split`."""
+    """Return the sorted numbers, int64, of the samples of each part of `Samples.split`."""
     if not isinstance(shares, Mapping):
         raise ConfigError(
             "split() takes a share for each name, as in {'train': 0.9, 'val': 0.1}, got "
@@ -98,23 +100,23 @@ def choose_parts(
 
 def _evaluate(dataset: ReadableDataset, where: Callable[[Any], Any], key: str | None) -> Ids:
     """Return the numbers of the samples for which ``where`` is true."""
-    kept = dataset._filter.with_function("filter", where)
+    sample_filter = dataset._filter.with_function("filter", where)
 
     def evaluate() -> Ids:
-        fates = judge_all(dataset, kept)
+        fates = judge_all(dataset, sample_filter)
         return np.array([number for number, _, fate in fates if fate is Fate.KEPT], np.int64)
 
     if dataset._filter.chain.links:
-        return evaluate()  # earlier functions may depend on anything, so the result has no name
+        return evaluate()  # not shared: the result depends on functions without a digest
     folder = os.path.join(cache_root(), "selections")
-    chosen = evaluate_once(folder, _data_name(dataset), where, key, evaluate)
-    if len(chosen) and not 0 <= chosen[0] <= chosen[-1] < dataset._shards.num_samples:
+    ids = evaluate_once(folder, _data_name(dataset), where, key, evaluate)
+    if len(ids) and not 0 <= ids[0] <= ids[-1] < dataset._shards.num_samples:
         return evaluate()  # the stored result is of other data
-    return chosen
+    return ids
 
 
 def _data_name(dataset: ReadableDataset) -> str:
-    """Return a name of the data, how they are read, and a subclass that changes samples."""
+    """Return a text that identifies the samples: their data, how they are read, and the class."""
     kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     sources = [
         (s.index.fingerprint, s.remote or s.folder, s.version) for s in dataset._cache.sources
@@ -197,7 +199,7 @@ def split_by_hash(
 
 
 def key_of(value: Any) -> int:
-    """Return a number for a value, the same on all machines: of its bytes, or of its text."""
+    """Return a hash of a value, the same on all machines: of its bytes, else of its text."""
     if isinstance(value, np.ndarray):
         data = value.tobytes()
     else:
@@ -206,7 +208,11 @@ def key_of(value: Any) -> int:
 
 
 def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float64]:
-    """Return a number in [0, 1) for each, by the finaliser of SplitMix64 (Steele et al. 2014)."""
+    """Return a pseudo-random number in [0, 1) for each of ``numbers``.
+
+    It is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014).
+    """
     with np.errstate(over="ignore"):
         z = (numbers + np.uint64(seed & 0xFFFFFFFF) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -222,7 +228,15 @@ def evaluate_once(
     key: str | None,
     evaluate: Callable[[], Ids],
 ) -> Ids:
-    """Return the result of ``evaluate`` for ``data`` and ``where``, from a file if possible."""
+    """Return the result of ``evaluate``, from a file of the cache folder if it is there.
+
+    Args:
+        folder: Folder of the files.
+        data: Text that identifies the data.
+        where: Function that chooses samples; its digest is part of the name of the file.
+        key: Name that replaces the digest, or None.
+        evaluate: Returns the chosen sample numbers.
+    """
     number = next(_calls)
     if key is not None:
         name = f"key-{_digest(data, key)}.ids"
@@ -237,7 +251,7 @@ def evaluate_once(
         return stored_ids
     try:
         make_folder(folder)
-        lock = lock_within(f"{path}.lock", 0, _PATIENCE, past_stopped=True)
+        lock = lock_within(f"{path}.lock", 0, _MAX_WAIT_SECONDS, past_stopped=True)
     except OSError as error:
         log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
         return evaluate()
@@ -246,7 +260,7 @@ def evaluate_once(
         if stored_ids is None:
             stored_ids = evaluate()
             _write(path, stored_ids)
-            _remove_those_of_ended_jobs(folder)
+            _delete_files_of_ended_jobs(folder)
     finally:
         if lock is not None:
             lock.close()
@@ -259,9 +273,9 @@ def _read(path: str) -> Ids | None:
             content = file.read()
     except OSError:
         return None
-    seal, data = content[:16], content[16:]
-    if len(data) % 8 or seal != hexdigest("xxh3_64", data).encode():
-        return None  # damaged: made anew
+    checksum, data = content[:16], content[16:]
+    if len(data) % 8 or checksum != hexdigest("xxh3_64", data).encode():
+        return None  # damaged, and evaluated again
     return np.frombuffer(data, "<i8").astype(np.int64)
 
 
@@ -274,7 +288,7 @@ def _write(path: str, numbers: Ids) -> None:
         log.warning("%s cannot be kept (%s): other processes evaluate anew.", path, error)
 
 
-def _remove_those_of_ended_jobs(folder: str) -> None:
+def _delete_files_of_ended_jobs(folder: str) -> None:
     for name in os.listdir(folder):
         match = _NAME.match(name)
         if match and not os.path.exists(f"/proc/{match[1]}"):
@@ -284,7 +298,7 @@ def _remove_those_of_ended_jobs(folder: str) -> None:
 
 
 def _start_of_parent() -> str:
-    # The number of a process is used again; when it started is not.
+    # Process numbers are used again, so the start time is needed to identify a process.
     try:
         with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -295,15 +309,19 @@ def _start_of_parent() -> str:
 def _digest_of(function: Callable[[Any], Any]) -> str | None:
     """Return a digest of a function and all that it refers to, or None if that is unknown."""
     try:
-        return _digest(*_told(function, set()))
+        return _digest(*_describe_value(function, set()))
     except Exception:  # noqa: BLE001 - pickling runs code of any kind
         return None
 
 
-def _told(value: Any, seen: set[int]) -> Iterable[str]:
-    if id(value) in seen:
+def _describe_value(value: Any, visited: set[int]) -> Iterable[str]:
+    """Yield texts that identify a value and, of a function, its code and all that it refers to.
+
+    ``visited``: identities of values that were described before.
+    """
+    if id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     if not isinstance(value, types.FunctionType):
         if isinstance(value, types.ModuleType):
             yield value.__name__
@@ -311,21 +329,22 @@ def _told(value: Any, seen: set[int]) -> Iterable[str]:
             yield hexdigest("xxh3_128", pickle.dumps(value))
         return
     yield f"{value.__module__}.{value.__qualname__}"
-    yield from _code(value.__code__)
+    yield from _describe_code(value.__code__)
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
     names = [name for name in value.__code__.co_names if name in value.__globals__]
     for each in (value.__defaults__, value.__kwdefaults__, *cells):
-        yield from _told(each, seen)
+        yield from _describe_value(each, visited)
     for name in names:
         yield name
-        yield from _told(value.__globals__[name], seen)
+        yield from _describe_value(value.__globals__[name], visited)
 
 
-def _code(code: types.CodeType) -> Iterable[str]:
+def _describe_code(code: types.CodeType) -> Iterable[str]:
+    """Yield texts that identify the code of a function and of the functions inside it."""
     yield code.co_code.hex()
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _code(constant)
+            yield from _describe_code(constant)
         else:
             yield repr(constant)
 

@@ -1,7 +1,10 @@
-"""Part of a worker in an epoch: its ids, its progress, and sums for the order hash.
+"""Part of a worker in an epoch: its sample ids, its progress, and sums for the order hash.
 
-All state of a running iteration is here and not on the dataset, so a dataset may be iterated
-several times at once.
+All state of an iteration is here and not in the dataset, so a dataset may be iterated several times
+at once.
+
+A *place* is a number in this worker's order, counted from 0. A *mark* is the number of the same
+sample in the epoch of all ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ _ALL = slice(None)
 
 
 class OpenWindows:
-    """Windows that an iteration reads, which can be closed from outside the iteration."""
+    """Mixin of an iteration: its generator of windows, which can be closed from outside."""
 
     _windows: Callable[[], Generator[Window, None, None] | None] = staticmethod(lambda: None)
 
@@ -58,7 +61,7 @@ class OpenWindows:
     def close_windows(self) -> None:
         """Release the shards and threads of the windows; closing twice is fine.
 
-        An error keeps the frames that it passed through, and so generators that are not finished.
+        This is needed after an error, whose traceback keeps unfinished generators alive.
         """
         windows = self._windows()
         if windows is not None:
@@ -67,19 +70,20 @@ class OpenWindows:
 
 
 class ReadersAtHand:
-    """Readers of the current window of an iteration, by shard, and the shards of the window.
+    """Readers of the current window of an iteration, which ``dataset[i]`` may use during a call.
 
-    Only a call of a function from `lend` sees them, in the thread that makes the call. The
-    iteration waits for the call, so the window stays open until the call returns.
+    A class of the user may read samples by number inside an iteration. Functions from `lend` make
+    the open readers available to such reads, in the calling thread and until the call returns. The
+    iteration waits for the call, so the window stays open.
     """
 
     def __init__(self) -> None:
-        self.cache: ShardCache | None = None  # which numbers the shards
+        self.cache: ShardCache | None = None  # the cache whose shard numbers these are
         self.shards: AbstractSet[int] = frozenset()
         self.readers: Mapping[int, Reader] = {}
 
     def begin_window(self, cache: ShardCache, window: Window, places: slice = _ALL) -> None:
-        """Take the readers of ``window`` for the samples at ``places``."""
+        """Use the readers of ``window`` from now on, for its samples at ``places``."""
         self.cache, self.readers = cache, window.readers
         self.shards = {*window.shards[places].tolist()}
 
@@ -88,7 +92,7 @@ class ReadersAtHand:
         self.cache, self.shards, self.readers = None, frozenset(), {}
 
     def lend(self, get: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Return ``get`` with these readers at hand while it runs."""
+        """Return a function that calls ``get`` while these readers are in `lent`."""
 
         def get_with_readers(number: int) -> Any:
             before = lent.readers
@@ -102,7 +106,7 @@ class ReadersAtHand:
 
 
 class LentReaders(threading.local):
-    """Readers that the running call of `ReadersAtHand.lend` has at hand, for each thread."""
+    """Readers that the running call of a function from `ReadersAtHand.lend` may use, by thread."""
 
     readers: ReadersAtHand | None = None
 
@@ -111,7 +115,7 @@ lent = LentReaders()
 
 
 def _forget_lent_readers() -> None:
-    """Leave readers to the parent process, whose threads fill them."""
+    """Forget, in a forked child, the readers of the parent process."""
     lent.readers = None
 
 
@@ -119,15 +123,21 @@ call_in_child(_forget_lent_readers)
 
 
 class WorkerEpoch(ReadersAtHand, OpenWindows):
-    """Part of worker ``world.worker`` in the order of an epoch, from its ``start``-th place on.
+    """Part of one worker in the order of an epoch.
+
+    Args:
+        order: Order of the epoch.
+        world: World, with the number of this worker.
+        start: Places of this worker that were taken before, and do not come again.
+        is_counted: Whether a loader asks for sums of its batches for the order hash.
 
     Attributes:
-        filled_places: Places of the order that were filled.
-        dropped: Samples that a filter dropped and no batch has reported yet, if there is a filter.
-        is_over: Whether the iteration has ended or was left; ``is_exhausted``: whether it has
-            ended; ``failure``: the error that ended it.
-        is_between: Whether no samples that are counted one by one are still to be given.
-        is_counted: Whether a loader sums what its batches take of the order.
+        filled_places: Places whose samples were handed to the iteration.
+        dropped: Samples that a filter dropped and no batch has reported yet; None without a filter.
+        is_over: Whether the iteration has ended or was abandoned.
+        is_exhausted: Whether the iteration came to the end of the epoch.
+        failure: Error that ended the iteration.
+        is_between: False while a stretch of samples is given that are counted one by one.
     """
 
     def __init__(
@@ -145,7 +155,9 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self._remaining_samples = _NOTHING
         self._key_streams: list[KeyStream] = []
         # Blocks that are not summed yet: the first place, which places are real, and the ids.
-        self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
+        self._blocks: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = (
+            collections.deque()
+        )
         # Per block: ids before it, and the sums after each of its ids.
         self._sums: collections.deque[tuple[int, npt.NDArray[np.uint64]]] = collections.deque()
         self._summed = start
@@ -176,24 +188,25 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def position(self) -> int:
-        """Places of this worker's order filled so far, from the beginning of its plan."""
+        """Places of this worker that were taken so far, those before ``start`` included."""
         return self.filled_places - self.remaining
 
     @property
     def remaining(self) -> int:
-        """Number of samples that were counted together and are still to be given."""
+        """Number of samples that were counted in advance and are not given yet, see `give`."""
         return operator.length_hint(self._remaining_samples)
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether the samples that are being given ended before the last one."""
+        """Whether a stretch of samples was left before its last one, as a signal may do."""
         return self.remaining > 0 or not self.is_between
 
     @property
     def share(self) -> int:
-        """Places by which the position of all ranks is counted, if ranks have one worker.
+        """Places of each rank that the position of all ranks counts, if ranks have one worker.
 
-        With ``exact`` ranks get different numbers of samples; at the end each counts the most.
+        With ``exact``, ranks get different numbers of samples. At the end, every rank counts the
+        largest of these numbers, so that their states are equal.
         """
         if not self.is_exhausted or not self._is_uneven:
             return self.position
@@ -206,7 +219,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the iteration has ended, on all ranks where they get different numbers."""
+        """Whether the epoch is finished on all ranks, also those that get one sample more."""
         if self.is_exhausted or not self._is_uneven:
             return self.is_exhausted
         minimum, maximum = self.plan.global_batches.shares
@@ -217,14 +230,14 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """Whether samples were given and more may come."""
         return not self.is_over and self.position > self.start
 
-    def give(self, places: int, left: Iterator[Any]) -> None:
-        """Count places, of which those in ``left`` are still to be given.
+    def give(self, places: int, samples: Iterator[Any]) -> None:
+        """Count the places of a stretch of samples before they are given.
 
-        A counter in the loop would cost a fifth of a small sample; an iterator of samples that are
-        there already knows how many are left in it.
+        ``samples`` is the iterator that gives them; its length hint says how many remain. A counter
+        in the loop would cost a fifth of a small sample.
         """
         self.filled_places += places
-        self._remaining_samples = left
+        self._remaining_samples = samples
 
     def take_back(self, error: BaseException) -> None:
         """End the iteration by an error in making the sample that was counted last."""
@@ -232,7 +245,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """End the iteration by an error and give back its shards."""
+        """End the iteration by an error, and release its shards."""
         self.leave()
         self.is_over = True
         self.failure = repeatable(error, _ADVICE)
@@ -243,36 +256,36 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.fail(IterationError(f"this iteration was interrupted by a signal. {_ADVICE}"))
 
     def leave(self) -> None:
-        """Give none of the remaining samples."""
+        """Discard the samples that were counted in advance, and do not count them."""
         self.filled_places = self.position
         collections.deque(self._remaining_samples, maxlen=0)
         self._remaining_samples = _NOTHING
 
     def blocks(self) -> Iterator[Ids]:
-        """Yield the ids in 1-D arrays, without padding."""
+        """Yield the sample ids in 1-D int64 arrays, without padding."""
         place = self.start
         for block in self.plan.blocks(*self._place, self.start, is_padded=False):
             real = block >= 0
             ids = block[real]
             if self.is_counted:
-                self._noted.append((place, real, ids))
+                self._blocks.append((place, real, ids))
             for stream in self._key_streams:
-                stream.note(place, real, ids)
+                stream.add_block(place, real, ids)
             place += len(block)
             yield ids
 
     def key_stream(self) -> KeyStream:
-        """Return row keys of the ids that ``blocks`` gives from now on."""
+        """Return a stream of row keys for the ids that ``blocks`` yields from now on."""
         stream = KeyStream(self)
         self._key_streams.append(stream)
         return stream
 
     def marks(self, first: int, count: int) -> Ids:
-        """Return the places in the epoch of so many places of this worker."""
+        """Return the marks of ``count`` places of this worker from ``first`` on, int64."""
         return self.plan.marks(*self._place, first, first + count)
 
     def describe(self, position: int, count: int = 1) -> str:
-        """Describe the samples from ``position`` on for an error."""
+        """Describe ``count`` samples from the place ``position`` on, for an error message."""
         ids: list[int] = []
         for block in self.plan.blocks(*self._place, position, is_padded=False):
             ids += block[block >= 0][: count - len(ids)].tolist()
@@ -285,15 +298,16 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         return f"a batch of {count} samples {place_text}: {listed}"
 
     def checksum_until(self, position: int) -> int:
-        """Return the order hash's sum of the ids before ``position``, which never goes down.
+        """Return the sum of the order hash over the ids before ``position``, modulo 2**64.
 
-        Modulo 2**64; only where ``is_counted``. The running sums of a block are made in one go when
-        they are first asked for, so that a batch costs a lookup.
+        ``position`` must not be smaller than in an earlier call, and ``is_counted`` must be set.
+        The running sums of a whole block are computed at its first batch, so that every other batch
+        costs a lookup.
         """
         if position == self.start:
             return 0
         while position > self._summed:
-            self._sum_block(*self._noted.popleft())
+            self._sum_block(*self._blocks.popleft())
         sums = self._sums
         while position > sums[0][0] + len(sums[0][1]):
             sums.popleft()
@@ -315,10 +329,10 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
 
 class PaddedWorkerEpoch(WorkerEpoch):
-    """Sample ids of one worker, padded so that all batches are full; a mask tells padding.
+    """Part of one worker for ``exact="mask"``: padded so that all batches are full.
 
-    In the place of padding comes the id before it, or sample 0 for a worker without any; such a
-    sample is read and then masked.
+    In the place of padding comes the id before it, or sample 0 if there is none; that sample is
+    read and then masked. ``masks`` says which ids are no padding.
     """
 
     def __init__(
@@ -336,7 +350,8 @@ class PaddedWorkerEpoch(WorkerEpoch):
         """Yield the ids in 1-D arrays, as many on every rank."""
         world, last = self.world, np.int64(0)
         batch, workers = self.plan.shape.batch, world.workers_per_rank
-        # Whole batches that are padding on all ranks come from cutting the steps by workers.
+        # The plan pads all workers to the same number of steps. Batches beyond this worker's
+        # steps are padding on all ranks, and left out.
         mine = len(range(world.worker_of_rank, self.plan.steps, workers)) * batch
         place, remaining = self.start, mine - self.start
         for padded_block in self.plan.blocks(*self._place, self.start):
@@ -349,9 +364,9 @@ class PaddedWorkerEpoch(WorkerEpoch):
                 last = filled[-1]
                 self.masks.append(real)
                 if self.is_counted:
-                    self._noted.append((place, real, filled))
+                    self._blocks.append((place, real, filled))
                 for stream in self._key_streams:
-                    stream.note(place, np.ones(len(filled), bool), filled)
+                    stream.add_block(place, np.ones(len(filled), bool), filled)
                 place += len(filled)
                 yield filled
 
@@ -361,7 +376,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
         return np.where(real, summands(marks, ids), np.uint64(0))
 
     def next_mask(self, size: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the next ``size`` samples, False for padding."""
+        """Return the mask of the next ``size`` samples, bool, False for padding."""
         parts = []
         while size:
             mask = self.masks.popleft()
@@ -373,23 +388,34 @@ class PaddedWorkerEpoch(WorkerEpoch):
 
 
 class KeyStream:
-    """Row keys of the ids of a worker, in their order; computed block by block when asked for."""
+    """Stream of row keys of a worker's ids, in their order, computed block by block on demand.
+
+    A row key is a uint64 from which a function draws random numbers.
+    """
 
     def __init__(self, epoch: WorkerEpoch) -> None:
         self._epoch = epoch
-        self._noted: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = collections.deque()
+        self._blocks: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = (
+            collections.deque()
+        )
         self._remaining_samples = np.empty(0, np.uint64)
 
-    def note(self, first: int, is_given: npt.NDArray[np.bool_], ids: Ids) -> None:
-        """Add a block: its first place, which of its places were given, and their ids."""
-        self._noted.append((first, is_given, ids))
+    def add_block(self, first: int, is_given: npt.NDArray[np.bool_], ids: Ids) -> None:
+        """Add a block.
+
+        Args:
+            first: Place of its first id or padding.
+            is_given: Which of its places have an id, bool.
+            ids: The ids of these places.
+        """
+        self._blocks.append((first, is_given, ids))
 
     def take(self, count: int) -> npt.NDArray[np.uint64]:
-        """Return the keys of the next ``count`` ids, of blocks that were given."""
+        """Return the keys of the next ``count`` ids of the blocks that were added, uint64."""
         parts = [self._remaining_samples]
         have = len(self._remaining_samples)
         while have < count:
-            first, is_given, ids = self._noted.popleft()
+            first, is_given, ids = self._blocks.popleft()
             plan = self._epoch.plan
             marks = self._epoch.marks(first, len(is_given))[is_given]
             parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, marks, ids))
@@ -400,7 +426,7 @@ class KeyStream:
 
 
 def take_dropped(epochs: Iterable[WorkerEpoch]) -> tuple[tuple[SkippedSample, ...], int]:
-    """Return what filters dropped in epochs since the last call: listed, and counted."""
+    """Return what filters dropped since the last call: the first samples, and the number of all."""
     dropped = [epoch.dropped.take() for epoch in epochs if epoch.dropped is not None]
     return tuple(s for listed, _ in dropped for s in listed), sum(count for _, count in dropped)
 
@@ -412,10 +438,10 @@ _collected: ContextVar[tuple[object, list[WorkerEpoch]] | None] = ContextVar(
 
 @contextmanager
 def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]:
-    """Add to ``epochs`` those of a dataset that the block begins, in this thread.
+    """Collect the epochs of a dataset that the ``with`` block begins in this thread, in ``epochs``.
 
-    For a loader that runs a caller's ``__iter__``: it counts what that code takes of the order,
-    and marks padding.
+    A loader that runs the ``__iter__`` of a user's class so learns how far that code has read, and
+    gets padding with its mask.
     """
     token = _collected.set((dataset, epochs))
     try:
@@ -425,6 +451,6 @@ def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]
 
 
 def collected_epochs(dataset: object) -> list[WorkerEpoch] | None:
-    """Return the list of the `collect_epochs` around this call, if it is for this dataset."""
+    """Return the list of the enclosing `collect_epochs` of this dataset, or None without one."""
     collection = _collected.get()
     return collection[1] if collection is not None and collection[0] is dataset else None

@@ -1,9 +1,8 @@
-"""Batches of a worker, made next to their samples in stages, with their bookkeeping.
+"""Batches of a worker, made in stages where the samples are read, with their bookkeeping.
 
-The stages are ``read -> filter -> map -> collate | pack -> mask -> transport``, see `rows.py`;
-here they are put together. Where a sample is nothing but the readers' columns and the batch is the
-usual one of torch, columns are read, without a Python object for each sample. Everything else goes
-through the samples and the user's collate function.
+The stages are ``read -> filter -> map -> collate | pack -> mask -> transport``, see `rows.py`. This
+file joins them. If samples are as stored and batches are collated by torch's default, columns are
+read, without a Python object for each sample. All other batches are collated from samples.
 """
 
 from __future__ import annotations
@@ -60,10 +59,10 @@ _PARTS = 3  # of a batch, each decoded before functions are called with its samp
 
 
 class Batches(IterableDataset[Any]):
-    """Batches of a dataset, as pairs of their bookkeeping and the collated batch.
+    """Batches of a dataset, as pairs (`BatchInfo`, batch) or as messages of several.
 
-    Other attributes are the dataset's, so that code in workers which asks torch for "the dataset"
-    finds what it knows.
+    In a worker process this object is torch's "dataset". All other attributes are those of the
+    user's dataset, so that code of the user that asks torch for the dataset finds them.
 
     Args:
         dataset: A StreamingDataset, or a class of the user's that iterates one.
@@ -89,7 +88,7 @@ class Batches(IterableDataset[Any]):
         self._size, self._drop_last = batch_size, drop_last
         is_streaming = isinstance(dataset, StreamingDataset)
         chain = dataset._filter.chain if is_streaming else FunctionChain()
-        # The incumbent's users get what torch makes of dicts and lists.
+        # Users of mosaicml-streaming get dicts and lists as torch collates them.
         self._transposes = not getattr(dataset, "_is_strict", True)
         self._maker = BatchMaker(collate, batch_size, chain, transposes=self._transposes)
 
@@ -99,10 +98,14 @@ class Batches(IterableDataset[Any]):
     def begin_epoch(
         self, worker: int, workers: int, group: int, allocate: Allocator | None = None
     ) -> Iterator[Message]:
-        """Begin the epoch of one worker of ``workers`` at once, and return its messages.
+        """Begin the epoch of one worker at once, and return its messages.
 
-        ``allocate`` is given where batches are made in another thread or process than they are
-        used in; several of them may then come in one message.
+        Args:
+            worker: Number of the worker of this rank.
+            workers: Number of workers of this rank.
+            group: Number that all workers of this iteration share.
+            allocate: Allocates the memory of batches if they are used in another thread or process
+                than this one. Several batches may then come in one message.
         """
         epochs: list[WorkerEpoch] = []
         messages = self._begin_messages(worker, workers, group, allocate, epochs)
@@ -120,7 +123,7 @@ class Batches(IterableDataset[Any]):
         watch = Stopwatch(self._clock)
         if not self._is_ours:
             custom = begin_custom(self.dataset, self._size, self._drop_last, epochs)
-            samples = timed(custom, watch, FUNCTIONS)  # which have our samples decoded
+            samples = timed(custom, watch, FUNCTIONS)  # decoding our samples included
             return self._send_samples(samples, None, watch)
         epoch = self.dataset._begin_epoch(worker, workers, group, for_loader=True)
         epochs.append(epoch)
@@ -155,13 +158,13 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _min_size(self) -> int:
-        """Places of the smallest batch that is not left out."""
+        """Minimum number of places of a batch; smaller ones are left out."""
         return (self._size or 1) if self._drop_last else 1
 
     def _read_columns(
         self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator, most_batches: int
     ) -> Iterator[Rows]:
-        """Read chunks of columns."""
+        """Read chunks of columns, each of at most ``most_batches`` batches."""
         dataset, maker = self.dataset, self._maker
         copy = maker.has_functions and not maker.is_ours and dataset._columns.copy
         windows = read_windows(dataset, epoch.blocks(), epoch)
@@ -173,13 +176,13 @@ class Batches(IterableDataset[Any]):
     def _read_tensors(
         self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator, most_batches: int
     ) -> Iterator[Rows]:
-        """Read chunks of columns as tensors, of at most so many batches."""
+        """Read chunks of columns as tensors, each of at most ``most_batches`` batches."""
         chunks = self._read_columns(epoch, watch, allocate, most_batches)
         tensors = functools.partial(make_tensors, transposes=self._transposes)
         return timed(map(tensors, chunks), watch, COLLATE)
 
     def _call_functions(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
-        """Read columns, and call the functions of batches with those of each batch."""
+        """Read columns, cut them into batches, and call the functions of `map_batches`."""
         keys = epoch.key_stream() if self._maker.is_keyed else None
         most_batches = MAX_GROUP_BATCHES if self._fixed_columns else 1
         chunks = self._read_columns(epoch, watch, TensorPool(), most_batches)
@@ -188,7 +191,7 @@ class Batches(IterableDataset[Any]):
         return map(call, batches)
 
     def _read_samples(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
-        """Read the samples of each batch, and call their functions."""
+        """Read the samples of each batch, and call the functions of `map` and filters."""
         dataset, size, min_size = self.dataset, self._size or 1, self._min_size
         chain = dataset._filter.chain
         keys = epoch.key_stream() if chain.is_keyed or self._maker.is_keyed else None
@@ -264,7 +267,7 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _is_ours(self) -> bool:
-        """Whether the library iterates, and asks the user's code for samples at most."""
+        """Whether this library iterates. Code of the user makes single samples at most."""
         dataset = self.dataset
         return (
             isinstance(dataset, StreamingDataset)
@@ -273,24 +276,24 @@ class Batches(IterableDataset[Any]):
 
     @property
     def is_of_order(self) -> bool:
-        """Whether a batch is as many places of the order as it is large."""
+        """Whether a batch of n samples takes n places of the order."""
         return self._is_ours
 
     @property
     def is_plain(self) -> bool:
-        """Whether the samples are the readers' own, with no code of the user on the way."""
+        """Whether samples are as stored, without code of the user."""
         return isinstance(self.dataset, StreamingDataset) and self.dataset._is_plain
 
     @property
     def may_use_threads(self) -> bool:
-        """Whether the library iterates: the user's code for one sample may run in threads."""
+        """Whether threads can make batches: this library iterates, not a class of the user."""
         return self._is_ours
 
     def of_thread(self) -> Batches:
-        """Return these batches for one thread among several.
+        """Return these batches for one of several threads.
 
-        Where code is called for each sample, it is that of a copy of the dataset, as in a worker
-        process, so that each thread has attributes of its own.
+        If code of the user is called, it gets a copy of the dataset, as in a worker process, so
+        that its attributes are not shared by threads.
         """
         if not self._is_ours or (self.is_plain and self._maker.takes_columns):
             return self
@@ -300,7 +303,7 @@ class Batches(IterableDataset[Any]):
 
     @property
     def is_made_here(self) -> bool:
-        """Whether the batches too are made by the library alone, without a collate function."""
+        """Whether samples and batches are made without code of the user."""
         return self.is_plain and self._maker.is_ours
 
     @property
@@ -309,7 +312,7 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _is_columnar(self) -> bool:
-        """Whether all streams have the same columns, so that a batch can be one gather."""
+        """Whether all streams have the same columns, so that batches can be gathered from all."""
         first, *following = (schema.columns for schema in self._schemas)
         return all(
             columns.names == first.names and columns.encodings == first.encodings
@@ -318,7 +321,7 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _is_sliceable(self) -> bool:
-        """Whether a batch is rows of a larger one: no shape or nesting depends on the batch."""
+        """Whether rows of a larger batch are a batch: no shape or nesting depends on other rows."""
         encodings = map(parse_encoding, self._schemas[0].columns.encodings)
         plain = {DecodeKind.TEXT, DecodeKind.BYTES}
         return all(e.decode_kind in plain or (e.size and e.dtype is not None) for e in encodings)
@@ -352,10 +355,13 @@ def _describe_custom(_: int, count: int) -> str:
 def begin_custom(
     dataset: Any, batch_size: int | None, drop_last: bool, epochs: list[WorkerEpoch]
 ) -> Iterator[Rows]:
-    """Begin the epoch, and return the batches of samples that the user's code makes of ours.
+    """Begin an epoch of a class that iterates by itself; return its samples, batch by batch.
 
-    ``batch_size`` None gives single samples. Epochs that the user's code begins are added to
-    ``epochs``.
+    Args:
+        dataset: Object of the user's class, which reads a StreamingDataset.
+        batch_size: Samples of a batch; None gives single samples.
+        drop_last: Whether a last batch that is not full is left out.
+        epochs: List to which epochs of the StreamingDataset are added when the class begins them.
     """
     source = find_streaming(dataset)
     assert source is not None
@@ -372,11 +378,11 @@ def _read_custom(
     batch_size: int | None,
     drop_last: bool,
 ) -> Iterator[Rows]:
-    """Yield batches of samples; their places follow from how far the last epoch is."""
+    """Yield batches of samples; their places are those that the class read in the meantime."""
     position = checksum = 0
     count = batch_size or 1
     while True:
-        with collect_epochs(source, epochs):  # generators begin ours when they like
+        with collect_epochs(source, epochs):  # a generator may begin an epoch at any sample
             batch = [*itertools.islice(samples, count)]
         if not batch:
             return

@@ -1,4 +1,8 @@
-"""Batches of an epoch as the trainer gets them: counted, and their waits charged."""
+"""Batches of an epoch as the trainer gets them: their count, which is the position, and waits.
+
+A batch counts when the trainer receives it, not when it is made, so batches that workers made ahead
+are not part of the position.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,28 @@ _NEVER = 1 << 62
 
 
 class EpochCount:
-    """Counts of one iteration of a loader."""
+    """Counts of one iteration of a loader.
+
+    Attributes:
+        samples: Places of the order that the batches of this rank took.
+        steps: Batches, of which ``empty_steps`` had no kept sample.
+        share: ``samples``, or more at the end of an epoch if other ranks get more. The position of
+            all ranks is ``begin`` and ``share`` times the number of ranks.
+        begin: Position at which the iteration began; None before the first batch.
+        end: Position after the last batch, with packs; else None.
+        dropped: Samples that a filter dropped.
+        wrapper_samples: See `BatchInfo`.
+        is_finished: Whether the epoch has ended on all ranks.
+        is_over: Whether the iteration has ended, by the end of the epoch or in another way.
+    """
 
     def __init__(self) -> None:
-        self.samples = self.steps = self.empty_steps = 0
-        self.share = 0  # samples by which the position of all ranks is counted
+        self.samples = self.steps = self.empty_steps = self.share = self.dropped = 0
         self.order_hash = OrderHash()
-        self.begin: Position | None = None  # where this iteration began
-        self.end: Position | None = None  # of packs: after the last batch
-        self.dropped = 0  # samples, by a filter
-        self.wrapper_samples = (0, 0)  # see BatchInfo
-        self.is_over = self.is_finished = False  # over: also where the iteration was left
+        self.begin: Position | None = None
+        self.end: Position | None = None
+        self.wrapper_samples = (0, 0)
+        self.is_over = self.is_finished = False
         self.waits = WaitAccount()
 
     @property
@@ -43,7 +58,7 @@ class EpochCount:
         return self.steps > 0 and not self.is_over
 
     def position(self, order: OrderState, ranks: int) -> Position | None:
-        """Return the position after the last batch, with so many ranks; None before the first."""
+        """Return the position of all ranks after the last batch; None before the first batch."""
         begin = self.begin
         if begin is None:
             return None
@@ -52,13 +67,13 @@ class EpochCount:
 
 
 class CountedBatches:
-    """Iterator of one epoch of a loader, which counts what the batches took of the order.
+    """Iterator of one epoch of a loader, which counts the batches that it returns.
 
-    Where the order is changed meanwhile, batches that were made beforehand are let go of when the
-    change begins to hold, and made anew.
+    When a change of the order (`OrderEdits`) begins to hold, batches that were made ahead of it are
+    discarded and made anew.
 
-    An error ends the iteration: workers stop, shards are given back, and every further ``next``
-    raises the error again. The count stays behind the last batch that was handed out.
+    An error ends the iteration: workers stop, shards are released, and every further ``next``
+    raises the error again. The count is that after the last batch that was returned.
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
@@ -69,7 +84,7 @@ class CountedBatches:
         self._failure: Exception | None = None
         self._until = _NEVER  # samples of this rank after which batches are made anew
         streaming = loader._streaming
-        # Ranks may get different numbers of samples, and their states shall be the same.
+        # Whether ranks may get different numbers of samples. Their states must be equal.
         self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
         # Fewest and most samples of a rank from the beginning of this iteration on.
         self._shares: tuple[int, int] | None = None
@@ -93,18 +108,19 @@ class CountedBatches:
                 self._warn_if_empty()
                 raise
             count.waits.add(begin_of_wait, self._clock(), info.making)
-            if self._loader._count is not count:  # the state is of what gave a batch last
+            if self._loader._count is not count:  # state_dict() is about the last active iterator
                 self._loader._take_over(self)
             self._loader._samples_read += info.samples
             if info.dropped or info.is_empty:
                 self._loader._note_dropped(info)
             samples, share = count.samples + info.samples, count.share + info.samples
-            begin = count.begin or info.begin  # and not of batches that were made anew
+            begin = count.begin or info.begin  # batches that were made anew begin later
             is_finished = count.is_finished
             if self._is_uneven:
                 share, is_finished = self._level(info.samples, samples, share, begin)
             order_hash, (added, places) = count.order_hash, info.order
-            # Without a call from here on: a signal arrives before all of it or after the return.
+            # No function is called from here to the return: CPython handles signals at calls, so
+            # an interrupt changes all of these counts or none.
             count.samples, count.share, count.begin = samples, share, begin
             order_hash.total = (order_hash.total + added) & SUM_BITS
             order_hash.count += places
@@ -125,7 +141,7 @@ class CountedBatches:
             return batch
 
     def _fail(self, error: BaseException) -> None:
-        """End the iteration by an error; nothing of it stays open."""
+        """End the iteration by an error, and stop its workers."""
         inner, self._inner = self._inner, iter(())
         self._failure = repeatable(
             error,
@@ -143,7 +159,7 @@ class CountedBatches:
 
     @property
     def position(self) -> Position | None:
-        """Position of all ranks that comes next; None before the first batch."""
+        """Position of the next batch of all ranks; None before the first batch."""
         position = self.count.position(self._loader._streaming._order, self._ranks)
         if position is None or not position.is_finished:
             return position
@@ -151,20 +167,20 @@ class CountedBatches:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every batch is one of the order's, so that a change can begin with any."""
+        """Whether batches are those of the order, so that a change can begin with any batch."""
         loader = self._loader
         return bool(
             loader._batches.is_of_order and loader.batch_size == loader._streaming.batch_size
         )
 
     def change_at(self, epoch: int, sample: int) -> None:
-        """Make batches anew from a sample of all ranks on, if that is in this epoch."""
+        """Make the batches from a place of all ranks on anew, if it is in this epoch."""
         begin = self.count.begin
         if self.count.is_over or begin is None or begin.epoch != epoch:
             return
         order = self._loader._streaming._order
         mine: int = order.given_before(epoch, begin.place, sample) // self._ranks
-        # A batch may begin before it, where the state was of another global batch.
+        # The change may begin inside a batch if the state was saved with another global batch.
         self._shares = None  # fewer samples may follow than before
         self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
 
@@ -173,7 +189,7 @@ class CountedBatches:
         return int(self._loader._streaming.num_ranks)
 
     def _make_anew(self) -> None:
-        """Drop batches that were made beforehand, and continue by the order as it is now."""
+        """Discard the batches that were made ahead, and continue in the changed order."""
         self._until = _NEVER
         position = self.position
         if self.count.is_over or self.count.is_finished or position is None:
@@ -184,7 +200,7 @@ class CountedBatches:
         self._inner = self._loader._make_batches()
 
     def _finish(self) -> None:
-        """Note that the iteration has ended."""
+        """Count the end of the epoch."""
         count, loader = self.count, self._loader
         if not count.is_over and count.begin is None:  # no batch came
             start = loader._streaming._order.epochs.last
@@ -197,7 +213,7 @@ class CountedBatches:
         count.is_over = count.is_finished = True
 
     def _log_nothing_left(self, start: ResumePoint) -> None:
-        """Log why the first iteration after a state was loaded has no batches."""
+        """Warn that the first iteration after loading a state has no batches, and say why."""
         streaming, epoch = self._loader._streaming, start.position.epoch
         if not start.is_ours or not start.position.place:
             return
@@ -213,11 +229,16 @@ class CountedBatches:
     def _level(
         self, added: int, samples: int, share: int, begin: Position | None
     ) -> tuple[int, bool]:
-        """Count the last batch of an epoch as that of the rank with the most samples.
+        """Return ``share`` and ``is_finished`` of `EpochCount` after a batch, equal on all ranks.
 
-        ``samples`` and ``share`` are the counts after a batch of ``added`` samples. Return the
-        share, and whether the iteration has ended: where another rank has no such batch its
-        iteration has ended, and so has this one.
+        The last batch of an epoch counts as that of the rank with the most samples. If another rank
+        has no such batch, its epoch is finished before it, so that of this rank is finished too.
+
+        Args:
+            added: Samples of the batch.
+            samples: Samples of this rank, those of the batch included.
+            share: Share with the samples of the batch.
+            begin: Position at which the iteration began.
         """
         fewest, largest = self._find_shares(begin)
         size = self._loader.batch_size
@@ -228,7 +249,7 @@ class CountedBatches:
         return max(share, largest), -(-fewest // size) < -(-largest // size)
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
-        """Return the fewest and the most samples of a rank in this iteration."""
+        """Return the minimum and the maximum of the samples of a rank in this iteration."""
         if self._shares is None:
             assert begin is not None
             streaming = self._loader._streaming
@@ -236,7 +257,7 @@ class CountedBatches:
         return self._shares
 
     def _warn_if_empty(self) -> None:
-        """Say when a filter left nothing of an epoch."""
+        """Warn if a filter dropped every sample of an epoch."""
         steps = self.count.steps
         if steps and steps == self.count.empty_steps:
             warnings.warn(
@@ -256,7 +277,7 @@ class CountedBatches:
 
 
 def _close(batches: Any) -> None:
-    """End what makes batches: a generator, threads, or the worker processes of torch."""
+    """Stop the maker of batches: a generator, threads, or torch's iterator with its workers."""
     for name in ("close", "_shutdown_workers"):
         end = getattr(batches, name, None)
         if end is not None:
@@ -267,7 +288,7 @@ _living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """End the iterations of the parent process, whose threads and workers make the batches."""
+    """End, in a forked child, the iterations of the parent: their workers exist only there."""
     from mds.dataset.epoch_iterator import of_parent
     from mds.process.fork_safe import abandon
 

@@ -1,10 +1,10 @@
-"""StreamingDataLoader: batches from a StreamingDataset, counted where they are made.
+"""StreamingDataLoader: batches from a StreamingDataset, with an exact position.
 
-To frameworks it is the torch DataLoader that they know. Inside, batches are assembled next to the
-samples (in the worker process, the thread, or here) and travel with their bookkeeping: how many
-samples of the epoch they used up. So a batch's size is not guessed from its tensors, and packing,
-filtering or any collate function resumes exactly. Where samples are nothing but the readers'
-columns, a batch is gathered column by column into the memory that becomes the tensor.
+To frameworks it is a torch DataLoader. Batches are made where the samples are read (in a worker
+process, in a thread, or in the caller's thread), and each comes with its bookkeeping: how many
+samples of the epoch it took. So the size of a batch is not guessed from its tensors, and a run
+resumes exactly with packing, filters or any collate function. If samples are as stored, a batch is
+gathered column by column into the memory of its tensors.
 """
 
 from __future__ import annotations
@@ -62,59 +62,63 @@ _PASSED_ON = (
 # Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
 _FIXED = frozenset({"collate_fn", "pack_as", "workers"})
 _ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
-# Options that make no sense without worker processes: to give one asks for processes.
+# Options of worker processes. If one is given, workers="auto" chooses processes.
 _ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
 
 
 class StreamingDataLoader(DataLoader[Any]):
     """A torch DataLoader whose position can be saved and loaded exactly.
 
-    The order is the dataset's, so ``shuffle``, ``sampler`` and ``batch_sampler`` are refused. For
-    another kind of dataset, and for a map-style wrapper around a streaming one, it is a plain
-    DataLoader, without a state.
+    The dataset determines the order, so ``shuffle``, ``sampler`` and ``batch_sampler`` are refused.
+    For another kind of dataset, and for a map-style wrapper around a streaming one, it is a plain
+    DataLoader without a state.
 
     - ``dataset`` (Any): A StreamingDataset, or an IterableDataset of yours that keeps one under
       ``.dataset``.
-    - ``batch_size`` (int | None, default 1, samples): Size of a batch; left out it is the
-      dataset's, and the dataset's may be left to the loader.
-    - ``num_workers`` (int, default 0): How many workers make batches; 0 makes them here.
-    - ``workers`` (str, default 'auto'): Whether the workers are ``"processes"``, as in torch, or
-      ``"threads"``, which hand batches over without copying them; ``"auto"`` takes threads where
-      nothing but the library's own code makes the batches. ``"threads"`` with functions of yours
-      (``collate_fn``, ``map``, ``__getitem__`` of a subclass) is your word that several threads
-      may call them at once; it pays where they release the interpreter's lock. What is about
-      worker processes (``timeout``, ``worker_init_fn``, ``multiprocessing_context``,
-      ``persistent_workers``) is refused beside it.
-    - ``collate_fn`` (Callable | None, default None): What makes a batch of a list of samples.
+    - ``batch_size`` (int | None, default 1, samples): Size of a batch. If it is left out, it is
+      that of the dataset; if the dataset has none, it takes that of the loader.
+    - ``num_workers`` (int, default 0): Number of workers that make batches. 0 makes them in the
+      thread that iterates.
+    - ``workers`` (str, default 'auto'): Kind of workers: ``"processes"``, as in torch, or
+      ``"threads"``, which hand batches over without copying them. ``"auto"`` uses threads if only
+      code of this library makes the batches. With ``"threads"``, several threads call your
+      functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass) at once, which is faster if
+      they release the interpreter's lock. Options of worker processes (``timeout``,
+      ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are then refused.
+    - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
+      samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
-    - ``prefetch_factor`` (int | None, default None, batches): How many each worker keeps ready;
-      None is 2.
+    - ``prefetch_factor`` (int | None, default None, batches): Number of batches that each worker
+      keeps ready; None is 2.
     - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.
-    - ``pin_memory_device`` (str, default ''): Device for which they are.
-    - ``timeout`` (float, default 0, seconds): Longest wait for a batch of worker processes; 0 is
-      for ever.
-    - ``worker_init_fn`` (Callable | None, default None): Called in each worker process first.
+    - ``pin_memory_device`` (str, default ''): Device of the page-locked memory.
+    - ``timeout`` (float, default 0, seconds): Longest wait for a batch of worker processes; 0 has
+      no limit.
+    - ``worker_init_fn`` (Callable | None, default None): Function of the worker's number that each
+      worker process calls first.
     - ``multiprocessing_context`` (Any, default None): How worker processes are started.
-    - ``generator`` (Any, default None): Random generator from which their seeds are drawn.
+    - ``generator`` (Any, default None): Random generator from which seeds of workers are drawn.
     - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
     - ``pack_as`` (str | None, default None): How the packs of a dataset with ``packing=`` become
-      batches: ``"varlen"`` (which None is, too) lays all documents end to end, with ``cu_seqlens``
-      and ``max_seqlen``; ``"dense"`` gives a pack a row, with ``document_ids``. Both have
+      batches. ``"varlen"``, the default, lays all documents end to end, with ``cu_seqlens`` and
+      ``max_seqlen``. ``"dense"`` has a row for each pack, with ``document_ids``. Both have
       ``labels`` and ``position_ids``.
     - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
 
-    Order, state and errors are the same with every kind of workers. Raises ConfigError (a
-    ValueError) for threads where a class of the caller's iterates by itself, and for arguments that
-    would have no effect on them. In threads, each of
-    which has a copy of the dataset, torch's ``get_worker_info()`` is None, and random numbers of
-    Python, NumPy and torch are the program's: draw those of ``map``.
+    Order, state and errors are the same with every kind of workers. Each thread has a copy of the
+    dataset. In threads, torch's ``get_worker_info()`` is None, and the random generators of Python,
+    NumPy and torch are those of the whole program, so draw random numbers from the argument ``rng``
+    of ``map``.
 
-    What worker processes send lies in shared memory that has no name and is used again when
-    nothing in this process refers to it any more. Batches that are small and quickly made arrive up
-    to eight at once.
+    Worker processes send batches in nameless shared memory, which is used again when nothing in
+    this process refers to it any more. Small batches that are made quickly arrive up to eight at
+    once.
 
-    Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that is to
-    be kept for long or saved by itself.
+    Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that you
+    keep for long or save by itself.
+
+    Raises ConfigError (a ValueError) for arguments that contradict each other or the dataset, and
+    for threads if a class of yours iterates by itself.
 
     >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
     >>> for batch in loader:
@@ -124,7 +128,7 @@ class StreamingDataLoader(DataLoader[Any]):
     #: Whether arguments that break a rule are refused.
     _is_strict = True
 
-    #: By which waits and the making of batches are timed.
+    #: Clock, in seconds, that times the waits and the making of batches.
     _clock = staticmethod(time.perf_counter)
 
     def __init__(
@@ -165,7 +169,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._inner: DataLoader[Any] | None = None
         self._count = EpochCount()
         self._samples_read = 0  # in all iterations
-        # The batches of an epoch, and for which settings and number of workers.
+        # Settings of the order, number of workers, and the batches of an epoch with these.
         self._counted: tuple[OrderSpec, int, int] | None = None
         self._has_warned_of_length = False
         self._has_warned = False  # of a position that is not exact
@@ -183,7 +187,10 @@ class StreamingDataLoader(DataLoader[Any]):
             check_arguments(type(self).__name__, kwargs, {"workers": LOADER_RULES["workers"]})
 
     def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
-        """Refuse threads where they cannot be, and what has no effect on them (ConfigError)."""
+        """Refuse threads if the user's code cannot run in them, and options without effect.
+
+        Raises ConfigError.
+        """
         if not self._batches.may_use_threads:
             raise ConfigError(
                 f"workers='threads': {type(self.dataset).__name__} iterates by itself, and so in "
@@ -195,7 +202,7 @@ class StreamingDataLoader(DataLoader[Any]):
         check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether threads differ from processes in nothing but speed."""
+        """Whether ``workers="auto"`` may use threads: only their speed would differ."""
         return (
             self.num_workers > 0
             and self._batches.is_made_here
@@ -210,7 +217,7 @@ class StreamingDataLoader(DataLoader[Any]):
             refuse_sampling(names)
 
     def _check_fit(self, dataset: Any) -> None:
-        """Refuse or warn about what is no error and would surprise."""
+        """Check wrappers, batch sizes and columns of a dataset; refuse or warn."""
         streaming = self._streaming
         if streaming is None:
             check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
@@ -231,7 +238,7 @@ class StreamingDataLoader(DataLoader[Any]):
             check_same_columns(streaming)
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Set the batch size of the dataset and the loader, of which one has it."""
+        """Take the batch size of the dataset for the loader, or the other way round."""
         dataset = self._streaming
         assert dataset is not None
         if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
@@ -242,10 +249,10 @@ class StreamingDataLoader(DataLoader[Any]):
             dataset.batch_size = args[0] if args else kwargs.get("batch_size")
 
     def __len__(self) -> int:
-        """Return ``len(dataset)`` in batches, as mosaicml-streaming does, for each rank.
+        """Return ``len(dataset)`` in batches, as mosaicml-streaming does.
 
-        `steps_per_epoch` is the number of batches that come. Both are equal with ``exact``,
-        ``schedule`` and ``packing``; where they differ, a warning says so.
+        `steps_per_epoch` is the exact number of batches of this rank. Both are equal with
+        ``exact``, ``schedule`` and ``packing``; if they differ, a warning is given once.
         """
         if not self._counts_steps:
             return super().__len__()
@@ -270,7 +277,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches of a whole epoch on this rank.
+        """Number of batches of a whole epoch on this rank.
 
         Batches before a resume and batches that `skip` leaves out are counted; a filter makes
         batches smaller and not fewer. For a dataset that this library does not iterate, it is
@@ -292,7 +299,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _counts_steps(self) -> bool:
-        """Whether batches are known from the order, and not from a ``len()`` of the caller's."""
+        """Whether the order determines the number of batches, and no class of the user."""
         if self._streaming is None or self._pack_as is not None:
             return self._streaming is not None
         has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
@@ -306,7 +313,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def num_samples_yielded(self) -> int:
-        """Samples of the order that this rank has used up in this iteration."""
+        """Number of places of the order that the batches of this rank took in this iteration."""
         return self._count.samples
 
     @num_samples_yielded.setter
@@ -319,11 +326,11 @@ class StreamingDataLoader(DataLoader[Any]):
         return self._count.order_hash
 
     def report(self) -> WaitReport:
-        """Why the trainer waits for batches in this iteration, and which argument would mend it.
+        """Return why the trainer waits for batches, and which argument would help.
 
-        A paragraph when printed; ``cause`` is one of `mds.report.CAUSES`. It may be asked for at
-        any time, and tells of the running iteration or the last one. Raises ConfigError for a
-        dataset that is not a streaming one.
+        The report prints as a paragraph; its ``cause`` is one of `mds.report.CAUSES`. It may be
+        made at any time and is about the current iteration, or else the last one. Raises
+        ConfigError for a dataset that is not a streaming one.
 
         >>> print(loader.report())  # doctest: +SKIP
         """
@@ -359,7 +366,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return batches
 
     def _take_over(self, batches: CountedBatches) -> None:
-        """Make this iteration the one of which the state, and changes of the order, are."""
+        """Let the state of this loader, and changes of the order, be about this iteration."""
         assert self._streaming is not None
         self._count = batches.count
         self._streaming._order.find_loop = weakref.ref(batches)
@@ -383,8 +390,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if self.pin_memory:
             pinning = self._make_inner(source, pin_memory=True, generator=self.generator)
             return iter(pinning)
-        # Without a loader inside, whose ``next`` costs 10 us a batch. torch's iterator draws a seed
-        # even where it has no workers: random numbers must not depend on which loader is taken.
+        # Without a DataLoader inside, whose ``next`` costs 10 us a batch. It would draw a seed even
+        # without workers; so it is drawn here too, and later random numbers are the same.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         return iter(source)
 
@@ -394,11 +401,11 @@ class StreamingDataLoader(DataLoader[Any]):
     @staticmethod
     def _make_inner(source: IterableDataset[Any], **settings: Any) -> DataLoader[Any]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about workers; said of the outer one
+            warnings.simplefilter("ignore", UserWarning)  # the outer loader has warned already
             return DataLoader(source, batch_size=None, collate_fn=_identity, **settings)
 
     def _note_dropped(self, info: BatchInfo) -> None:
-        """Tell the dataset of this process what a worker has dropped in its copy of it."""
+        """Add what a worker process dropped to the counts of the dataset in this process."""
         assert self._streaming is not None
         if self.num_workers and not self._threaded:
             self._streaming._dropped.add(info.skipped, info.dropped, info.is_empty)
@@ -415,9 +422,9 @@ class StreamingDataLoader(DataLoader[Any]):
         return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the position of this rank, for ``load_state_dict`` on any number of ranks.
+        """Return the position of all ranks, for `load_state_dict` on any number of ranks.
 
-        None when the dataset is not a streaming one, with a warning when there is one inside.
+        It is None if the dataset is not a streaming one, with a warning if a wrapper hides one.
         """
         if self._streaming is None:
             if find_wrapped(self.dataset) is not None:
@@ -439,7 +446,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self) -> None:
-        """Warn once where a wrapper's samples are not all in the batches that were given."""
+        """Warn once if a wrapper holds samples back that it has read, or drops samples itself."""
         count, dataset = self._count, self.dataset
         keeps = getattr(type(dataset), "state_dict", None) not in {
             None,
@@ -463,21 +470,22 @@ class StreamingDataLoader(DataLoader[Any]):
             self._has_warned = True
             warnings.warn(
                 f"the position is not exact: the filter below {name} leaves each rank and worker "
-                f"at a place of its own. Do the work of {name} in dataset.map() or in collate_fn.",
+                f"at a different place. Do the work of {name} in dataset.map() or in collate_fn.",
                 stacklevel=3,
             )
 
     def skip(self, steps: range) -> int:
         """Leave out global batches that have not come yet; return the step that comes instead.
 
-        - ``steps`` (range): Which, counted since the training began, as ``range(12300, 12400)``.
+        - ``steps`` (range): Steps to leave out, counted since the training began, such as
+          ``range(12300, 12400)``.
 
-        Steps keep their numbers: after 12,299 comes 12,400. Epochs become shorter; ``len()`` tells
-        the whole ones. Call it on every rank after the same step with the same argument, also right
-        after a state was loaded. It is part of the state.
+        Later steps keep their numbers: after 12,299 comes 12,400. Epochs become shorter, while
+        ``len()`` counts whole epochs. Call it on every rank after the same step with the same
+        argument; right after loading a state is possible too. Skipped steps are part of the state.
 
-        Raises ConfigError for steps that came, telling the last that did, and for a dataset that is
-        not a streaming one.
+        Raises ConfigError for steps that came already, and for a dataset that is not a streaming
+        one.
 
         >>> step = loader.skip(steps=range(12300, 12400))  # doctest: +SKIP
         """
@@ -492,12 +500,15 @@ class StreamingDataLoader(DataLoader[Any]):
         return OrderEdits(self._streaming._order, self._streaming._world()).skip(steps)
 
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
-        """Continue from ``obj`` with the next iteration; to be called on every rank.
+        """Continue from a state with the next iteration.
 
-        A state that was saved after the loop over an epoch had ended lets the next epoch begin.
+        - ``obj`` (Mapping[str, Any] | None): A result of `state_dict`.
 
-        Raises StateError (a ValueError) when it is of another dataset or order, and when the
-        streaming dataset is inside a wrapper that keeps no position.
+        Call it on every rank. A state that was saved after the loop over an epoch begins the next
+        epoch. Raises StateError (a ValueError) if the state is of another dataset or order, and if
+        the streaming dataset is inside a wrapper that keeps no position.
+
+        >>> loader.load_state_dict(torch.load("position.pt"))  # doctest: +SKIP
         """
         if self._streaming is not None:
             self._streaming.load_state_dict(obj)  # type: ignore[arg-type]

@@ -1,15 +1,15 @@
-"""Messages: several batches made and sent together, and handed out one by one.
+"""Messages of several batches, which are made and sent together and returned one by one.
 
-Crossing to another process costs per tensor (a file in memory, its descriptor over a socket, a
-map, page faults) and hardly per byte: eight batches of 32 token rows in one tensor arrive 2 to 4
-times as fast as in eight. Between threads it is the waking up that costs, in one thread what a
-gather does beside copying (15 of 61 us a batch). So a few consecutive batches are gathered into one
-column each, and cut where they are used. The first ones are made alone, so that the first arrives
-at once. A batch is a view that keeps its group alive, which is at most a few megabytes.
+Sending to another process costs time for each tensor (a file in memory, its descriptor over a
+socket, a map, page faults) and hardly for each byte: eight batches of 32 token rows in one tensor
+arrive 2 to 4 times as fast as in eight tensors. Between threads, waking up costs; in one thread,
+the work of a gather besides copying (15 of 61 us for a batch). So a few consecutive batches are
+gathered into one column each, and cut where they are used. The first batch is made alone, so that
+it arrives early. A batch is a view that keeps the memory of its group, at most a few megabytes.
 
-A function that cuts columns or changes them in place gives views of what was gathered for several
-batches: together they are views of it, too, and cross as if no function had been. Small arrays that
-it makes anew are put end to end. Anything else is sent batch by batch.
+Functions that cut columns, or change them in place, return views of the memory that was gathered
+for several batches. Such batches are joined again by a view of that memory. Small new arrays are
+copied end to end. All other batches are sent one by one.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class BatchGroup(NamedTuple):
 
 
 class BatchList(NamedTuple):
-    """Consecutive batches of one worker as they are, and the error after them if there is one.
+    """Consecutive batches of one worker, one by one, and the error after them if there is one.
 
-    ``failure``: torch's ExceptionWrapper.
+    ``failure``: torch's ExceptionWrapper of the error, or None.
     """
 
     worker: int
@@ -82,10 +82,10 @@ class BatchList(NamedTuple):
 
 
 class BatchIterator:
-    """Iterator over the batches of a loader's workers in turn, out of the messages that they send.
+    """Iterator over the batches of a loader's workers in turn, from the messages that they send.
 
-    Messages that are no groups are batches themselves and pass through. An error is raised where
-    the batch would have come that it prevented.
+    A message that is neither a BatchGroup nor a BatchList is a single batch. An error is raised in
+    the place of the batch that it prevented.
     """
 
     def __init__(self, messages: Iterable[Any], workers: int) -> None:
@@ -93,7 +93,7 @@ class BatchIterator:
         self._waiting: dict[int, collections.deque[Batch]] = {
             worker: collections.deque() for worker in range(workers)
         }
-        # The workers that have more to give, in the order of their turns.
+        # Workers that have not ended, in the order of their turns.
         self._turns = collections.deque(range(workers))
         self._ended: set[int] = set()
         self._failures: dict[int, Any] = {}
@@ -107,9 +107,10 @@ class BatchIterator:
         except StopIteration:
             raise
         except Exception as error:  # noqa: BLE001 - raised again
-            # The frame in which torch raises what a worker met keeps the exception, and this its
-            # frames: the iterator would live until a collection, which shuts the queues before the
-            # workers get the message to end. They would be waited for, five seconds each.
+            # Without its traceback. The frame in which torch raises a worker's exception refers to
+            # the exception, whose traceback refers to the frame. This cycle would keep torch's
+            # iterator until a garbage collection, which may close its queues before workers are
+            # told to end; then torch waits five seconds for each of them.
             raise error.with_traceback(None) from error.__cause__
 
     def _next(self) -> Batch:
@@ -203,7 +204,7 @@ def send_joined(
 ) -> Iterator[Message]:
     """Yield messages of batches that functions made, joined where they are views of one memory.
 
-    A batch that took long is not kept back for others, nor is one that was made before an error.
+    A batch that took long is sent at once, and so are batches that were made before an error.
     """
     failure = None
     infos: list[BatchInfo] = []
@@ -223,7 +224,7 @@ def send_joined(
         if values and (rows is None or rows.ends_sources or is_slow):
             sources = rows.sources if rows is not None else ()
             message = _join_message(worker, infos, values, sources, watch)
-            # Before the next ones are made, so that their memory can be those'.
+            # Released before the next batches are made, so that they can use this memory.
             infos, values = [], []
             del rows, sources
             yield message
@@ -280,7 +281,7 @@ _NOTHING = np.zeros((), np.uint8)
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
-    """Return the array of a value, or one that fits nowhere if it is not numbers in memory."""
+    """Return the array of a value, or `_NOTHING`, which joins with no other, if it has none."""
     if type(value) is torch.Tensor and is_plain(value) and numpy_dtype(value.dtype) is not None:
         value = value.resolve_conj().resolve_neg().numpy()
     if type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.isnative:
@@ -297,7 +298,7 @@ def _join_column(
         if piece.shape != (count, *row_shape) or piece.dtype != dtype:
             return None
     begin = end = _address(first)
-    is_run = True  # one behind the other in memory
+    is_run = True  # whether each piece begins in memory where the one before ends
     for count, piece in zip(rows, pieces, strict=True):
         is_run = is_run and piece.strides == strides and _address(piece) == end
         end += count * strides[0]

@@ -47,22 +47,26 @@ if TYPE_CHECKING:
     Columns = dict[str, Any]
 
 
-#: Batches that are made together, and the bytes of their tensors if one batch is not larger.
+#: Maximum number of batches that are made together, and of bytes of their tensors. A single batch
+#: may be larger.
 MAX_GROUP_BATCHES = 8
 MAX_GROUP_BYTES = 4 << 20
 SUM_BITS = (1 << 64) - 1
 
 
 class BatchInfo(NamedTuple):
-    """Bookkeeping of a batch, which travels with it.
+    """Bookkeeping of a batch, which comes with it from its worker.
 
-    ``samples``: places of the order that it took. ``order``: what it adds to the order hash, as
-    (sum modulo 2**64, samples). ``begin``: the position at which this iteration began.
-    ``skipped``: the first samples that were dropped on the way, and ``dropped``: how many there
-    were. ``is_empty``: nothing was kept; one masked sample stands for the batch. ``making``: how it
-    was made; of several batches in a message the first one tells it. ``end``: of a batch of packs,
-    the position after its step. ``wrapper_samples``: how many samples a wrapper made of them, with
-    each list of samples counted as one, and by its entries.
+    Attributes:
+        samples: Places of the order that the batch took.
+        order: Its part of the order hash: (sum modulo 2**64, number of samples).
+        begin: Position at which this iteration began.
+        skipped: The first of the samples that were dropped; ``dropped`` is the number of all.
+        is_empty: Whether no sample was kept; the batch then has one masked sample.
+        making: Seconds of making it; in a message of several batches, only the first one has them.
+        end: With packs, the position after its step.
+        wrapper_samples: Number of samples that a wrapper's class made of them: with a list of
+            samples counted as one, and with its entries counted.
     """
 
     samples: int
@@ -79,16 +83,16 @@ class BatchInfo(NamedTuple):
 def batch_info(
     epoch: WorkerEpoch, position: int, count: int, making: Making | None = None
 ) -> BatchInfo:
-    """Return the bookkeeping of a batch of ``count`` places from ``position`` on."""
+    """Return the bookkeeping of a batch of ``count`` places of this worker from ``position`` on."""
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
     return BatchInfo(count, (added, count), epoch.begin, making=making)
 
 
 def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
-    """Return the bookkeeping of a message, with how its batches were made in that of the first.
+    """Return the bookkeeping of a message, with the seconds of all its batches in the first one.
 
-    The trainer waited for the message, and so for all of its batches.
+    The trainer waits for a message as a whole. ``crossing``: seconds of sending it.
     """
     makings = [info.making for info in infos if info.making is not None]
     if not makings:
@@ -136,7 +140,7 @@ class Rows:
 def timed(stage: Iterable[Rows], watch: Stopwatch, phase: int) -> Iterator[Rows]:
     """Return the rows of a stage, and charge to ``phase`` the time since the stage before it.
 
-    The stages take turns in one thread. So the time between two readings of the clock is that of
+    The stages take turns in one thread, so the time between two readings of the clock is that of
     the stage between them.
     """
 
@@ -152,7 +156,8 @@ def cut_columns(
 ) -> Iterator[Rows]:
     """Yield the batches of chunks of columns as views, except one of fewer than ``min_size`` rows.
 
-    ``keys`` gives the row keys, if a function takes random numbers. Tensors become arrays.
+    ``keys`` is the stream of row keys if a function takes random numbers, else None. Tensors become
+    arrays.
     """
     for chunk in chunks:
         columns = chunk.values
@@ -193,7 +198,7 @@ def join_samples(chunks: Iterable[Rows], min_size: int = 0) -> Iterator[Rows]:
 
 
 def _join(parts: list[Rows]) -> Rows:
-    """Join parts of a batch, and forget them."""
+    """Join parts of a batch, and release them."""
     if len(parts) == 1:
         return parts.pop()
     joined = Rows(
@@ -214,7 +219,7 @@ def _join_arrays(arrays: Sequence[Any]) -> Any:
 
 
 def add_mask(rows: Rows) -> Rows:
-    """Add the mask to a batch that has one."""
+    """Add the mask of a batch, if there is one, to its values."""
     if rows.mask is not None:
         rows.values = with_mask(rows.values, rows.mask)
     return rows
@@ -238,7 +243,7 @@ def with_mask(batch: Any, mask: Mask) -> Any:
 
 
 class ChunkSize:
-    """Number of rows to gather at once: whole batches, more of them while they are small."""
+    """Number of rows to gather at once: whole batches, the more the smaller they are."""
 
     def __init__(self, batch_size: int, most_batches: int = MAX_GROUP_BATCHES) -> None:
         self._batch_size, self._limit = batch_size, most_batches
@@ -321,14 +326,14 @@ def gather_chunks(
 
 
 class BatchParts:
-    """Cutter of windows into parts of batches.
+    """Cutter of windows of places into parts of batches.
 
     Args:
         size: Returns the number of places of the next batch.
-        parts: Number of parts of a batch, if it does not begin or end within a window.
+        parts: Number of parts of a batch; windows that end inside a batch make more.
         first: The first place.
-        keys: Returns the row keys of the next places, if a function takes random numbers.
-        masks: Returns which of the next places are no padding, if there is padding.
+        keys: Returns the row keys of so many next places; None if no function takes random numbers.
+        masks: Returns the mask of so many next places, False for padding; None without padding.
     """
 
     def __init__(
@@ -365,7 +370,7 @@ class BatchParts:
 def read_samples(
     dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
 ) -> Iterator[Rows]:
-    """Yield decoded samples."""
+    """Yield parts of batches with their decoded samples."""
     windows = read_windows(dataset, blocks, epoch)
     for readers, shards, numbers in cut_growing((w.readers, w.shards, w.rows) for w in windows):
         samples, _ = iterate_samples(readers, shards, numbers, epoch.fail)
@@ -378,7 +383,10 @@ def read_samples(
 def read_numbers(
     dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
 ) -> Iterator[Rows]:
-    """Yield sample numbers, whose shards are open for the functions that ``epoch`` lends to."""
+    """Yield parts of batches with sample numbers, for functions that read them by number.
+
+    Meanwhile the functions of ``epoch.lend`` find the shards of these samples open.
+    """
     try:
         for window in read_windows(dataset, blocks, epoch):
             epoch.begin_window(dataset._cache, window)
@@ -393,7 +401,7 @@ def read_numbers(
 
 
 def count_places(dataset: Samples, epoch: WorkerEpoch, stage: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield rows of samples, and keep the position up to date that the dataset's state has."""
+    """Yield rows of samples, and count their places for `state_dict` of the dataset."""
 
     def count(rows: Rows) -> Rows:
         epoch.filled_places = rows.first + rows.size

@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import torch.utils.data
 from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.order_state import SharedEpochCounter
 from mds.plan.state import Position, ResumePoint
+from tests.unit.dataset.epochs_helpers import ranks_of, stop_after
 
 
 def test_workers_of_one_iteration_share_a_turn():
@@ -81,30 +81,6 @@ def test_copies_by_pickle_count_for_themselves():
     assert copy.deepcopy(book).next_epoch == 1
 
 
-class Epochs(torch.utils.data.IterableDataset):
-    """Yields the epoch that its worker took."""
-
-    def __init__(self):
-        self.book = SharedEpochCounter()
-
-    def __iter__(self):
-        info = torch.utils.data.get_worker_info()
-        turn = self.book.begin_epoch(info.seed - info.id, info.id)
-        return iter([(turn.position.epoch, info.id)])
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_of_every_start_method_write_into_the_parents_book(method):
-    """The main process sees the epochs that began in workers."""
-    dataset = Epochs()
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_size=None, num_workers=2, multiprocessing_context=method
-    )
-    seen = [sorted(map(tuple, loader)) for _ in range(2)]
-    assert seen == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
-    assert dataset.book.next_epoch == 2
-
-
 def test_ranks_forked_from_one_parent_count_for_themselves():
     """Two ranks made by fork from a process that built the dataset both begin with epoch 0."""
     book = SharedEpochCounter()
@@ -131,18 +107,6 @@ def test_a_process_killed_while_it_holds_the_lock_blocks_nobody():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert book.begin_epoch(1, 0).position.epoch == 0
-
-
-def ranks_of(make, **options):
-    """A loader for each of four ranks, over the same 50 samples."""
-    return [
-        StreamingDataLoader(
-            StreamingDataset(
-                local=make(50), topology=(rank, 4), batch_size=3, shuffle=True, **options
-            )
-        )
-        for rank in range(4)
-    ]
 
 
 def tokens(i):
@@ -270,20 +234,6 @@ def test_ranks_agree_on_the_position_of_every_step(make, options):
     assert {place(loader.state_dict())[2] for loader in loaders} == {True}
 
 
-@pytest.mark.parametrize("rank", range(4))
-def test_the_state_of_any_rank_at_the_end_serves_all(make, rank):
-    """With exact=True every rank begins the next epoch, whose state was saved."""
-    loaders = ranks_of(make, exact=True)
-    for loader in loaders:
-        list(loader)
-    state = loaders[rank].state_dict()
-    following = [[b["id"].tolist() for b in loader] for loader in loaders]
-    resumed = ranks_of(make, exact=True)
-    for loader in resumed:
-        loader.load_state_dict(state)
-    assert [[b["id"].tolist() for b in loader] for loader in resumed] == following
-
-
 def test_an_edit_after_the_last_step_is_the_same_on_every_rank(make):
     """With exact=True ranks without a last batch put the same edit into their states."""
     loaders = ranks_of(make, exact=True)
@@ -376,94 +326,6 @@ def test_a_state_is_plain_where_packing_has_numpy_scalars(make, name):
     dataset = StreamingDataset(local=data, batch_size=1, packing=packing)
     state = json.loads(json.dumps(dataset.state_dict()))
     assert state["order"][f"packing_{name}"] == 40
-
-
-class Buckets(torch.utils.data.IterableDataset):
-    """A wrapper that holds samples back until two of a remainder have come."""
-
-    def __init__(self, dataset):
-        self.dataset, self.held = dataset, {}
-
-    def __iter__(self):
-        for sample in self.dataset:
-            values = self.held.setdefault(sample["id"] % 2, [])
-            values.append(sample["id"])
-            if len(values) == 2:
-                del self.held[sample["id"] % 2]
-                yield from values
-        for values in self.held.values():
-            yield from values
-
-
-class SavedBuckets(Buckets):
-    """Buckets that are saved beside the state of the loader."""
-
-    def state_dict(self):
-        """Return the buckets."""
-        return {key: [*values] for key, values in self.held.items()}
-
-    def load_state_dict(self, state):
-        """Begin with these buckets."""
-        self.held = state
-
-
-def bucket_loader(where, kind=Buckets, rank=0, ranks=1, workers=0, **options):
-    """A loader of batches of four from buckets."""
-    dataset = StreamingDataset(
-        local=where, batch_size=4, shuffle=True, topology=(rank, ranks), shuffle_algo="seekable"
-    )
-    return StreamingDataLoader(kind(dataset), batch_size=4, num_workers=workers, **options)
-
-
-def stop_after(loader, steps):
-    """The batches of so many steps, the state after them, and its warnings."""
-    batches = iter(loader)
-    first = [next(batches).tolist() for _ in range(steps)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        state = loader.state_dict()
-        loader.state_dict()
-    return first, state, [str(each.message) for each in caught]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_wrapper_that_holds_samples_back_is_named_once(make, workers):
-    """A state is exact where no warning comes: each sample is then seen once."""
-    where, exact, inexact = make(samples=96), 0, 0
-    for steps in range(2, 24, 10 if workers else 1):
-        first, state, told = stop_after(bucket_loader(where, workers=workers), steps)
-        resumed = bucket_loader(where, workers=workers)
-        resumed.load_state_dict(state)
-        seen = sorted(itertools.chain(*first, *(batch.tolist() for batch in resumed)))
-        if not told:
-            assert seen == [*range(96)]
-            exact += 1
-            continue
-        (message,) = told
-        given = rf"given {4 * steps}, .*Packing .*filter.*state_dict"
-        assert re.search(r"Buckets has taken \d+ .*" + given, message)
-        inexact += seen != [*range(96)]
-    assert exact or workers
-    assert inexact > 0
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_wrapper_keeps_what_it_holds_back_in_a_state_of_its_own(make, rank):
-    """Saved on each rank beside the loader's state, nothing is lost and there is no warning."""
-    where, held_back = make(samples=96), 0
-    whole = [*itertools.chain(*(b.tolist() for b in bucket_loader(where, Buckets, rank, 2)))]
-    for steps in range(1, 10):
-        loader = bucket_loader(where, SavedBuckets, rank, 2)
-        first, state, told = stop_after(loader, steps)
-        assert not told
-        held = loader.dataset.state_dict()
-        held_back += len(held)
-        resumed = bucket_loader(where, SavedBuckets, rank, 2)
-        resumed.dataset.load_state_dict(held)
-        resumed.load_state_dict(state)
-        seen = itertools.chain(*first, *(batch.tolist() for batch in resumed))
-        assert sorted(seen) == sorted(whole)
-    assert held_back
 
 
 class Ids(torch.utils.data.IterableDataset):

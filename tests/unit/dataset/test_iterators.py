@@ -1,49 +1,16 @@
 """State belongs to the iteration: a dataset may be iterated several times at once."""
 
 import copy
-import gc
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds.dataset.epoch_iterator import EpochIterator
 from mds.dataset.worker_epoch import lent
-from mds.plan.state import KEYS
-
-INCUMBENT = KEYS  # the keys that its states have
-
-
-class OwnItems(StreamingDataset):
-    def __getitem__(self, at):
-        return {"id": super().__getitem__(at)["id"]}
-
-
-class OwnGetItem(StreamingDataset):
-    def get_item(self, sample_id, retry=7):
-        return {"id": super().get_item(sample_id, retry)["id"]}
-
-
-class OwnIter(StreamingDataset):
-    def __iter__(self):
-        yield from super().__iter__()
-
-
-KINDS = [StreamingDataset, OwnItems, OwnGetItem, OwnIter]
-SETTINGS = {"batch_size": 4, "shuffle": True}
-
-
-def ids(samples, count=None):
-    return [int(sample["id"]) for sample in itertools.islice(samples, count)]
-
-
-def form(state, keys):
-    """The state of ours, or what the incumbent would have of it."""
-    return state if keys is None else {key: state[key] for key in keys}
+from tests.unit.dataset.iterators_helpers import KINDS, SETTINGS, ids
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,28 +28,6 @@ def test_two_iterations_at_a_time_give_what_each_gives_alone(make, kind):
         if not samples and len(found[0]) == len(found[1]) == 100:
             break
     assert found == epochs
-
-
-@pytest.mark.parametrize("derive", [lambda ds: ds, lambda ds: ds.map(dict)], ids=["own", "map"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("limit", [None, "200kb"])
-def test_random_access_is_right_during_and_after_an_iteration(make, tmp_path, kind, limit, derive):
-    """An iteration lends its readers to no other access, whether it runs, was left or is over."""
-    folder = make(samples=100)
-    settings = {"remote": folder, "local": str(tmp_path / "cache"), "cache_limit": limit}
-    dataset = derive(kind(**settings, **SETTINGS).filter(lambda sample: True))
-    numbers = list(range(0, 100, 7))
-    for count in (15, None):
-        iterator = iter(dataset)
-        assert len(ids(iterator, count)) == (count or 100)
-        assert ids(dataset[i] for i in numbers) == numbers
-        copied = copy.deepcopy(dataset)
-        assert ids(copied[i] for i in numbers) == numbers
-        if count:
-            iterator.close()
-    for _ in StreamingDataLoader(dataset, batch_size=1):
-        assert int(dataset[99]["id"]) == 99
-    assert ids(dataset[i] for i in numbers) == numbers
 
 
 @pytest.mark.parametrize("limit", [None, "200kb"])
@@ -133,91 +78,6 @@ def test_readers_belong_to_the_thread_of_the_iteration(make, tmp_path, limit):
     assert lent.readers is None
 
 
-@pytest.mark.parametrize("keys", [None, INCUMBENT], ids=["ours", "incumbent"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_state_is_of_the_iteration_that_gives_samples(make, kind, keys):
-    """A second iterator takes the state over with its first sample, and not before."""
-    folder = make(samples=100)
-    whole = kind(local=folder, **SETTINGS)
-    epochs = [ids(whole), ids(whole)]
-    dataset = kind(local=folder, **SETTINGS)
-    first = iter(dataset)
-    ids(first, 10)
-    before = form(dataset.state_dict(), keys)
-    second = iter(dataset)
-    state = form(dataset.state_dict(), keys)
-    assert (state["epoch"], state["sample_in_epoch"]) == (0, 10)
-    assert state == before
-    resumed = kind(local=folder, **SETTINGS)
-    resumed.load_state_dict(state)
-    assert ids(resumed) == epochs[0][10:]
-    ids(second, 7)
-    state = form(dataset.state_dict(), keys)
-    assert (state["epoch"], state["sample_in_epoch"]) == (1, 7)
-    resumed = kind(local=folder, **SETTINGS)
-    resumed.load_state_dict(state)
-    assert ids(resumed) == epochs[1][7:]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_loader_keeps_its_position_while_its_dataset_is_iterated(make, kind, workers):
-    """A look at the dataset, or another loop over the loader, moves no state of this loop."""
-    folder = make(samples=100)
-    whole = StreamingDataLoader(kind(local=folder, **SETTINGS))
-    order = [batch["id"].tolist() for batch in whole]
-    dataset = kind(local=folder, **SETTINGS)
-    loader = StreamingDataLoader(dataset, num_workers=workers)
-    batches = iter(loader)
-    got = [next(batches)["id"].tolist() for _ in range(3)]
-    state = loader.state_dict()
-    assert next(iter(dataset))["id"] >= 0
-    other = iter(loader)
-    assert loader.state_dict() == state
-    got.append(next(batches)["id"].tolist())
-    state = loader.state_dict()
-    assert (state["epoch"], state["sample_in_epoch"]) == (0, 16)
-    next(other)
-    assert loader.state_dict()["epoch"] == 2
-    got.append(next(batches)["id"].tolist())
-    assert loader.state_dict()["sample_in_epoch"] == 20
-    assert got == order[:5]
-    resumed = StreamingDataLoader(kind(local=folder, **SETTINGS), num_workers=workers)
-    resumed.load_state_dict(state)
-    assert [batch["id"].tolist() for batch in resumed] == order[4:]
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "filtered"])
-def test_asking_for_the_state_changes_nothing(make, kind):
-    """However often it is asked, at any point, everything is as it was."""
-    folder = make(samples=60)
-
-    def new():
-        if kind == "filtered":
-            whole = StreamingDataset(local=folder, **SETTINGS)
-            return whole.filter(lambda sample: sample["id"] % 3 != 0)
-        return kind(local=folder, **SETTINGS)
-
-    asked, silent = new(), new()
-    shown = repr(asked)
-    for _ in range(3):
-        asked.state_dict()
-    assert repr(asked) == shown == repr(silent)
-    assert (asked.num_canonical_nodes, asked.initial_physical_nodes) == (None, None)
-    for _ in range(2):
-        found = []
-        for sample in asked:
-            before, order = dict(vars(asked)), dict(vars(asked._order))
-            shown, position = repr(asked), asked._running.position
-            states = [asked.state_dict() for _ in range(3)]
-            assert states[0] == states[1] == states[2]
-            assert all(value is vars(asked)[name] for name, value in before.items())
-            assert all(value is vars(asked._order)[name] for name, value in order.items())
-            assert (repr(asked), asked._running.position) == (shown, position)
-            found.append(int(sample["id"]))
-        assert found == ids(silent)
-
-
 def test_an_iterator_has_a_state_of_its_own(make):
     """It is saved and loaded by the iterator, whatever other iterations do."""
     dataset = StreamingDataset(local=make(samples=100), **SETTINGS)
@@ -248,18 +108,6 @@ def test_a_closed_iterator_gives_nothing_more(make):
     assert dataset.state_dict()["sample_in_epoch"] == 10
 
 
-def test_an_iterator_that_is_dropped_is_over(make):
-    """A loop that was left makes way for the next one before its first sample."""
-    dataset = StreamingDataset(local=make(samples=100), **SETTINGS)
-    for _ in dataset:
-        break
-    gc.collect()
-    assert dataset.state_dict()["sample_in_epoch"] == 1
-    following = iter(dataset)
-    assert (dataset.state_dict()["epoch"], dataset.state_dict()["sample_in_epoch"]) == (1, 0)
-    del following
-
-
 def test_drops_are_told_by_the_batch_that_met_them(make):
     """Another iteration's drops are counted by the dataset, and by no batch of this loader."""
 
@@ -277,14 +125,6 @@ def test_drops_are_told_by_the_batch_that_met_them(make):
     assert len(dataset.skipped) == 5 + 30
     info, _ = next(batches)
     assert (info.dropped, [s.sample for s in info.skipped]) == (6, [11, 13, 15, 17, 19, 21])
-
-
-def test_torchs_own_loader_takes_the_iterator(make):
-    """Each worker iterates its own copy, and the samples of all are there once."""
-    dataset = StreamingDataset(local=make(samples=100), **SETTINGS)
-    for workers in (0, 2):
-        found = [int(i) for batch in DataLoader(dataset, num_workers=workers) for i in batch["id"]]
-        assert sorted(found) == list(np.arange(100))
 
 
 def test_streams_are_not_shared_between_datasets(make):

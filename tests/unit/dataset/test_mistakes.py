@@ -2,23 +2,18 @@
 
 import numpy as np
 import pytest
-import torch
-from mistakes import MISTAKES
 from torch.utils.data import DataLoader
 
 from mds import (
     JSONWriter,
     LocalDataset,
     MDSWriter,
-    Packing,
-    Schedule,
     Stream,
     StreamingDataLoader,
     StreamingDataset,
-    merge_index,
 )
-from mds.errors import ArgumentError, ConfigError, MdsError, NotFoundError
-from mds.writers.convert import convert
+from mds.errors import ArgumentError, ConfigError, NotFoundError
+from tests.unit.dataset.mistakes import MISTAKES
 
 
 @pytest.fixture
@@ -45,83 +40,9 @@ def test_split_says_what_it_takes(splits, shares):
         dataset.split(shares)
 
 
-class Own(StreamingDataset):
-    """A class of the user's, whose name messages must tell."""
-
-
-class Forgetful(StreamingDataset):
-    """A class whose constructor does not call ours."""
-
-    def __init__(self, path):
-        self.path = path
-
-
-@pytest.fixture
-def names(tmp_path):
-    """What the calls of the table speak of."""
-    for name, columns in (("d", {"id": "int", "name": "str"}), ("other", {"text": "str"})):
-        with MDSWriter(out=str(tmp_path / name), columns=columns) as writer:
-            for number in range(20):
-                values = {key: number if kind == "int" else "x" for key, kind in columns.items()}
-                writer.write(values)
-    d = str(tmp_path / "d")
-
-    def dataset(**given):
-        return Own(**{"local": d, "batch_size": 2, **given})
-
-    def writer(**given):
-        return MDSWriter(**{"out": str(tmp_path / "new"), "columns": {"a": "int"}, **given})
-
-    def write(encoding, sample):
-        made = MDSWriter(out=str(tmp_path / "new"), columns={"label": encoding})
-        try:
-            made.write(sample)
-        finally:
-            made.abort()
-
-    def write_after_the_end():
-        made = MDSWriter(out=str(tmp_path / "new"), columns={"a": "int"})
-        made.finish()
-        made.write({"a": 1})
-
-    return {
-        "np": np,
-        "torch": torch,
-        "MDSWriter": MDSWriter,
-        "Packing": Packing,
-        "Schedule": Schedule,
-        "convert": convert,
-        "merge_index": merge_index,
-        "Stream": Stream,
-        "StreamingDataLoader": StreamingDataLoader,
-        "Own": Own,
-        "Forgetful": Forgetful,
-        "dataset": dataset,
-        "loader": lambda **given: StreamingDataLoader(dataset(), **given),
-        "writer": writer,
-        "write": write,
-        "write_after_the_end": write_after_the_end,
-        "d": d,
-        "other": str(tmp_path / "other"),
-    }
-
-
 def test_there_are_sixty_mistakes():
     """The table is as long as it says, and no call stands in it twice."""
     assert len({call for call, *_ in MISTAKES}) == len(MISTAKES) >= 60
-
-
-@pytest.mark.parametrize(("call", "subject", "value", "way_out"), MISTAKES, ids=str)
-def test_a_mistake_is_told_with_its_subject_its_value_and_a_way_out(
-    names, call, subject, value, way_out
-):
-    """Nothing is taken for what it is not, and the message is enough to go on."""
-    with pytest.raises(Exception) as caught:
-        eval(call, names)
-    assert isinstance(caught.value, (MdsError, UserWarning, AttributeError, IndexError))
-    told = str(caught.value)
-    for part in (subject, value, way_out):
-        assert part in told, told
 
 
 def test_python_s_own_types_of_errors_are_kept(names):

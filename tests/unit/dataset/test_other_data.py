@@ -1,18 +1,12 @@
 """A state that meets other data with as many samples in each shard is told, and is not refused."""
 
-import json
 import os
 import shutil
 
 import pytest
 
 from mds import MDSWriter, Stream, StreamingDataset
-
-
-def write(out, first):
-    with MDSWriter(out=out, columns={"x": "int"}, size_limit=200, exist_ok=True) as writer:
-        for number in range(40):
-            writer.write({"x": first + number})
+from tests.unit.dataset.other_data_helpers import state_of, write
 
 
 def of_lines(folder, first):
@@ -39,11 +33,6 @@ def published(request, tmp_path):
         return place
 
     return publish
-
-
-def state_of(place, cache, **options):
-    dataset = StreamingDataset(remote=place, local=str(cache), batch_size=4, **options)
-    return dataset, json.loads(json.dumps(dataset.state_dict(8, True)))
 
 
 def told(caplog):
@@ -97,19 +86,6 @@ def test_another_place_with_another_index_is_told(tmp_path, caplog):
     (line,) = told(caplog)
     assert f"{tmp_path}/b with the index" in line
     assert f"is read now, and {tmp_path}/a with" in line
-
-
-@pytest.mark.parametrize(
-    "data",
-    [None, {}, {"streams": 3}, {"streams": [3, {}]}, {"streams": [{"at": 5, "index": [1]}]}],
-    ids=str,
-)
-def test_what_a_state_says_of_its_data_may_be_anything(tmp_path, data):
-    """It refuses nothing."""
-    write(str(tmp_path / "a"), 0)
-    dataset, state = state_of(str(tmp_path / "a"), tmp_path / "one")
-    dataset.load_state_dict({**state, "data": data})
-    assert len(list(dataset)) == 32
 
 
 def test_of_many_streams_a_few_are_named(tmp_path, caplog):

@@ -4,79 +4,20 @@ import pickle
 
 import numpy as np
 import pytest
-from runs import as_json, loader_over, write_streams
 
-from mds import Schedule, Stream, StreamingDataset, World
+from mds import Schedule, Stream, StreamingDataset
 from mds.errors import ConfigError, StateError
 from mds.plan import OrderHash
-
-SIZES = {"web": 700, "code": 200, "math": 60}
-STEPS = 60  # of an epoch, in global batches of 16
-BASE = {0: {"web": 8, "code": 1, "math": 1}, 50: {"web": 1, "code": 2, "math": 1}}
-EDITS = [
-    (7, {"math": 1, "web": 1}, None),
-    (20, {"code": 1}, 30),
-    (40, {"web": 1, "code": 1, "math": 1}, None),
-    (70, {"web": 1}, None),
-    (81, {"web": 3, "math": 1}, 97),
-]
+from tests.unit.dataset.schedules_helpers import (
+    BASE,
+    SIZES,
+    STEPS,
+    dataset_of,
+    loader_of,
+    train,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_streams(tmp_path_factory.mktemp("streams"), SIZES)
-
-
-def dataset_of(folder, ranks=1, rank=0, schedule=None, **more):
-    world = World(1, ranks, 1, rank) if ranks > 1 else None
-    more = {"shuffle": True, "num_canonical_nodes": 2, **more}
-    return StreamingDataset(
-        streams={name: Stream(local=str(folder / name)) for name in SIZES},
-        schedule=schedule or Schedule(BASE, between="linear"),
-        batch_size=16 // ranks,
-        topology=world,
-        **more,
-    )
-
-
-def loader_of(folder, kind="threads", workers=0, state=None, **more):
-    return loader_over(dataset_of(folder, **more), kind, workers, state)
-
-
-def place_of(state):
-    """The step of the training at which a state is."""
-    return max(state["position"]["epoch"], 0) * STEPS + state["position"]["in_epoch"] // 16
-
-
-def train(loaders, stop, edits=EDITS):
-    """Sorted ids of each global batch up to step ``stop``, and the state there.
-
-    All ranks run here, in step. Edits are made after their step.
-    """
-    found, state = [], as_json(loaders[0].state_dict())
-    step = place_of(state)
-    while step < stop:
-        for batches in zip(*loaders, strict=True):
-            found.append(np.sort(np.concatenate([b["id"] for b in batches])).tolist())
-            step += 1
-            for at, weights, at_step in edits:
-                if at == step:
-                    said = {
-                        loader.dataset.set_weights(weights, at_step=at_step) for loader in loaders
-                    }
-                    assert said == {at_step or step}
-            if step == stop:
-                break
-    state = as_json(loaders[0].state_dict())
-    assert place_of(state) == step
-    return found, state
-
-
-@pytest.fixture(scope="module")
-def undisturbed(folder):
-    return train([loader_of(folder)], 2 * STEPS)[0]
 
 
 def test_the_mixture_is_that_of_the_schedule(folder):
@@ -85,35 +26,6 @@ def test_the_mixture_is_that_of_the_schedule(folder):
     of_web = np.cumsum([sum(number < 700 for number in step) for step in ids])
     share = 0.8 - 0.55 * np.minimum(np.arange(1, 121) - 0.5, 50) / 50
     assert np.abs(of_web - 16 * np.cumsum(share)).max() < 1.6
-
-
-@pytest.mark.parametrize(("kind", "workers"), [("threads", 2), ("threads", 3), ("processes", 2)])
-def test_workers_change_nothing(folder, undisturbed, kind, workers):
-    """Five live changes of weights, with batches made ahead in threads and in processes."""
-    assert train([loader_of(folder, kind, workers)], 2 * STEPS)[0] == undisturbed
-
-
-@pytest.mark.parametrize("algo", ["py1e", "seekable"])
-def test_fifty_stops_change_nothing(folder, algo):
-    """A run that goes on elsewhere after each few steps sees what an undisturbed one sees."""
-    undisturbed, _ = train([loader_of(folder, shuffle_algo=algo)], 2 * STEPS)
-    rng, stops = np.random.default_rng(5), 0
-    while stops < 50:
-        found, state = [], None
-        while len(found) < 2 * STEPS:
-            stops += 1
-            ranks = int(rng.choice([1, 2, 4]))
-            workers = int(rng.integers(0, 3))
-            loaders = [
-                loader_of(
-                    folder, workers=workers, state=state, ranks=ranks, rank=rank, shuffle_algo=algo
-                )
-                for rank in range(ranks)
-            ]
-            stop = min(len(found) + int(rng.integers(1, 15)), 2 * STEPS)
-            some, state = train(loaders, stop)
-            found += some
-        assert found == undisturbed
 
 
 def test_an_order_hash_shows_who_disagrees(folder):
@@ -180,26 +92,6 @@ def test_a_state_is_for_the_same_schedule(folder):
         plain.load_state_dict(state)
     with pytest.raises(StateError, match=r"without a schedule, and .*: leave schedule="):
         dataset_of(folder).load_state_dict(plain.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("edit", "told"),
-    [
-        ({"step": -1, "weights": {"web": 1}}, "an edit with step '-1'"),
-        ({"step": 1.5, "weights": {"web": 1}}, "an edit with step '1.5'"),
-        ({"step": 3}, "does not know"),
-        ({"step": 3, "weights": {"web": -1}}, "an edit that is none"),
-        ({"step": 3, "weights": 3}, "an edit that is none"),
-        ({"step": 3, "weights": {"sea": 1}}, "speaks of sea"),
-    ],
-)
-def test_broken_edits_are_refused(folder, edit, told):
-    """A state comes from outside: each is checked, and nothing of it stays."""
-    loader = loader_of(folder)
-    _, state = train([loader], 5, [(3, {"web": 1}, None)])
-    with pytest.raises((StateError, ConfigError), match=told):
-        loader.load_state_dict({**state, "edits": [edit]})
-    assert loader.state_dict()["edits"] == state["edits"]
 
 
 @pytest.mark.parametrize(

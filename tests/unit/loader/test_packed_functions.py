@@ -12,100 +12,19 @@ import torch
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.encodings.arrays import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
-from mds.transforms import RowGenerator, pad
-from mds.world import World
+from mds.transforms import pad
+from tests.unit.loader.packed_functions_helpers import (
+    CAPACITY,
+    COUNT,
+    documents,
+    make,
+    noise,
+    run,
+    tokens_of,
+)
 
 # torch warns of more workers than this machine has cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
-COUNT, CAPACITY = 500, 96
-COLUMNS = {"tokens": "ndarray:uint16", "number": "int", "place": "ndarray:float32:3"}
-WORLDS = [(1, 0), (2, 2), (3, 1), (8, 3)]
-
-
-def tokens_of(i):
-    """Tokens that tell their document; a few documents are longer than a pack."""
-    length = 250 if i % 50 == 7 else 1 + (i * 7919) % 70
-    return (np.arange(length) * 31 + 1 + i) % 60_000
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """Documents, each with its number and a vector that does not follow the tokens."""
-    folder = str(tmp_path_factory.mktemp("documents"))
-    with MDSWriter(out=folder, columns=COLUMNS, lengths="tokens", size_limit=8000) as writer:
-        for i in range(COUNT):
-            place = np.arange(3, dtype=np.float32) + i
-            writer.write({"tokens": tokens_of(i).astype(np.uint16), "number": i, "place": place})
-    return folder
-
-
-def make(folder, world=(1, 0), kind=StreamingDataset, **settings):
-    """A dataset of one rank: of a node of so many ranks; 24 packs a step in any world."""
-    ranks, rank = world
-    settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 2,
-                "shuffle_block_size": 60, "packing": Packing(CAPACITY, overflow="split"),
-                "topology": World(1, ranks, 1, rank), "batch_size": 24 // ranks,
-                **settings}  # fmt: skip
-    return kind(local=folder, **settings)
-
-
-def documents(batch, names):
-    """The documents of a varlen batch: a tuple of lists of the columns, without padding."""
-    columns = [batch[name].tolist() for name in names]
-    pairs = itertools.pairwise(batch["cu_seqlens"].tolist())
-    found = [tuple(tuple(column[a:b]) for column in columns) for a, b in pairs]
-    return [document for document in found if any(document[0])]
-
-
-def run(dataset_of, names, ranks, workers, state=None):
-    """Global batches as sorted documents, and the states of rank 0."""
-    rows, states = [], []
-    for rank in range(ranks):
-        loader = StreamingDataLoader(dataset_of((ranks, rank)), num_workers=workers,
-                                     workers="threads" if workers else "auto")  # fmt: skip
-        if state is not None:
-            loader.load_state_dict(state)
-        for step, batch in enumerate(loader):
-            if step == len(rows):
-                rows.append([])
-            rows[step] += documents(batch, names)
-            if rank == 0:
-                states.append(loader.state_dict())
-    return [sorted(row) for row in rows], states
-
-
-def noise(sample, rng):
-    """A mask of the loss by random numbers, tokens as a list, and a text."""
-    tokens = sample["tokens"].astype(np.int64)
-    kept = rng.random(len(tokens)) < 0.5
-    return {
-        "tokens": tokens.tolist(),
-        "labels": torch.from_numpy(np.where(kept, tokens, -100)),
-        "weight": rng.random(len(tokens)),
-        "text": f"document {sample['number']}",
-        "place": sample["place"],
-    }
-
-
-def test_a_map_that_keeps_lengths_is_the_same_in_every_world(corpus):
-    """With its random numbers, at any resume; they are another epoch's in another epoch."""
-    names = ("tokens", "labels", "weight")
-
-    def noisy(world):
-        return make(corpus, world).map(noise)
-
-    expected, states = run(noisy, names, 1, 0)
-    assert len({document for row in expected for document in row}) > COUNT
-    for ranks, workers in WORLDS[1:]:
-        assert run(noisy, names, ranks, workers)[0] == expected
-    for step in (0, 3, len(states) - 2):
-        ranks, workers = WORLDS[step % len(WORLDS)]
-        assert run(noisy, names, ranks, workers, states[step])[0] == expected[step + 1 :]
-    loader = StreamingDataLoader(noisy((1, 0)))
-    first, second = ([d for b in loader for d in documents(b, names)] for _ in range(2))
-    assert sorted(d[0] for d in first) == sorted(d[0] for d in second)
-    assert not {d[2] for d in first} & {d[2] for d in second}
 
 
 def test_pieces_of_a_document_are_parts_of_what_map_makes_of_the_whole(corpus):
@@ -210,62 +129,6 @@ def test_map_batches_gets_the_packed_batch(corpus, pack_as):
     assert plain.state_dict() == shifted.state_dict()
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_keys_of_rows_do_not_depend_on_the_world(corpus, workers):
-    """Of a document each in varlen, of a pack each in dense."""
-
-    def draw(columns, keys):
-        drawn = RowGenerator(keys).random(2)
-        if "cu_seqlens" not in columns:
-            return {"rows": columns["tokens"], "drawn": drawn}
-        rows = np.split(columns["tokens"], columns["cu_seqlens"][1:-1])
-        return {"rows": rows, "drawn": drawn}
-
-    for pack_as in ("varlen", "dense"):
-        found = []
-        for ranks, count in ((1, 0), (3, 2)):
-            seen = {}
-            for rank in range(ranks):
-                dataset = make(corpus, (ranks, rank)).map_batches(draw)
-                loader = StreamingDataLoader(dataset, num_workers=count, pack_as=pack_as,
-                                             workers=workers if count else "auto")  # fmt: skip
-                for batch in loader:
-                    for row, drawn in zip(batch["rows"], batch["drawn"].tolist(), strict=True):
-                        if row.any():
-                            seen[tuple(row.tolist())] = drawn
-            found.append(seen)
-        assert found[0] == found[1]
-        assert len({tuple(drawn) for drawn in found[0].values()}) == len(found[0]) > 100
-
-
-@pytest.mark.parametrize("ranks", [1, 8])
-def test_what_a_filter_refuses_is_padding(corpus, ranks):
-    """Counted, and all other documents come; ranks stay in step."""
-
-    def is_odd(sample):
-        return sample["number"] % 2 == 1
-
-    steps, numbers, refused, rows = set(), [], 0, 0
-    for rank in range(ranks):
-        dataset = make(corpus, (ranks, rank)).filter(is_odd)
-        batches = list(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
-        steps.add(len(batches))
-        for batch in batches:
-            numbers += [number for number in batch["number"] if number is not None]
-            assert len(batch["mask"]) == len(batch["cu_seqlens"]) - 1
-            assert batch["mask"].all() == (len(batch["number"]) > 0)
-            rows += int(batch["mask"].sum())
-        refused += int(dataset.stats()["dropped_samples"])
-        assert {s.sample % 2 for s in dataset.skipped} <= {0}
-    assert len(steps) == 1
-    assert {int(number) for number in numbers} == set(range(1, COUNT, 2))
-    assert rows + refused == len(documents_of_all(corpus))
-
-
-def documents_of_all(folder):
-    return [d for b in StreamingDataLoader(make(folder)) for d in documents(b, ("tokens",))]
-
-
 def test_a_batch_of_which_nothing_is_kept_is_a_token_of_padding(corpus):
     """With the columns of every batch."""
     dataset = make(corpus).map(noise).filter(lambda sample: sample["text"] == "document 3")
@@ -337,22 +200,6 @@ def test_a_class_that_iterates_by_itself_is_refused(corpus):
         StreamingDataLoader(make(corpus, kind=Iterates))
 
 
-def test_processes_bring_what_functions_make(corpus):
-    """As without workers."""
-    expected = [*StreamingDataLoader(make(corpus).map(noise).map_batches(count_tokens))]
-    loader = StreamingDataLoader(make(corpus).map(noise).map_batches(count_tokens), num_workers=2)
-    for batch, other in zip(expected, loader, strict=True):
-        assert batch["tokens"].tolist() == other["tokens"].tolist()
-        assert batch["weight"].tolist() == other["weight"].tolist()
-        assert batch["text"] == other["text"]
-        assert batch["count"] == other["count"] == batch["tokens"].numel()
-
-
-def count_tokens(columns):
-    """The batch with a number more."""
-    return {**columns, "count": columns["tokens"].size}
-
-
 def test_functions_of_the_library_make_columns_of_documents(corpus):
     """As collate functions and in map_batches: of columns with a value for each document."""
 
@@ -367,30 +214,6 @@ def test_functions_of_the_library_make_columns_of_documents(corpus):
         batch = next(iter(loader))
         assert batch["ids"].shape == (len(batch["cu_seqlens"]) - 1, 5, 1)
         assert set(batch["ids_lengths"].tolist()) == {1, 2, 3, 4, 5}
-
-
-@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
-def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
-    """The packs are those of any other run; each rank has as many batches."""
-    counts, real, tokens = set(), 0, 0
-    for rank in range(8):
-        loader = StreamingDataLoader(make(corpus, (8, rank), exact="mask"), pack_as=pack_as)
-        batches = list(loader)
-        counts.add(len(batches))
-        for batch in batches:
-            if pack_as == "dense":
-                assert torch.equal(batch["mask"], (batch["document_ids"] >= 0).any(1))
-                tokens += int((batch["document_ids"] >= 0).sum())
-            else:
-                assert len(batch["mask"]) == len(batch["cu_seqlens"]) - 1
-                tokens += int(batch["tokens"].numel()) - int((~batch["mask"]).sum())
-            real += int(batch["mask"].sum())
-    assert len(counts) == 1
-    assert tokens == sum(len(tokens_of(i)) for i in range(COUNT))
-    plain = list(StreamingDataLoader(make(corpus), pack_as=pack_as))
-    packs = sum(int((b["document_ids"] >= 0).any(1).sum()) for b in plain) if pack_as == "dense" \
-        else sum(len(b["cu_seqlens"]) - 1 for b in plain)  # fmt: skip
-    assert real == packs
 
 
 def write_stream(folder, columns, rows):

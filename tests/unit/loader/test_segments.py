@@ -1,43 +1,13 @@
 """Segments of shared memory: used again when they are free, and never a moment earlier."""
 
-import gc
-import multiprocessing
 import os
 import resource
 import signal
 
 import numpy as np
-import pytest
-import torch
 
-from mds.loader.segments import MAX_FREE_SEGMENTS, SegmentFile, SegmentPool, SegmentReader
-
-SIZE = 100_000
-
-
-@pytest.fixture
-def file():
-    """A file of segments, which is closed in the end."""
-    with SegmentFile() as made:
-        yield made
-
-
-@pytest.fixture
-def pool(file):
-    """The worker's side of it."""
-    return SegmentPool(file)
-
-
-@pytest.fixture
-def reader(file):
-    """The trainer's side of it."""
-    return SegmentReader(file)
-
-
-def taken(pool, size=SIZE):
-    place, memory = pool.take(size)
-    assert len(memory) >= size
-    return place
+from mds.loader.segments import MAX_FREE_SEGMENTS, SegmentPool
+from tests.unit.loader.segments_helpers import SIZE, taken
 
 
 def memory_of(file):
@@ -62,29 +32,6 @@ def test_a_segment_serves_one_message_after_the_other(pool, reader, file):
     assert memory_of(file) < 3 * SIZE
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda memory: memory[10:20],
-        lambda memory: torch.frombuffer(memory[:80], dtype=torch.int64).view(2, 5)[1],
-        lambda memory: torch.from_dlpack(torch.frombuffer(memory, dtype=torch.uint8)[7:]),
-        lambda memory: np.ndarray((3, 5), "f4", memory[64:])[1:],
-        lambda memory: memoryview(memory)[3:],
-        lambda memory: torch.frombuffer(memory, dtype=torch.uint8).untyped_storage(),
-    ],
-)
-def test_whatever_looks_at_the_memory_keeps_it(pool, reader, view):
-    """Views, tensors, storages and buffers are owners as the array is."""
-    place = taken(pool)
-    kept = view(reader.borrow(place))
-    gc.collect()
-    others = [taken(pool) for _ in range(3)]
-    assert place not in others
-    del kept
-    gc.collect()
-    assert taken(pool) == place
-
-
 def test_a_trainer_that_keeps_batches_gets_new_segments_and_gives_the_memory_back(
     pool, reader, file
 ):
@@ -99,16 +46,6 @@ def test_a_trainer_that_keeps_batches_gets_new_segments_and_gives_the_memory_bac
     held.clear()
     taken(pool)
     assert memory_of(file) <= (MAX_FREE_SEGMENTS + 2) * place.size
-
-
-def test_places_are_used_again_after_their_memory_was_given_back(pool, reader, file):
-    """The file does not become longer for what comes and goes."""
-    for _ in range(5):
-        held = [reader.borrow(taken(pool)) for _ in range(40)]
-        size = os.fstat(file.descriptor).st_size
-        assert size <= 42 * held[0].size
-        del held
-        gc.collect()
 
 
 def test_sizes_may_differ(pool, reader):
@@ -145,24 +82,6 @@ def test_a_forked_child_gives_nothing_back(pool, reader):
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert taken(pool) != held
-
-
-def _fill(file):
-    place, memory = SegmentPool(file).take(SIZE)
-    memory[:3] = b"abc"
-    assert place.number == 0
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_file_goes_to_a_process_however_it_is_started(file, method):
-    """As a descriptor, which has no name in any folder."""
-    process = multiprocessing.get_context(method).Process(target=_fill, args=(file,))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    place = taken(SegmentPool(file))
-    assert place.number == 0 or place.start > 0
-    assert bytes(file.map(place._replace(number=0, start=1 << 14))[:3]) == b"abc"
 
 
 def test_nothing_is_left_of_a_worker_that_was_killed(file):

@@ -1,16 +1,12 @@
 """Memory of batches: used again when it is free, and never a moment earlier."""
 
-import gc
 import threading
 
 import numpy as np
 import pytest
-import torch
 
 from mds.loader.tensor_buffers import TensorPool, allocate
-
-LARGE = (1 << 20,)  # as large as to be kept
-BYTES = np.dtype(np.uint8)
+from tests.unit.loader.tensor_buffers_helpers import BYTES, LARGE
 
 
 @pytest.mark.parametrize("allocator", [allocate, TensorPool()])
@@ -36,33 +32,6 @@ def test_memory_is_used_again_when_nobody_has_it_in_hand():
         places.add(tensor.data_ptr())
         del tensor
     assert len(places) == 1
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda tensor: tensor[10:],
-        lambda tensor: tensor.numpy(),
-        lambda tensor: np.asarray(tensor[5:])[1:],
-        lambda tensor: tensor.view(512, -1)[3],
-        lambda tensor: torch.from_dlpack(tensor[1:]),
-        lambda tensor: memoryview(tensor.numpy())[7:],
-        lambda tensor: {"x": [tensor.untyped_storage()]},
-    ],
-)
-def test_whatever_looks_at_the_memory_keeps_it(view):
-    """Views, arrays, buffers and storages are owners as the tensor is."""
-    pool = TensorPool()
-    tensor = pool(LARGE, BYTES)
-    place = tensor.data_ptr()
-    kept = view(tensor)
-    del tensor
-    gc.collect()
-    others = [pool(LARGE, BYTES) for _ in range(3)]
-    assert place not in {other.data_ptr() for other in others}
-    del kept
-    gc.collect()
-    assert pool(LARGE, BYTES).data_ptr() == place
 
 
 def test_memory_comes_back_from_another_thread_and_after_its_maker():

@@ -1,7 +1,6 @@
 """Batches as messages: what comes out is what went in, few messages, and none of them late."""
 
 import dataclasses
-import itertools
 import pickle
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from mds.loader.messages import BatchIterator, BatchList
 from mds.loader.rows import BatchInfo
 from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
 from mds.loader.worker_batches import MessageSender
+from tests.unit.loader.worker_batches_helpers import Clock, sent
 
 
 class Pair(NamedTuple):
@@ -137,51 +137,6 @@ def test_any_nesting_crosses():
     assert found.more[7] == [np.float32(2)]
     assert found.ids is found.more["p"].x  # one tensor is one tensor there too
     assert torch.equal(found.ids, ids)
-
-
-class Clock:
-    """A clock that goes on while batches are made, and stands still otherwise."""
-
-    def __init__(self, seconds):
-        self.seconds = itertools.cycle(seconds)
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def make(self, batch):
-        self.now += next(self.seconds)
-        return batch
-
-
-def sent(count, *, size=100, seconds=(0.0,), pool=None):
-    """Messages of so many batches, and the batches as the trainer sees them."""
-    clock = Clock(seconds)
-    batches = (
-        (BatchInfo(1, (0, 0)), clock.make(torch.full((size,), i % 256).byte()))
-        for i in range(count)
-    )
-    sender = MessageSender(0, pool, clock)
-    messages = [pickle.loads(pickle.dumps(m)) for m in sender.send(batches)]
-    return messages, [int(batch[-1]) for _, batch in BatchIterator(messages, 1)]
-
-
-@pytest.mark.parametrize(
-    ("how", "lengths"),
-    [
-        ({}, [1, 2, 4, 8, 8, 8, 8, 1, 0]),
-        ({"seconds": [0.1]}, [1] * 40 + [0]),
-        ({"seconds": [0.005]}, [1, *[1] * 39, 0]),
-        ({"seconds": [0.002]}, [1, 2, 4, 8, 8, 8, 8, 1, 0]),
-        ({"size": 1 << 20}, [1, 2, *[3] * 12, 1, 0]),
-        ({"size": 5 << 20}, [1] * 40 + [0]),
-    ],
-)
-def test_small_batches_travel_together_and_slow_ones_alone(how, lengths):
-    """The first comes at once; none waits long for others; a message has a few megabytes."""
-    messages, batches = sent(40, **how)
-    assert [len(message.items) for message in messages] == lengths
-    assert batches == [*range(40)]
 
 
 def test_a_batch_that_is_larger_than_the_others_fits():

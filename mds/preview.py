@@ -1,8 +1,8 @@
-"""Values for people: in words, as pictures in a terminal, and as HTML.
+"""Values and datasets for people: in words, as pictures in a terminal, and as HTML.
 
-The HTML is that of `mds head --html` and of a dataset in a notebook. Datasets come from strangers:
-text is escaped, pictures are decoded within bounds and encoded anew, so that only their pixels
-reach a browser, and a page forbids everything that would have to be loaded.
+The HTML is used by `mds head --html` and by notebooks. Datasets may come from strangers. So text is
+escaped, pictures are decoded up to a limit and encoded again, so that only their pixels reach a
+browser, and a page forbids the browser to load anything else.
 """
 
 from __future__ import annotations
@@ -202,15 +202,16 @@ _SHOWN_CLASSES = 8
 
 
 def show_dataset(dataset: Any) -> str:
-    """Return a dataset in HTML: what it is, its columns and its first samples as stored.
+    """Return a dataset in HTML: a summary, its columns, and its first samples as stored.
 
-    A display must not fail: what cannot be had (a store that does not answer) is told in its place.
+    A notebook's display must not fail, so errors (of a store, of a sample) are shown in the place
+    of the part that they prevent.
     """
     pieces = [element("p", repr(dataset))]
     try:
         columns = dataset.columns
     except (MdsError, OSError) as error:
-        pieces.append(element("p", f"The columns cannot be told: {error}"))
+        pieces.append(element("p", f"The columns cannot be read: {error}"))
     else:
         rows = [
             (name, column.encoding, column.description, _classes(column.class_names))
@@ -247,7 +248,7 @@ class Explanation(str):
 
     @classmethod
     def of(cls, head: str, rows: list[tuple[str, str, str]]) -> Explanation:
-        """Make the text of a line on the whole, and rows of a setting, its value and the reason."""
+        """Make the text: ``head``, and a line for each row of setting, value and reason."""
         width = max(len(label) for label, _, _ in rows)
         values = max(len(value) for _, value, _ in rows)
         lines = [

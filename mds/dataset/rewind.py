@@ -1,6 +1,6 @@
-"""From a state back to its data and its order: samples of a step, steps of a sample, mixtures.
+"""Analysis of a state: the samples of a step, the steps of a sample, mixtures, differences of runs.
 
-Everything is computed from the state and the indexes of its data; only samples that are shown are
+Everything is computed from the state and the indexes of its data. Only samples that are shown are
 fetched.
 """
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-_AT_ONCE = 16  # samples that are fetched
-_MAX_GLOBAL_BATCH = 1 << 24  # samples, whose numbers are held in memory
-_MAX_EPOCHS = 1 << 20  # each of them is looked through
+_AT_ONCE = 16  # samples fetched in parallel
+_MAX_GLOBAL_BATCH = 1 << 24  # samples; their numbers are in memory
+_MAX_EPOCHS = 1 << 20  # a search goes through all of them
 _SETTINGS = frozenset(
     (
         "shuffle",
@@ -56,8 +56,8 @@ _SETTINGS = frozenset(
 class StepRow(NamedTuple):
     """Sample of a global batch: the rank that gets it, its number, and where it is stored.
 
-    ``stream`` is a name, of the schedule or else of the folder; ``file`` the shard's. ``tokens``:
-    of a document in a pack, the first of its tokens that came and the one behind the last.
+    ``stream`` is the name in the schedule, else of the folder. ``file`` is the name of the shard's
+    file. ``tokens`` is for a document in a pack: its first token in the pack, and the end.
     """
 
     rank: int
@@ -70,7 +70,7 @@ class StepRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Place of a sample: epoch, step of the run, rank, and whether that is over."""
+    """Occurrence of a sample: epoch, step of the run, rank, and whether the step is over."""
 
     epoch: int
     step: int
@@ -79,15 +79,16 @@ class Seen(NamedTuple):
 
 
 class Rewind:
-    """State with its data.
+    """State with the data and the order that it belongs to.
 
-    - ``state`` (Mapping[str, Any]): What ``state_dict()`` of a loader or a dataset gave.
-    - ``places`` (Sequence[str], default ()): Where the streams are now; none: as the state says.
-    - ``select`` (Any, default None): For the state of a part of a dataset what ``select()`` was
-      given: numbers, a mask, or a ``.npy`` file of either.
+    - ``state`` (Mapping[str, Any]): A result of ``state_dict()`` of a loader or a dataset.
+    - ``places`` (Sequence[str], default ()): URLs or paths of the streams; default is the places
+      that the state names.
+    - ``select`` (Any, default None): Argument of ``select()``, for the state of a selection:
+      numbers, a mask, or a ``.npy`` file of either.
 
-    Raises StateError for a state that does not lead back to its order or fits other data, and what
-    reading an index raises.
+    Raises StateError for a state without the facts of its order or with facts of other data, and
+    the errors of reading an index.
     """
 
     def __init__(
@@ -129,20 +130,20 @@ class Rewind:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of the first epoch; of samples all others have as many."""
+        """Number of steps of the first epoch. Without packing all epochs have as many."""
         return self._steps.in_epoch(0)
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch, and the step of the run that comes next."""
+        """Epoch of the state, and the next step of the run."""
         epoch, steps = max(self.point.position.epoch, 0), self._steps
         return epoch, steps.before(epoch) - (-self.point.position.place // steps.batch)
 
     def place_of(self, step: int) -> tuple[int, int]:
         """Return the epoch of a step of the run, and the step in it.
 
-        Raises StateError for a step that there is not, and for one that was skipped; ConfigError
-        for a step of packs that is too far ahead.
+        Raises StateError for a step that does not exist or was skipped, and ConfigError for a step
+        of packs that is too many epochs ahead.
         """
         epoch, inside = self._steps.epoch_of(max(step, 0), max(self.point.position.epoch, 0))
         number = self._number(epoch, inside)
@@ -187,7 +188,7 @@ class Rewind:
         return StepRow(rank, sample, self._names[stream], own, file, row, tokens)
 
     def find(self, sample: int) -> list[Seen]:
-        """Return where a sample came, and where it comes in the epoch of the state."""
+        """Return all occurrences of a sample up to the end of the epoch of the state."""
         last, now = self.position
         if not 0 <= sample < self.dataset.num_samples:
             raise StateError(
@@ -208,7 +209,7 @@ class Rewind:
         return [describe_edit(edit) for edit in edits if sample in edit.get("drop", ())]
 
     def batches(self) -> Iterator[Ids]:
-        """Yield for each step since the run began numbers of its samples; none if skipped."""
+        """Yield the sample numbers of each step since the run began; an empty array if skipped."""
         nothing, batch = np.zeros(0, np.int64), self._steps.batch
         for epoch in itertools.count():
             gaps, steps, next_step = self._gaps(epoch), self._steps.in_epoch(epoch), 0
@@ -233,9 +234,9 @@ class Rewind:
 
 
 class Difference(NamedTuple):
-    """Difference of two runs: reasons, and the first step with other samples, if there is one.
+    """Difference of two runs: reasons, and the first step with other samples, or None.
 
-    ``steps`` is how many were compared.
+    ``steps`` is the number of steps that were compared.
     """
 
     reasons: list[str]
@@ -249,11 +250,11 @@ def compare(
     places: Sequence[str] = (),
     select: Any = None,
 ) -> Difference:
-    """Return the first step at which two runs differ, up to the later position, and why.
+    """Compare two runs up to the later of their positions.
 
     - ``first``, ``second`` (Mapping[str, Any]): Their states.
-    - ``places`` (Sequence[str], default ()): Where the streams are now, the same for both.
-    - ``select`` (Any, default None): As of a `Rewind`, the same for both.
+    - ``places`` (Sequence[str], default ()): As of `Rewind`, the same for both.
+    - ``select`` (Any, default None): As of `Rewind`, the same for both.
 
     Raises what `Rewind` raises.
     """
@@ -290,7 +291,7 @@ def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
 
 
 def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
-    """Return the data of a state, checked as far as they are used."""
+    """Return the entry ``data`` of a state, after checking the parts that are used."""
     data = point.data
     if data is None or not {"streams", "batch_size", "ranks", "nodes"} <= set(data):
         raise StateError(
@@ -325,7 +326,7 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
 def _streams(
     data: Mapping[str, Any], places: Sequence[str], point: ResumePoint
 ) -> list[Stream] | dict[str, Stream]:
-    """Return the streams of a state, at their places or at others."""
+    """Return the streams of a state, at ``places`` if given, else where the state names them."""
     entries = data["streams"]
     if places and len(places) != len(entries):
         raise StateError(
@@ -348,7 +349,7 @@ def _streams(
 
 
 def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
-    """Return the format of the files of a stream, of a table with the version that was read."""
+    """Return the format of a stream's files; for a table, one that reads the state's version."""
     pin = entry.get("pin")
     if isinstance(pin, Mapping) and pin and "remote" not in pin:
         return find_format(str(entry.get("kind")))(**pin)
@@ -356,9 +357,10 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
 
 
 class RunMixture(NamedTuple):
-    """Mixture of a run: names of the streams, samples of a pass, and counts by any step.
+    """Mixture of a run: names of the streams, their samples, and samples given before any step.
 
-    ``now``: the step that comes next. ``unit``: what steps are; of a run of packs windows.
+    ``until`` is the last step of interest, ``now`` the next step of the run. ``unit`` names what is
+    counted: steps, or with packing windows of documents.
     """
 
     names: tuple[str, ...]
@@ -369,7 +371,7 @@ class RunMixture(NamedTuple):
     unit: str
 
     def amounts(self, steps: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the samples, or about the tokens of packs, before each of ``steps``."""
+        """Return the samples (or estimated tokens, of packs) of each stream before ``steps``."""
         mixture = self.mixture
         return mixture.tokens(steps) if isinstance(mixture, TokenMixture) else mixture.counts(steps)
 
@@ -377,16 +379,16 @@ class RunMixture(NamedTuple):
 def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
     """Return the mixture of a run up to step ``until``.
 
-    Without it up to a quarter beyond the last change, the step of the state, or an epoch. Raises
-    StateError for a run without a schedule.
+    The default is the largest of: a quarter beyond the last change of the schedule, the next step,
+    and the end of the first epoch. Raises StateError for a run without a schedule.
     """
     epoch, now = rewind.position
     order = rewind.order(epoch)
     run, scheduled = order.schedule, order.scheduled
     if run is None or scheduled is None:
         raise StateError(
-            "the state is of a run without a schedule: the shares of its streams are those of "
-            "their sizes, repeat= and choose=, and stay."
+            "the state is of a run without a schedule: the shares of its streams follow from their "
+            "sizes, repeat= and choose=, and do not change."
         )
     choose, batch = tuple(map(int, order.choose)), order.shape.global_batch
     if isinstance(run, PackedRun):

@@ -1,12 +1,16 @@
-"""Serialization of batches for another process: a pickle, and the memory of its arrays beside it.
+"""Serialization of batches for another process: a pickle, and the memory of its arrays.
 
-Whatever can be pickled crosses, in any nesting. Tensors and arrays are left out of the pickle
-(protocol 5) and copied once, into memory that the other side reads in place; texts and bytes lie in
-the pickle, end to end, and the pickle in the same memory. There a tensor or an array is a view,
-which can be written to. A tensor keeps its strides where they span few bytes besides its own
-(channels last, an expanded mask, a row without its last token); the rest of a larger tensor that it
-is a view of stays behind. What overlaps here overlaps there. Tensors on other devices, sparse ones,
-subclasses and such go as torch sends them.
+Anything that can be pickled can be sent, in any nesting. Tensors and arrays are left out of the
+pickle (protocol 5, out-of-band buffers) and copied once, into memory that the receiver uses in
+place; the pickle is in the same memory, after them. The receiver gets tensors and arrays that are
+writable views of it:
+
+    | block | padding | block | padding | ... | pickle |        each aligned to 64 bytes
+
+A tensor keeps its strides if they span few bytes besides its own (channels last, an expanded mask,
+a row without its last token). Of a view into a larger tensor only the view is sent. Tensors that
+share memory share it at the receiver too. Tensors on other devices, sparse tensors and subclasses
+are sent as torch sends them.
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ if TYPE_CHECKING:
     Memory = npt.NDArray[np.uint8]
 
 ALIGNMENT = 64  # bytes
-_MAX_GAPS = 1.25  # times its elements may a tensor span, and keep its strides
+_MAX_GAPS = 1.25  # memory that a tensor with strides may span, relative to its elements
 
 
 class Layout(NamedTuple):
-    """Places of the parts of something encoded, in the order of the memory.
+    """Layout of an encoded value in memory.
 
-    ``sizes``: bytes of each block of memory, and of the pickle. ``buffers``: the block of each
-    buffer, the place in it and the size; empty where each buffer is a block.
+    ``sizes``: bytes of each block and, last, of the pickle. ``buffers``: of each buffer of the
+    pickle, its block, its offset in the block and its size; empty if each buffer is a block.
     """
 
     sizes: tuple[int, ...]
@@ -46,9 +50,9 @@ class Layout(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Something as a pickle, in parts, and the blocks of memory that it refers to.
+    """Encoded value: a pickle, in parts, and the blocks of memory that it refers to.
 
-    ``buffers``: see Layout. ``owners`` keep the memory alive.
+    ``buffers``: see Layout. ``owners`` keep the memory of the blocks alive.
     """
 
     blocks: list[memoryview]
@@ -58,17 +62,17 @@ class Encoded(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Layout, which the other side needs to decode it."""
+        """Layout, which the receiver needs to decode the value."""
         sizes = (*map(len, self.blocks), sum(map(len, self.pickle)))
         return Layout(sizes, self.buffers)
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in a memory."""
+        """Bytes of memory that `write` needs."""
         return sum(map(_aligned, self.layout.sizes))
 
     def write(self, memory: memoryview, offset: int) -> int:
-        """Copy it to a place of a memory; where it ends."""
+        """Copy blocks and pickle into memory from an offset on; return the offset of their end."""
         for block in self.blocks:
             memory[offset : offset + len(block)] = block
             offset += _aligned(len(block))
@@ -80,13 +84,13 @@ class Encoded(NamedTuple):
 
 
 class _Parts(list[bytes]):
-    """A file that keeps what is written as it comes: long texts and bytes are not copied."""
+    """File object that keeps the written bytes in a list, so that long ones are not copied."""
 
     write = list.append
 
 
 def encode(value: Any) -> Encoded:
-    """Anything that can be pickled. Raises what pickling it raises."""
+    """Encode a value for `decode`. Raises what pickling the value raises."""
     parts, buffers = _Parts(), list[pickle.PickleBuffer]()
     pickler = pickle.Pickler(parts, 5, buffer_callback=buffers.append)
     pickler.dispatch_table = _reducers()
@@ -97,9 +101,10 @@ def encode(value: Any) -> Encoded:
 
 
 def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int, int, int], ...]]:
-    """Blocks of memory that do not overlap, and where in them the buffers are.
+    """Return blocks of memory that do not overlap, and the place of each buffer in them.
 
-    Two views of one tensor, such as inputs and labels, are so there, too, and are copied once.
+    So two views of one tensor, such as inputs and labels, are copied once. A place is (block,
+    offset, size). There are no places if no buffers overlap; each buffer is then a block.
     """
     if len(buffers) < 2:
         return buffers, ()
@@ -126,7 +131,7 @@ def _memory_at(start: int, size: int) -> memoryview:
 
 
 def decode(memory: Memory, offset: int, layout: Layout) -> tuple[Any, int]:
-    """Decode what was written at an offset; return it, a view of the memory, and its end."""
+    """Decode the value at an offset of memory; return it, as views of the memory, and its end."""
     parts = []
     for size in layout.sizes:
         parts.append(memory[offset : offset + size])
@@ -134,7 +139,7 @@ def decode(memory: Memory, offset: int, layout: Layout) -> tuple[Any, int]:
     pickled = parts.pop()
     if layout.buffers:
         parts = [parts[block][start : start + size] for block, start, size in layout.buffers]
-    # From a worker of this process, as all that multiprocessing brings.
+    # The sender is a worker process of this program, as for all pickles of multiprocessing.
     return pickle.loads(pickled, buffers=parts), offset  # type: ignore[arg-type]  # noqa: S301
 
 
@@ -144,7 +149,7 @@ def _aligned(size: int) -> int:
 
 @functools.cache
 def _reducers() -> dict[type, Callable[[Any], Any]]:
-    # With those of torch, and of other packages that send things between processes.
+    # Those of torch and of other packages that registered some for multiprocessing are kept.
     table = dict(ForkingPickler(io.BytesIO()).dispatch_table)
     table[np.ndarray] = _reduce_array
     table[torch.Tensor] = functools.partial(_reduce_tensor, table[torch.Tensor])
@@ -157,7 +162,7 @@ def _reduce_array(array: npt.NDArray[Any]) -> Any:
         return array.__reduce_ex__(5)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat = np.ravel(array, order)  # type: ignore[call-overload]
-    # Plain dtypes as their names, which are quicker pickled.
+    # The names of plain dtypes are pickled faster than the dtypes.
     name = dtype.str if dtype.isbuiltin == 1 else dtype
     return _open_array, (_as_buffer(flat.view(np.uint8)), name, array.shape, order)
 
@@ -209,5 +214,5 @@ def _open_tensor(
 
 
 def _writable(buffer: Any) -> Any:
-    """Return the array behind a view that is read-only because the sender's array was."""
+    """Return the writable array of a buffer, which pickle gives read-only if the sender's was."""
     return buffer.obj if isinstance(buffer, memoryview) else buffer

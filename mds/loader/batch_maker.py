@@ -1,7 +1,8 @@
 """Stages that make a batch of samples or columns.
 
-Either the user's collate function is called with samples, or the functions of ``map_batches`` see
-columns one after the other, our own collate functions last, and the result is made tensors.
+Either the collate function of the user is called with samples. Or the functions of `map_batches`
+are called with columns, one after the other, then a collate function of `mds.transforms` if one is
+given, and the result is turned into tensors.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class BatchMaker:
         elif self._links and not is_default:
             raise ConfigError(
                 f"{self._links[-1].name} makes the batches, so collate_fn= would be given no "
-                "samples. Do what it does in map_batches()."
+                "samples. Do its work in map_batches()."
             )
         if collate is default_collate:
             self._collate = functools.partial(collate_samples, transposes=transposes)
@@ -97,7 +98,7 @@ class BatchMaker:
         return rows
 
     def call_functions(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
-        """Call the functions of batches with the columns of one."""
+        """Call the functions of `map_batches` with the columns of a batch."""
         rows.values = self._apply(rows.values, rows, describe, watch)
         return rows
 
@@ -108,12 +109,18 @@ class BatchMaker:
     def apply(
         self, columns: Any, keys: Keys | None, describe: Callable[[], str], watch: Stopwatch
     ) -> Any:
-        """Return what the functions of batches make of columns, which become their property.
+        """Return what the functions of `map_batches` make of columns, which they may change.
 
-        ``keys`` are those of the rows; ``describe`` describes the batch for an error.
+        Args:
+            columns: Columns of the batch, by name.
+            keys: Row keys, uint64; None if no function takes random numbers.
+            describe: Describes the batch for an error.
+            watch: Stopwatch, to which the time of the user's functions is charged.
         """
         values = columns
-        streams = itertools.count()  # those that draw are numbered, so that others may come between
+        # Only functions that take random numbers are numbered, so that adding another function does
+        # not change their random numbers.
+        streams = itertools.count()
         for position, link in enumerate(self._links):
             if not link.is_ours:
                 values = _in_one_shape(values)
@@ -149,7 +156,7 @@ def _is_column_function(collate: Collate) -> bool:
 
 
 def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
-    """Turn columns into tensors, as torch's default collate makes them where it makes any."""
+    """Turn the columns of a batch into tensors, where torch's default collate would."""
     if type(rows.values) is dict:
         rows.values = tensors_of(rows.values, transposes=transposes)
     else:
@@ -158,17 +165,17 @@ def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
 
 
 def _in_one_shape(values: Any) -> Any:
-    """Return columns as a user's function sees them: arrays wherever values have one shape."""
+    """Return columns for a function of the user: an array if all its values have one shape."""
     if not isinstance(values, dict):
         return values
     return {name: column_of(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def collate_samples(batch: Sequence[Any], *, transposes: bool = False) -> Any:
-    """Return what torch's default collate makes of samples, and more of what it refuses.
+    """Collate samples as torch's default collate does, and also samples that it refuses.
 
-    Arrays and images of different shapes are lists of tensors. There is no warning about stored
-    arrays: stacking copies them, so the tensor owns its memory.
+    Arrays and images of different shapes become lists of tensors. torch's warning about read-only
+    arrays is not given: stacking copies them.
     """
     if isinstance(batch[0], dict) and all(
         type(s) is dict and s.keys() == batch[0].keys() for s in batch

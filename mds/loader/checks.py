@@ -45,9 +45,15 @@ LOADER_RULES: dict[str, Rule] = {
 
 
 def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: list[str]) -> None:
-    """Refuse a dataset that is none, unknown arguments, and those of another type or value.
+    """Check the dataset and the arguments of a loader.
 
-    Raises ConfigError, of which ArgumentError is a kind.
+    Args:
+        owner: Name of the user's class, for messages.
+        dataset: Dataset that the loader was given.
+        arguments: Other arguments, by name.
+        names: Names of all arguments that a loader takes.
+
+    Raises ConfigError, or its subclass ArgumentError for a wrong type or an unknown name.
     """
     if isinstance(dataset, (str, bytes, dict)) or not (
         hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
@@ -69,7 +75,7 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
 
 
 def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
-    """Refuse beside ``workers="threads"`` what would have no effect on them (ConfigError)."""
+    """Refuse options of worker processes beside ``workers="threads"`` (ConfigError)."""
     for name in about_processes:
         if arguments.get(name):
             raise ConfigError(
@@ -78,12 +84,12 @@ def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]
             )
 
 
-_MAX_DEPTH = 16  # wrappers may point in circles
-_MAX_LISTED = 100  # datasets of a list that are looked at
+_MAX_DEPTH = 16  # of wrappers, which may refer to each other in a circle
+_MAX_LISTED = 100  # items of a list in which datasets are searched
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
-    """Return this StreamingDataset, or the one that iterable wrappers keep as ``.dataset``."""
+    """Return a StreamingDataset, or the one that iterable wrappers have as ``.dataset``, or None."""
     for _ in range(_MAX_DEPTH):
         if isinstance(dataset, StreamingDataset):
             return dataset
@@ -94,25 +100,25 @@ def find_streaming(dataset: Any) -> StreamingDataset | None:
 
 
 def find_wrapped(dataset: Any) -> StreamingDataset | None:
-    """Return a StreamingDataset inside a wrapper that keeps no position."""
+    """Return the StreamingDataset inside a wrapper that keeps no position, or None."""
     if find_streaming(dataset) is not None:
         return None
     return next((d for d in _inside(dataset) if isinstance(d, StreamingDataset)), None)
 
 
 def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
-    """Refuse or warn about a wrapper that would not show what its writer expects.
+    """Refuse a ConcatDataset of streaming datasets; warn of a wrapper that hides samples.
 
-    ``num_samples_seen``: its length, where it has one. Raises ConfigError for a ConcatDataset of
-    streaming datasets, which torch refuses too, but not under ``python -O``.
+    ``num_samples_seen``: length of the wrapper, or None if it has none. torch refuses such a
+    ConcatDataset by an assertion, which ``python -O`` removes. Raises ConfigError.
     """
     for each in _inside(dataset):
         if isinstance(each, ConcatDataset) and any(
             isinstance(d, StreamingDataset) for d in each.datasets
         ):
             raise ConfigError(
-                f"a {type(each).__name__} of streaming datasets keeps no order of its own: give "
-                "one StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
+                f"a {type(each).__name__} cannot keep the order of streaming datasets: give one "
+                "StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
             )
     wrapped = find_wrapped(dataset)
     if wrapped is None or num_samples_seen is None or wrapped.num_ranks == 1:
@@ -127,9 +133,9 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
 
 
 def check_same_columns(dataset: StreamingDataset) -> None:
-    """Refuse streams of other columns, whose samples fit into no batch (ConfigError).
+    """Refuse streams whose columns differ, so that they do not fit into one batch (ConfigError).
 
-    The columns behind a function or a class of the user are not known here.
+    The columns that functions or a class of the user return are not known here, and not checked.
     """
     if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
         return

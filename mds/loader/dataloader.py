@@ -366,7 +366,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return batches
 
     def _take_over(self, batches: CountedBatches) -> None:
-        """Let the state of this loader, and changes of the order, be about this iteration."""
+        """Make this the iteration that `state_dict` and changes of the order are about."""
         assert self._streaming is not None
         self._count = batches.count
         self._streaming._order.find_loop = weakref.ref(batches)

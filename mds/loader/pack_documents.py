@@ -1,10 +1,12 @@
 """Documents of a step of packs: their values, column by column and end to end.
 
-Packs were made of recorded lengths before anything was read, so a document must be as long as was
-recorded, also behind functions. Stored columns are copied once, from the shards to their place in
-the batch. Samples come one by one: from the user's code, or lists as stored. Each piece of a
-document that is cut is a part of what the functions return for the whole; they are called for each
-piece, with the same random numbers.
+Packs are planned from recorded lengths, before documents are read. So a document must have its
+recorded length, also after functions. Columns that *follow the tokens* are arrays as long as the
+tokens of the document (weights, labels); of all other columns there is a value for each document.
+
+Stored columns are copied once, from the shards to their place in the batch. Samples of functions
+or of a user's class come one by one. If a document is cut into pieces, functions are called for
+each piece with the whole document and the same random numbers.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ if TYPE_CHECKING:
 LABELS = "labels"
 #: Columns that packs add to a batch.
 _ADDED = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
-_FIRST_SAMPLES = 1 << 16  # among which a sample of the form of all is looked for
+_FIRST_SAMPLES = 1 << 16  # samples that are tried to learn which columns samples have
 
 
 class DocumentValues(Protocol):
-    """Values of the documents of a step."""
+    """Collector of the values of the documents of a step."""
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
         """Return the remaining packs, the columns that follow the tokens, and the others.
@@ -56,8 +58,8 @@ class StoredDocuments:
     """Documents that are columns of the readers.
 
     Args:
-        dataset: Whose columns are read.
-        packing: Names the column whose lengths were recorded, the tokens.
+        dataset: Dataset whose columns are read.
+        packing: Settings of packs, among them the column of tokens.
         lengths: Recorded lengths of the samples.
         allocate: Allocates the columns that follow the tokens.
     """
@@ -96,7 +98,7 @@ class StoredDocuments:
         return packs, flat, extra
 
     def _find_form(self, sample: Mapping[str, Any]) -> None:
-        """Take columns whose arrays have several axes from those that follow the tokens."""
+        """Remove columns with several axes, as seen in one document, from those that follow."""
         if self._has_form:
             return
         self._has_form = True
@@ -126,7 +128,7 @@ class StoredDocuments:
 
 
 class SampleDocuments:
-    """Documents that are samples behind functions, filters and a class of the user's.
+    """Documents that are samples of functions, filters and a class of the user.
 
     The arguments are those of `StoredDocuments`.
     """
@@ -171,7 +173,7 @@ class SampleDocuments:
         return packs, flat, extra
 
     def _padding(self) -> tuple[Tensors, Columns]:
-        """Return padding for a step without documents, of the form of any sample."""
+        """Return padding for a step without documents, with the columns of any sample."""
         if not self._types:
             first = range(min(self._dataset.num_samples, _FIRST_SAMPLES))
             numbers = np.flatnonzero(self._lengths.take(np.array(first, np.int64)))
@@ -202,7 +204,7 @@ class SampleDocuments:
             )
 
     def _find_form(self, sample: Mapping[str, Any]) -> dict[str, bool]:
-        """Return which columns follow the tokens: all vectors but those stored in one length."""
+        """Return which columns follow the tokens: vectors, unless of another fixed length."""
         stored = encodings_of(self._dataset)
         tokens = stored.get(self._tokens)
         shape = None if tokens is None else tokens.shape
@@ -247,7 +249,7 @@ class SampleDocuments:
         )
 
     def _wrong(self, why: str) -> FunctionError | ConfigError:
-        """Return the error for a sample that no pack can take."""
+        """Return the error for a sample that does not fit into a pack."""
         source = str(self._chain) if self._chain.maps else ""
         if self._dataset._has_own_items and not source:
             source = f"__getitem__ of {type(self._dataset).__name__}"
@@ -265,7 +267,14 @@ def cut_pieces(
 ) -> list[Vector]:
     """Return the pieces of documents in a column that follows the tokens, with separators.
 
-    Raises ConfigError for a column that a separator has no value in.
+    Args:
+        name: Name of the column.
+        values: Values of each document.
+        starts: First token of each piece in its document.
+        sizes: Tokens of each piece, with a separator that it ends with.
+        packing: Settings of packs, with the separator.
+
+    Raises ConfigError if there is a separator, and the column is neither tokens nor labels.
     """
     cuts = zip(values, starts, sizes, strict=True)
     if packing.separator is None:
@@ -286,19 +295,22 @@ def cut_pieces(
 
 
 def padding(following: dict[str, np.dtype[Any]]) -> Tensors:
-    """Return one token of padding."""
+    """Return a token of padding for each column, given the dtype of each."""
     return {name: torch.from_numpy(np.zeros(1, dtype)) for name, dtype in following.items()}
 
 
 def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that a column has in batches: int64 for whole numbers."""
+    """Return the dtype of a column in batches: int64 for integers, else its own in native order."""
     return np.dtype(np.int64) if dtype.kind in "iu" else dtype.newbyteorder("=")
 
 
 def join_values(
     name: str, values: Sequence[NDArray[Any]] | NDArray[Any], out: NDArray[Any]
 ) -> None:
-    """Lay the values of documents end to end. Raises ConfigError for numbers beyond int64."""
+    """Copy the values of documents end to end into ``out``; ``name`` is the column, for messages.
+
+    Raises ConfigError for numbers beyond int64.
+    """
     np.concatenate(values, out=out, casting="unsafe")
     if (
         any(value.dtype == np.uint64 for value in values)
@@ -312,7 +324,7 @@ def join_values(
 
 
 def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
-    """Check that no column has the name of one that packs add. Raises ConfigError."""
+    """Refuse columns with names that packs add (ConfigError); ``labels`` may follow the tokens."""
     extra = [*extra]
     clashes = [name for name in (*following, *extra) if name in _ADDED]
     if clashes or LABELS in extra:
@@ -324,7 +336,7 @@ def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
 
 
 def is_columnar(dataset: Samples) -> bool:
-    """Whether the tokens are arrays with one axis in all streams, beside the same columns."""
+    """Whether all streams have the same columns, with tokens stored as one-dimensional arrays."""
     schemas = [schema for index in dataset._shards.indexes for schema in index.schemas]
     if any(schema.columns != schemas[0].columns for schema in schemas):
         return False
@@ -376,5 +388,5 @@ def _is_vector(value: Any) -> bool:
 
 
 def _as_vector(value: Any) -> Vector:
-    """Return the array of such a value."""
+    """Return the array of a value for which `_is_vector` is true."""
     return np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value)

@@ -49,7 +49,8 @@ IGNORED = -100
 def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | None) -> str | None:
     """Return how packs become the batches of a loader, or None without packing.
 
-    Raises ConfigError for what does not go together.
+    ``streaming`` is the StreamingDataset of the loader, or None. Raises ConfigError for settings
+    that contradict each other.
     """
     packing = None if streaming is None else streaming.packing
     if pack_as not in (None, *PACK_AS):
@@ -77,14 +78,14 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
     is_ours = isinstance(loader.collate_fn, ColumnFunction)
     if not is_ours and loader.collate_fn not in (default_collate, default_convert):
         raise ConfigError(
-            "packing= makes the batches, so collate_fn= would be given no samples: do what it does "
-            "in map(), for each document, or in map_batches(), for the packed batch."
+            "packing= makes the batches, so collate_fn= would be given no samples: do its work in "
+            "map(), for each document, or in map_batches(), for the packed batch."
         )
     return pack_as or "varlen"
 
 
 def _check_packing(dataset: Any) -> None:
-    """Refuse settings of a dataset with which no packs can be made (ConfigError)."""
+    """Check that a dataset reads the column of tokens, and its batch size. Raises ConfigError."""
     packing = dataset.packing
     is_made = dataset._filter.chain.maps or dataset._has_own_items
     if not is_made and packing.lengths not in dataset._columns:
@@ -101,7 +102,7 @@ def _check_packing(dataset: Any) -> None:
 def _check_streams(dataset: StreamingDataset) -> None:
     """Refuse streams whose columns do not fit into one batch of packs (ConfigError).
 
-    What a function or a class of the caller's makes of samples is not known here.
+    Samples of functions or a class of the user are not known here, and not checked.
     """
     if dataset._filter.chain.maps or dataset._has_own_items:
         return
@@ -130,7 +131,7 @@ def _check_streams(dataset: StreamingDataset) -> None:
 
 
 def _pack_kind(text: str) -> Any:
-    """Return what a column of an encoding becomes in packs; whole numbers of any width are one."""
+    """Return the type of a column in batches, from its encoding: all integers become int64."""
     encoding = parse_encoding(text.removeprefix("optional[").removesuffix("]"))
     if text.startswith(("list[", "optional[list[")):
         return "list"
@@ -150,7 +151,7 @@ class PackSteps:
 
     def __init__(self, epoch: WorkerEpoch, *, drop_last: bool, is_keyed: bool) -> None:
         self._epoch, self._drop_last, self._is_keyed = epoch, drop_last, is_keyed
-        self._waiting: collections.deque[RankPacks] = collections.deque()  # for their batch
+        self._waiting: collections.deque[RankPacks] = collections.deque()  # for their documents
         self._unread: collections.deque[RankPacks] = collections.deque()
         self._keys: Keys = np.empty(0, np.uint64)  # of the documents of the step that is read
 
@@ -177,7 +178,7 @@ class PackSteps:
         return keys
 
     def join(self, steps: Iterable[Rows]) -> Iterator[tuple[RankPacks, Rows | None]]:
-        """Yield the packs of each step with its documents; None for a step without any."""
+        """Yield the packs of each step with its documents, or None if the step has no documents."""
         for rows in steps:
             while not len(self._waiting[0].ids):
                 yield self._waiting.popleft(), None
@@ -191,9 +192,9 @@ class BatchPacker:
     """Stage that makes a batch of the documents of a step.
 
     Args:
-        dataset: Whose documents are packed.
+        dataset: Dataset of the documents.
         epoch: The worker's part of the epoch.
-        maker: Has the functions of batches.
+        maker: Calls the functions of `map_batches`.
         watch: Stopwatch of the batches.
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
@@ -222,7 +223,7 @@ class BatchPacker:
         self._ramp = np.arange(1)
 
     def pack(self, step: tuple[RankPacks, Rows | None]) -> Rows:
-        """Return the batch of a step: its packs, and their documents if there are any."""
+        """Return the batch of a step, given its packs and their documents, or None without any."""
         planned, rows = step
         packs, flat, extra = self._documents.collect(planned, rows)
         self._add_columns(packs, flat)
@@ -253,7 +254,7 @@ class BatchPacker:
         tokens = flat[self._tokens]
         if LABELS not in flat and tokens.dtype == torch.int64:
             labels = self._allocate(tuple(tokens.shape), np.dtype(np.int64))
-            # Not by torch, whose threads cost more than the copy.
+            # With NumPy, because threads of torch cost more than the copy.
             np.copyto(labels.numpy(), tokens.numpy())
             flat[LABELS] = labels
         if LABELS in flat:
@@ -269,7 +270,7 @@ class BatchPacker:
         return positions
 
     def _apply(self, packs: RankPacks, columns: dict[str, Any], extra: dict[str, list[Any]]) -> Any:
-        """Return what the functions of batches make of columns, which they see as arrays."""
+        """Return the batch after the functions of `map_batches`, which get columns as arrays."""
         maker = self._maker
         if not maker.has_functions:
             return {**columns, **tensors_of(extra)}
@@ -293,7 +294,7 @@ class BatchPacker:
         return self._pack_as == "dense" and self._capacity is not None
 
     def _keys(self, packs: RankPacks) -> Keys:
-        """Return the key of each row, from its first document's; of padding that of place -1."""
+        """Return the key of each row: that of its first document, or of place -1 for padding."""
         places, starts, ids = packs.places, packs.starts, packs.ids
         if self._has_rows_of_packs:
             firsts = np.cumsum(packs.counts) - packs.counts
@@ -309,7 +310,7 @@ class BatchPacker:
         return piece_keys(self._epoch.order, places, starts, ids)
 
     def _mask(self, packs: RankPacks) -> NDArray[np.bool_]:
-        """Return which rows are no padding."""
+        """Return the mask of the rows, bool, False for padding."""
         if self._has_rows_of_packs:
             is_real: NDArray[np.bool_] = packs.counts > 0
             return is_real
@@ -317,13 +318,19 @@ class BatchPacker:
 
 
 def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
-    """Compute keys of pieces of documents, by which functions of batches draw random numbers."""
+    """Compute keys for the random numbers of functions of `map_batches`, for pieces of documents.
+
+    A key depends on the place in the epoch, the first token of the piece, and the sample number.
+    """
     keys = keys_of_places(order.shuffle_seed, order.epoch, places, starts)
     return keys_of_places(order.shuffle_seed, order.epoch, keys.astype(np.int64), ids)
 
 
 def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Lay the documents of all packs end to end, as attention for varying lengths takes them."""
+    """Lay the documents of all packs end to end, for attention kernels for varying lengths.
+
+    ``cu_seqlens`` (int32) has 0 and the end of each document, ``max_seqlen`` the longest length.
+    """
     sizes = packs.sizes if len(packs.sizes) else np.ones(1, np.int64)
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
@@ -331,7 +338,10 @@ def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None) -> dict[str, Any]:
-    """Lay out a pack a row, or with a budget a document a row, filled up with padding."""
+    """Lay out each pack in a row of ``capacity`` tokens, filled up with padding.
+
+    Without a capacity (with a budget), each row is a document, as long as the longest one.
+    """
     sizes = packs.sizes
     if capacity is None:  # rows are documents
         rows, numbers = (

@@ -24,16 +24,17 @@ if TYPE_CHECKING:
     from mds.transforms.chain import FunctionChain
 
 _MAX_TRIED_SAMPLES = 1000
-#: Fates of samples that all functions have seen.
+#: Fates of samples with which all functions were called.
 _COMPLETE = (Fate.KEPT, Fate.DROPPED)
-#: Stands among samples for one that was dropped.
+#: Placeholder of a dropped sample in a list of samples.
 DROPPED: Any = object()
 
 
 class SampleMapper:
     """Stage that calls the functions of ``map``.
 
-    An error names the sample by its place. Each sample is released when its functions have it.
+    An error names the sample by its place. A sample is released when its functions are called, so
+    that stored and changed samples of a batch are not all in memory at once.
     """
 
     def __init__(self, chain: FunctionChain, epoch: WorkerEpoch) -> None:
@@ -43,7 +44,7 @@ class SampleMapper:
         self._runner = SampleRunner(chain, self._describe)
 
     def map(self, rows: Rows) -> Rows:
-        """Return what the functions return for samples."""
+        """Replace samples by what the functions return for them."""
         self._end = rows.first + rows.size
         waiting = self._waiting
         waiting.extend(rows.values)
@@ -60,9 +61,9 @@ class SampleMapper:
 class SampleJudge:
     """Stage that reads samples by number, calls their functions, and drops what a filter refuses.
 
-    Samples come through the user's ``__getitem__`` if there is one. A sample that does not decode
-    is dropped, too, where the dataset says ``on_error="skip"``. Where nothing can be dropped,
-    padding is read as well.
+    Samples come from the ``__getitem__`` of the user's class if it has one. With
+    ``on_error="skip"``, samples that cannot be decoded are dropped too. If nothing can be dropped,
+    samples in the place of padding are read as well.
 
     Args:
         dataset: Whose samples are read.
@@ -72,7 +73,8 @@ class SampleJudge:
 
     Attributes:
         dropped: Samples that were dropped and that no batch has reported yet.
-        spare: One sample that all functions have seen, of the last batch that has one.
+        spare: List of one sample with which all functions were called, of the last batch that had
+            one; it stands for a batch without kept samples.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class SampleJudge:
         self._is_spare_due = self._drops  # whether this batch has not given one yet
 
     def judge(self, rows: Rows) -> Rows:
-        """Return the samples of numbers, with `DROPPED` in the place of a dropped one."""
+        """Replace numbers by the samples after all functions, and dropped ones by `DROPPED`."""
         samples: list[Any] = []
         keys = rows.keys.tolist() if rows.keys is not None else [0] * rows.size
         is_skipped = [False] * rows.size
@@ -131,9 +133,9 @@ class SampleJudge:
 def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: WorkerEpoch) -> Rows:
     """Return a batch of the samples that were kept, with its mask.
 
-    A batch is never filled up from later places, so every rank takes as many steps as without a
-    filter. For the same reason a batch of which nothing is kept is not left out. Tensors of no
-    samples break most models: it is one sample with a mask that says False.
+    A batch is never filled from later places, so every rank takes as many steps as without a
+    filter. So a batch of which no sample is kept still comes: as one sample whose mask is False,
+    because empty tensors break most models.
     """
     is_kept = np.array([sample is not DROPPED for sample in rows.values])
     samples = [sample for sample in rows.values if sample is not DROPPED]
@@ -154,10 +156,10 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
 
 
 def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
-    """Return a sample that all functions have seen, for a worker that has met none yet.
+    """Return any sample after all functions, for a worker that had none yet.
 
-    It is the first one of ``numbers`` (default: all) that the filters keep, or that only a filter
-    refuses. Raises ConfigError if none of the first 1,000 is such a sample.
+    It is the first of ``numbers`` (default: all) that is not broken and that no filter before a
+    function of `map` refuses. Raises ConfigError if none of the first 1,000 is such a sample.
     """
     faults, number = [], -1
     for number in itertools.islice(

@@ -1,15 +1,19 @@
-"""Shared memory between a worker process and its trainer: segments that are used again.
+"""Shared memory between a worker process and its trainer, in segments that are used again.
 
-The memory is a file without a name (memfd, or a temporary file removed at birth), one for each
-worker, so nothing is left when either process is killed, /dev/shm may be as small as Docker makes
-it, and a worker takes one descriptor whatever it sends. The worker cuts it into segments and lends
-one with each message; the trainer gives it back, by a byte at the file's beginning, when the last
-tensor on it is gone. So a handful serves an epoch: pages that are new each time, and a file, a
-socket and a map for each tensor, were most of what a batch cost. A trainer that keeps batches has
-more segments made; when it lets go of them, all but a few give their memory back.
+Each worker has a file without a name (memfd, or a temporary file that is deleted at once). So
+nothing remains when a process is killed, a small /dev/shm does not matter, and a worker takes one
+descriptor whatever it sends. The worker cuts the file into segments and lends one with each
+message. The trainer returns it, by a byte at the beginning of the file, when the last tensor on it
+is deleted:
 
-Every page is asked for before it is written: where memory is short, the system says so there, and
-not by SIGBUS. Then ``take`` gives None, and the message goes through the pipe.
+    | a byte for each segment: 1 if lent | segment 0 | segment 1 | ...
+
+So a few segments serve an epoch. Without them, new pages, and a file, a socket and a map for each
+tensor, were most of the cost of a batch. If a trainer keeps batches, more segments are made; after
+it has deleted them, all but a few return their memory to the system.
+
+Pages are reserved before they are written, so that the system reports a lack of memory as an error
+and not by SIGBUS. ``take`` then returns None, and the message is sent through the pipe.
 """
 
 from __future__ import annotations
@@ -30,18 +34,18 @@ if TYPE_CHECKING:
 
     Memory = npt.NDArray[np.uint8]
 
-MAX_SEGMENTS = 1 << 14  # of a file; a byte each tells whether it is lent
+MAX_SEGMENTS = 1 << 14  # of a file
 MIN_SEGMENT_BYTES = 64 << 10
-MAX_FREE_SEGMENTS = 8  # that keep their memory
-MAX_KEPT_MAPS = 64  # of a file, in the trainer
-_MAX_WASTE = 4  # times the size that was asked for
+MAX_FREE_SEGMENTS = 8  # free segments that keep their memory
+MAX_KEPT_MAPS = 64  # segments of a file that stay mapped in the trainer
+_MAX_WASTE = 4  # size of a segment relative to the requested size
 _TAKEN = 1
 
 _names = itertools.count()
 
 
 class Segment(NamedTuple):
-    """A segment: its number, and its bytes in the file."""
+    """Segment of a file: its number, and its first byte and size in bytes."""
 
     number: int
     start: int
@@ -49,11 +53,10 @@ class Segment(NamedTuple):
 
 
 class SegmentFile:
-    """An anonymous file of segments, made by the trainer for one worker; a context manager.
+    """Anonymous file of segments, made by the trainer for one worker; a context manager.
 
-    It goes to the worker as an inherited descriptor, by any way of starting processes.
-    ``name``: a number that no other file of the trainer has. Raises OSError where the system gives
-    no such file.
+    The worker inherits its descriptor, with every start method of multiprocessing. ``name`` is a
+    number that no other file of the trainer has. Raises OSError if the system cannot make the file.
     """
 
     def __init__(self) -> None:
@@ -77,7 +80,7 @@ class SegmentFile:
         self.close()
 
     def __reduce__(self) -> Any:
-        # Only while a process is being started; afterwards nothing needs another copy.
+        # DupFd works only while a process is being started, which is when a copy is needed.
         return _inherit, (self.name, reduction.DupFd(self.descriptor))
 
 
@@ -88,13 +91,13 @@ def _inherit(name: int, descriptor: Any) -> SegmentFile:
 
 
 class SegmentPool:
-    """The free list of a worker's segments."""
+    """Segments of a worker, which it lends with its messages."""
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._lent = np.frombuffer(file.lent, np.uint8)
         self._places: list[Segment] = []
-        self._maps: dict[int, mmap.mmap] = {}  # of the segments that have memory
+        self._maps: dict[int, mmap.mmap] = {}  # by number, of the segments that have memory
         self._end = MAX_SEGMENTS
 
     @property
@@ -108,18 +111,19 @@ class SegmentPool:
         max_size = max(_MAX_WASTE * size, MIN_SEGMENT_BYTES)
         fitting = [n for n in free if size <= self._places[n].size <= max_size]
         with_memory = [n for n in free if n in self._maps]
-        # One that has its pages, else one that had them, else a new one; the smallest of each.
+        # Prefer a segment that has its pages, then one that had them, then a new one; of equal ones
+        # the smallest.
         fitting.sort(key=lambda n: (n not in self._maps, self._places[n].size))
         number = fitting[0] if fitting else self._add(_size_class(size))
-        for other in with_memory[MAX_FREE_SEGMENTS:]:
-            if other != number:
-                self._shrink(other)
+        for free_number in with_memory[MAX_FREE_SEGMENTS:]:
+            if free_number != number:
+                self._shrink(free_number)
         if number is None:
             return None
         try:
             memory = self._memory(number)
         except OSError:
-            if not fitting:  # the new one is of no use
+            if not fitting:  # remove the new segment again
                 self._end = self._places.pop().start
             return None
         self._lent[number] = _TAKEN
@@ -142,7 +146,7 @@ class SegmentPool:
         return memory
 
     def _shrink(self, number: int) -> None:
-        """Give the memory of a free segment to the system; its place in the file stays."""
+        """Return the memory of a free segment to the system; its place in the file remains."""
         memory = self._maps.pop(number)
         remove = getattr(mmap, "MADV_REMOVE", None)
         if remove is not None:
@@ -155,7 +159,7 @@ class SegmentPool:
 
 
 class SegmentReader:
-    """Trainer's side of a file: segments as memory, given back with their last view."""
+    """Trainer's side of a file: maps segments, and returns each when its last view is deleted."""
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
@@ -165,7 +169,7 @@ class SegmentReader:
         _readers[file.name] = self
 
     def borrow(self, place: Segment) -> Memory:
-        """Return the bytes of a segment, which stays borrowed until the last view on it is gone."""
+        """Return the bytes of a segment, which is free again when their last view is deleted."""
         number = place.number
         mapped = self._maps.get(number)
         if mapped is None:
@@ -173,7 +177,7 @@ class SegmentReader:
         memory = np.frombuffer(mapped, np.uint8)
 
         def give_back(_: object) -> None:
-            # A forked child holds copies of the references, but what it drops stays in use.
+            # A forked child has copies of the views; the segment is in use as long as the parent's.
             if self._owner == _getpid():
                 del self._borrowed[number]
                 if len(self._maps) > MAX_KEPT_MAPS:
@@ -206,7 +210,7 @@ def _size_class(size: int) -> int:
 
 
 def _reserve(descriptor: int, start: int, size: int) -> None:
-    """Reserve the pages of a stretch of a file. Raises OSError if the system has none."""
+    """Reserve the pages of a part of a file. Raises OSError if memory is short."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, start, size)
         return

@@ -18,21 +18,21 @@ import torch
 
 Allocator = Callable[[tuple[int, ...], "np.dtype[Any]"], torch.Tensor]
 
-# Smaller ones the heap gives again. A column of 8 packs of 8,192 has somewhat less than 512 KB.
+# The heap uses smaller blocks again by itself. A column of 8 packs of 8,192 tokens has 512 KB.
 _MIN_POOLED_BYTES = 256 << 10
-_MAX_FREE_BLOCKS = 8  # of one pool, that wait to be used again
+_MAX_FREE_BLOCKS = 8  # of a pool
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    """Return an empty tensor of this process."""
+    """Return an uninitialised tensor in new memory."""
     return torch.from_numpy(np.empty(shape, dtype))
 
 
 class TensorPool:
-    """Recycling buffer pool: empty tensors in memory of earlier ones that are no longer in use.
+    """Allocator of uninitialised tensors, which uses the memory of earlier ones again.
 
-    A block comes back when the last tensor, view or array on it is gone, in whatever thread; until
-    then it is its owner's alone.
+    A block of memory is free again when the last tensor, view or array on it is deleted, in any
+    thread.
     """
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class TensorPool:
         self._lent: dict[int, weakref.ref[Any]] = {}  # by the address of a block
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-        """Return an empty tensor."""
+        """Return an uninitialised tensor."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size < _MIN_POOLED_BYTES:
             return allocate(shape, dtype)
         block = self._fitting(size)
-        # A new array each time: when torch lets go of it, the block is free.
+        # A new array for each tensor: when torch deletes it, the block is free.
         array = np.ndarray(shape, dtype, block)
 
         def come_back(_: object) -> None:
@@ -60,7 +60,7 @@ class TensorPool:
     def _fitting(self, size: int) -> np.ndarray[Any, Any]:
         for _ in range(len(self._free)):
             block = self._free.popleft()
-            # The first batches are smaller than the later ones; theirs are let go.
+            # Blocks of the first batches, which are smaller than later ones, are dropped here.
             if size <= len(block) <= 2 * size:
                 return block
         return np.empty(size, np.uint8)

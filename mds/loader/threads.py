@@ -1,11 +1,10 @@
-"""Worker threads, each with a bounded queue of batches, merged round-robin.
+"""Worker threads, each with a bounded queue of batches, which are merged round-robin.
 
-A worker thread does what a worker process does: it makes its own part of the batches and keeps
-a few ready. The libraries that do the work (numpy's copies, decompression, image decoding, sockets)
-release the interpreter's lock, so the threads run side by side, and a batch is handed over as a
-reference instead of crossing to another process. An error travels as the exception and is raised
-where its batch would have come. No thread polls: a full queue sleeps until a batch is taken, an
-empty one until a batch is there.
+Like a worker process, a thread makes its part of the batches and keeps a few ready. The libraries
+that do most of the work (copies of NumPy, decompression, decoding of images, sockets) release the
+interpreter's lock, so threads run in parallel, and a batch is passed by reference instead of being
+sent to another process. An exception is raised in the place of its batch. No thread polls: the
+maker waits while its queue is full, and the consumer while it is empty.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ if TYPE_CHECKING:
     from mds.loader.batches import Batches
 
 _JOIN_SECONDS = 5.0
-# Each iteration is a group in the epoch counter; its sign tells it from torch's seeds.
+# Numbers of iterations, which are groups of the epoch counter. A negative group cannot be one of
+# torch's seeds, which are the groups of worker processes.
 _iterations = itertools.count()
 
 
 class ThreadedBatches(IterableDataset[Any]):
-    """Batches of ``workers`` threads of this process, as of so many worker processes."""
+    """Batches of ``workers`` threads, each of which keeps ``ahead`` messages ready."""
 
     def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
         self._batches, self._workers, self._ahead = batches, workers, ahead
@@ -56,10 +56,13 @@ _END = object()
 
 
 class ThreadedWorkers:
-    """An iterator over the batches of several makers, in turn; a context manager.
+    """Iterator over the batches of several threads, in turn; a context manager.
 
-    ``makers`` are functions that give an iterator; each is called and exhausted in a thread of its
-    own. ``ahead`` batches are kept ready in each queue. One that is exhausted is passed over.
+    Args:
+        makers: Functions that return an iterator, each called and exhausted in its own thread.
+        ahead: Batches that each thread keeps ready.
+
+    A thread that has no more batches is passed over.
     """
 
     def __init__(self, makers: Sequence[Callable[[], Iterator[Any]]], ahead: int) -> None:
@@ -69,8 +72,8 @@ class ThreadedWorkers:
             threading.Thread(target=queue.run, args=(make,), name=f"mds-loader-{i}", daemon=True)
             for i, (queue, make) in enumerate(zip(self._queues, makers, strict=True))
         ]
-        # A loop that is left early drops the iterator: its threads must stop with it. The
-        # same at the interpreter's end, which would kill a thread inside torch, and torch aborts.
+        # Threads must stop when a loop is left early and the iterator is deleted. They must also
+        # stop at the end of the program: torch aborts if one of its threads is killed.
         self._stop = weakref.finalize(self, _stop_all, self._queues, self._threads)
         for thread in self._threads:
             thread.start()
@@ -110,7 +113,7 @@ class ThreadedWorkers:
 
 
 class _BoundedQueue:
-    """A bounded queue between the thread that makes batches and the one that takes them."""
+    """Bounded queue between the thread that makes batches and the thread that takes them."""
 
     def __init__(self, ahead: int) -> None:
         self._ahead = max(1, ahead)
@@ -131,13 +134,13 @@ class _BoundedQueue:
         else:
             self._end(_END)
         finally:
-            # A generator gives back its shards here, in its own thread.
+            # A generator releases its shards here, in its own thread.
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
 
     def _offer(self, item: Any) -> bool:
-        """Wait for room and leave the batch; False when the consumer has stopped."""
+        """Wait until the queue is not full, and add a batch; return False if it was stopped."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) < self._ahead or self._stopped)
             if self._stopped:
@@ -154,7 +157,7 @@ class _BoundedQueue:
     def take(self) -> Any:
         """Return the next batch, or the error, or the end; wait until there is one."""
         with self._changed:
-            # The thread always leaves a last item, whatever happens to it.
+            # The thread always adds a last item, also after an error.
             self._changed.wait_for(lambda: self._items or self._stopped)
             if not self._items:
                 return _END

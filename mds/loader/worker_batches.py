@@ -48,25 +48,25 @@ _CHOICES = (
 
 
 class WorkerBatches(IterableDataset[Any]):
-    """The messages of worker processes; made by the trainer before it starts them.
+    """Messages of worker processes: the dataset of torch's DataLoader in the trainer's process.
 
-    Attributes are those of the ``batches``, so that code in workers which asks torch for "the
-    dataset" finds what it knows.
+    It is pickled to each worker. All other attributes are those of the user's dataset, so that code
+    of the user that asks torch for the dataset finds them.
     """
 
     def __init__(self, batches: Batches, workers: int) -> None:
         self._batches = batches
         self._files: list[SegmentFile] = []
-        with contextlib.suppress(OSError):  # where there is none, batches go through the pipe
+        with contextlib.suppress(OSError):  # without shared memory batches go through the pipe
             self._files = [SegmentFile() for _ in range(workers)]
-        # The trainer's, which has to live as long as messages may come.
+        # Used by the trainer when it unpickles messages.
         self._readers = [SegmentReader(file) for file in self._files]
         self._pool: SegmentPool | None = None  # the worker's
 
     def __iter__(self) -> Iterator[Any]:
         worker, workers = worker_place()
-        if self._pool is None:  # and not in a later epoch
-            # torch's own look at the parent comes too late where that is gone already.
+        if self._pool is None:  # in the first epoch of this process
+            # torch checks for a parent that has ended only after it has waited for a message.
             end_with_parent()
             tune_malloc()
             stack_into(TensorPool())
@@ -85,9 +85,10 @@ class WorkerBatches(IterableDataset[Any]):
 
 
 class SharedMessage:
-    """Batches for the trainer, where unpickling returns a BatchGroup or a BatchList.
+    """Message of encoded batches, which the trainer unpickles as a BatchGroup or a BatchList.
 
-    They lie in a segment of ``size`` bytes from ``pool``, or in the message where there is none.
+    The batches are in a segment from ``pool`` of at least ``size`` bytes or, if there is none, in
+    the pickle.
     """
 
     def __init__(self, worker: int, pool: SegmentPool | None, size: int) -> None:
@@ -102,11 +103,11 @@ class SharedMessage:
         self.seconds = 0.0
 
     def has_room(self, encoded: Encoded) -> bool:
-        """Whether one more fits."""
+        """Whether one more batch fits."""
         return self._end + encoded.size <= len(self._memory)
 
     def add(self, encoded: Encoded) -> None:
-        """Copy one more batch, or a group of them."""
+        """Copy one more batch, or a group of batches, into the message."""
         self._end = encoded.write(self._memory, self._end)
         self._layouts.append(encoded.layout)
 
@@ -128,7 +129,16 @@ def open_message(
     block: bytes | None,
     seconds: float,
 ) -> BatchGroup | BatchList:
-    """Return the batches of a message as views of its memory; sending them took ``seconds``."""
+    """Return the batches of a message, as views of its memory.
+
+    Args:
+        worker: Number of the worker.
+        file: Name of its segment file.
+        place: Segment of the batches, or None.
+        layouts: Layout of each batch.
+        block: Bytes of the batches if there is no segment.
+        seconds: Seconds of encoding and copying, which count as sending.
+    """
     if place is not None:
         memory = find_reader(file).borrow(Segment(*place))
     else:
@@ -145,10 +155,12 @@ def open_message(
 
 
 class MessageSender:
-    """Sender of the batches of one worker, in messages.
+    """Sender of the batches of one worker, several to a message if they are small.
 
-    ``pool``: its segments; None where the system gives no shared memory. ``clock``
-    times the making of a batch.
+    Args:
+        worker: Number of the worker.
+        pool: Segments of the worker; None without shared memory.
+        clock: Clock, in seconds, that times the making of a batch.
     """
 
     def __init__(
@@ -160,9 +172,9 @@ class MessageSender:
         self._worker, self._pool, self._clock = worker, pool, clock
 
     def send(self, batches: Iterator[Message]) -> Iterator[Any]:
-        """Yield the messages of an epoch; the last one is empty, or has an error.
+        """Yield the messages of an epoch.
 
-        Batches that were made before an error are sent before it.
+        The last message has no batch, and the error if one ended the epoch.
         """
         self._failure: Any = None
         message: SharedMessage | None = None
@@ -180,7 +192,7 @@ class MessageSender:
                 )
             message.add(encoded)
             message.seconds += clock() - end
-            del encoded  # before the next one is made, so that its memory can be that one's
+            del encoded  # now, so that the next batch can use its memory
             if len(message) >= batch_count or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
                 yield message
                 message = None
@@ -213,31 +225,37 @@ class MessageSender:
 
 
 def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
-    """Yield batches of lists one by one, which are put together again by their sizes."""
+    """Yield the batches of a BatchList one by one, and other messages as they are."""
     for message in messages:
         if isinstance(message, BatchList):
             yield from message.items
         else:
             yield message
-        del message  # before the next one is made, so that its memory can be that one's
+        del message  # now, so that the next batch can use its memory
 
 
 def _next_count(last: int, size: int, seconds: float) -> int:
-    """Return the number of batches of the next message, if all are as the first."""
+    """Return the number of batches for the next message, if all are like its first one.
+
+    Args:
+        last: Number of batches of the last message, which at most doubles.
+        size: Bytes of the first batch.
+        seconds: Seconds of making the first batch.
+    """
     fit = min(MAX_GROUP_BYTES // max(size, 1), int(MAX_GROUP_SECONDS / max(seconds, 1e-9)))
     return max(1, min(2 * last, MAX_GROUP_BATCHES, fit))
 
 
 def stack_into(allocate: Allocator) -> None:
-    """Make torch's default collate of this process stack arrays and tensors in such memory.
+    """Make torch's default collate of this process stack arrays and tensors in recycled memory.
 
-    In a worker process torch takes a new file of shared memory for each tensor that it stacks, to
-    save a copy: opening, mapping and filling new pages costs more than the copy. It is told through
-    the table of functions that it has for this purpose; what others have put there stays.
+    In a worker process, torch stacks tensors in a new file of shared memory, to save a copy.
+    Opening and mapping the file and filling new pages cost more than the copy. The functions are set in
+    torch's table of collate functions, unless other code has replaced those there.
     """
     try:
         from torch.utils.data._utils import collate
-    except ImportError:  # it has moved: torch allocates as it does
+    except ImportError:  # another version of torch: its collate stays as it is
         return
     table: dict[Any, Callable[..., Any]] = collate.default_collate_fn_map
 

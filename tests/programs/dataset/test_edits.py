@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mds.errors import ConfigError, StateError
+from tests.unit.dataset import edits_helpers
 from tests.unit.dataset.edits_helpers import (
     BATCH,
     EDITS,
@@ -15,6 +16,11 @@ from tests.unit.dataset.edits_helpers import (
     place_of,
     train,
 )
+
+# Fixtures of both halves of these tests.
+folder = edits_helpers.folder
+unedited = edits_helpers.unedited
+edited = edits_helpers.edited
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -3,7 +3,11 @@
 import pytest
 
 from mds.errors import MdsError
+from tests.unit.dataset import mistakes_helpers
 from tests.unit.dataset.mistakes import MISTAKES
+
+# Fixtures of both halves of these tests.
+names = mistakes_helpers.names
 
 
 @pytest.mark.parametrize(("call", "subject", "value", "way_out"), MISTAKES, ids=str)

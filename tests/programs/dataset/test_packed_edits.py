@@ -6,8 +6,16 @@ import pytest
 from mds.dataset import steps
 from mds.errors import ConfigError
 from mds.plan import PackPlan
+from tests.unit.dataset import packed_edits_helpers
 from tests.unit.dataset.packed_edits_helpers import BATCH, COUNT, loader_of, train
 from tests.unit.dataset.runs import steps_of
+
+# Fixtures of both halves of these tests.
+corpus = packed_edits_helpers.corpus
+unedited = packed_edits_helpers.unedited
+gone = packed_edits_helpers.gone
+edits = packed_edits_helpers.edits
+edited = packed_edits_helpers.edited
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

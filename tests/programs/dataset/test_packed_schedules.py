@@ -12,6 +12,7 @@ from mds.dataset.rewind import Rewind, compare, read_mixture
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.schedule import ScheduledRun
+from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     BATCH,
     COUNT,
@@ -20,6 +21,10 @@ from tests.unit.dataset.packed_schedules_helpers import (
     stream_of,
     train,
 )
+
+# Fixtures of both halves of these tests.
+corpus = packed_schedules_helpers.corpus
+undisturbed = packed_schedules_helpers.undisturbed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from mds.errors import ConfigError, StateError
+from tests.unit.dataset import schedules_helpers
 from tests.unit.dataset.schedules_helpers import (
     STEPS,
     loader_of,
     train,
 )
+
+# Fixtures of both halves of these tests.
+folder = schedules_helpers.folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

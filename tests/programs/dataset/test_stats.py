@@ -8,7 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from tests.unit.dataset import stats_helpers
 from tests.unit.dataset.stats_helpers import SAMPLES, loader_of
+
+# Fixtures of both halves of these tests.
+remote = stats_helpers.remote
+dataset = stats_helpers.dataset
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])

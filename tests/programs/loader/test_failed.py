@@ -5,7 +5,11 @@ import json
 import pytest
 
 from mds import StreamingDataLoader, StreamingDataset
+from tests.unit.loader import failed_helpers
 from tests.unit.loader.failed_helpers import HOWS, Fault, drain, ids
+
+# Fixtures of both halves of these tests.
+_armed = failed_helpers._armed
 
 
 def collate(samples):

@@ -14,6 +14,7 @@ from mds import StreamingDataLoader, StreamingDataset
 from mds.errors import FunctionError, IterationError
 from mds.shardfile.compression import parse_compression
 from tests.unit.dataset.runs import as_json
+from tests.unit.loader import failed_iterations_helpers
 from tests.unit.loader.failed_iterations_helpers import (
     WORKERS,
     checked,
@@ -21,6 +22,9 @@ from tests.unit.loader.failed_iterations_helpers import (
     numbers,
     take_until_error,
 )
+
+# Fixtures of both halves of these tests.
+fails = failed_iterations_helpers.fails
 
 
 @pytest.mark.parametrize("how", WORKERS)

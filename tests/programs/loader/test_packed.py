@@ -10,7 +10,11 @@ from mds import Packing, StreamingDataLoader, StreamingDataset
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import StateError
 from mds.world import World
+from tests.unit.loader import packed_helpers
 from tests.unit.loader.packed_helpers import CAPACITY, COUNT, document, make, packs_of, run
+
+# Fixtures of both halves of these tests.
+corpus = packed_helpers.corpus
 
 # torch warns of more workers than this machine has cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

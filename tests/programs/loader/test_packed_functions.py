@@ -6,7 +6,11 @@ import torch
 
 from mds import StreamingDataLoader
 from mds.transforms import RowGenerator
+from tests.unit.loader import packed_functions_helpers
 from tests.unit.loader.packed_functions_helpers import COUNT, documents, make, noise, run, tokens_of
+
+# Fixtures of both halves of these tests.
+corpus = packed_functions_helpers.corpus
 
 # torch warns of more workers than this machine has cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

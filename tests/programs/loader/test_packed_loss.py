@@ -4,7 +4,11 @@ import numpy as np
 import torch
 
 from mds import StreamingDataset
+from tests.unit.loader import packed_loss_helpers
 from tests.unit.loader.packed_loss_helpers import PLACES, SmallGPT, loader, loss_of
+
+# Fixtures of both halves of these tests.
+corpus = packed_loss_helpers.corpus
 
 
 def losses(model, folder):

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from mds.loader.segments import SegmentPool
+from tests.unit.loader import segments_helpers
 from tests.unit.loader.segments_helpers import SIZE, taken
+
+# Fixtures of both halves of these tests.
+file = segments_helpers.file
+pool = segments_helpers.pool
+reader = segments_helpers.reader
 
 
 @pytest.mark.parametrize(

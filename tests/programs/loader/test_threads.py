@@ -6,6 +6,10 @@ import sys
 import threading
 
 from mds.loader.threads import ThreadedWorkers
+from tests.unit.loader import threads_helpers
+
+# Fixtures of both halves of these tests.
+running = threads_helpers.running
 
 
 def test_a_loop_that_is_left_early_stops_the_threads(running):

@@ -108,7 +108,7 @@ def test_a_display_does_not_fail(evil, tmp_path):
     (tmp_path / "d" / "shard.00000.mds").unlink()
     (tmp_path / "d" / NAME).write_bytes(b"junk")
     text = LocalDataset(evil)._repr_html_()
-    assert "The columns cannot be told" in text
+    assert "The columns cannot be read" in text
     assert "The first samples cannot be shown" in text
 
 

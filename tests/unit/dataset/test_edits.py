@@ -8,6 +8,7 @@ from mds.dataset.order_state import SharedEpochCounter
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderHash
 from mds.plan.state import Position, ResumePoint
+from tests.unit.dataset import edits_helpers
 from tests.unit.dataset.edits_helpers import (
     BATCH,
     SAMPLES,
@@ -18,6 +19,11 @@ from tests.unit.dataset.edits_helpers import (
     train,
 )
 from tests.unit.dataset.runs import as_json
+
+# Fixtures of both halves of these tests.
+folder = edits_helpers.folder
+unedited = edits_helpers.unedited
+edited = edits_helpers.edited
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

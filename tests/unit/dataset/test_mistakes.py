@@ -13,7 +13,11 @@ from mds import (
     StreamingDataset,
 )
 from mds.errors import ArgumentError, ConfigError, NotFoundError
+from tests.unit.dataset import mistakes_helpers
 from tests.unit.dataset.mistakes import MISTAKES
+
+# Fixtures of both halves of these tests.
+names = mistakes_helpers.names
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from mds import Packing, Schedule
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.schedule import ScheduledRun
+from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     BATCH,
     CAPACITY,
@@ -26,6 +27,10 @@ from tests.unit.dataset.packed_schedules_helpers import (
     stream_of,
     train,
 )
+
+# Fixtures of both halves of these tests.
+corpus = packed_schedules_helpers.corpus
+undisturbed = packed_schedules_helpers.undisturbed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

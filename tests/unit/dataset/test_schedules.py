@@ -8,6 +8,7 @@ import pytest
 from mds import Schedule, Stream, StreamingDataset
 from mds.errors import ConfigError, StateError
 from mds.plan import OrderHash
+from tests.unit.dataset import schedules_helpers
 from tests.unit.dataset.schedules_helpers import (
     BASE,
     SIZES,
@@ -16,6 +17,9 @@ from tests.unit.dataset.schedules_helpers import (
     loader_of,
     train,
 )
+
+# Fixtures of both halves of these tests.
+folder = schedules_helpers.folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -6,7 +6,12 @@ import pickle
 import signal
 import time
 
+from tests.unit.dataset import stats_helpers
 from tests.unit.dataset.stats_helpers import loader_of
+
+# Fixtures of both halves of these tests.
+remote = stats_helpers.remote
+dataset = stats_helpers.dataset
 
 
 def test_a_killed_worker_keeps_its_counts(dataset):

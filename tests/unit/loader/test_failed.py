@@ -4,7 +4,11 @@ import pytest
 
 from mds import Packing, StreamingDataLoader, StreamingDataset
 from mds.errors import MdsError
+from tests.unit.loader import failed_helpers
 from tests.unit.loader.failed_helpers import HOWS, Fault, drain
+
+# Fixtures of both halves of these tests.
+_armed = failed_helpers._armed
 
 
 @pytest.mark.parametrize("how", HOWS)

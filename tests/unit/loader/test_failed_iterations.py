@@ -11,6 +11,7 @@ import mds
 from mds import StreamingDataLoader, StreamingDataset
 from mds.cache.shard_cache import live_caches
 from mds.errors import ConfigError, IterationError, MdsError
+from tests.unit.loader import failed_iterations_helpers
 from tests.unit.loader.failed_iterations_helpers import (
     WORKERS,
     Bad,
@@ -19,6 +20,9 @@ from tests.unit.loader.failed_iterations_helpers import (
     numbers,
     take_until_error,
 )
+
+# Fixtures of both halves of these tests.
+fails = failed_iterations_helpers.fails
 
 
 @pytest.mark.parametrize("link", ["map", "filter", "own"])

@@ -21,7 +21,11 @@ from mds.index.sidecar import write_sidecar
 from mds.loader.tensor_buffers import TensorPool
 from mds.plan import PackPlan
 from mds.storage import open_store
+from tests.unit.loader import packed_helpers
 from tests.unit.loader.packed_helpers import CAPACITY, COUNT, document, make, packs_of, run
+
+# Fixtures of both halves of these tests.
+corpus = packed_helpers.corpus
 
 # torch warns of more workers than this machine has cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -13,6 +13,7 @@ from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, Strea
 from mds.encodings.arrays import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
 from mds.transforms import pad
+from tests.unit.loader import packed_functions_helpers
 from tests.unit.loader.packed_functions_helpers import (
     CAPACITY,
     COUNT,
@@ -22,6 +23,9 @@ from tests.unit.loader.packed_functions_helpers import (
     run,
     tokens_of,
 )
+
+# Fixtures of both halves of these tests.
+corpus = packed_functions_helpers.corpus
 
 # torch warns of more workers than this machine has cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -2,7 +2,11 @@
 
 import torch
 
+from tests.unit.loader import packed_loss_helpers
 from tests.unit.loader.packed_loss_helpers import SmallGPT, loader, loss_of
+
+# Fixtures of both halves of these tests.
+corpus = packed_loss_helpers.corpus
 
 
 def test_a_wrong_mask_or_wrong_positions_would_show(corpus):

@@ -7,7 +7,13 @@ import signal
 import numpy as np
 
 from mds.loader.segments import MAX_FREE_SEGMENTS, SegmentPool
+from tests.unit.loader import segments_helpers
 from tests.unit.loader.segments_helpers import SIZE, taken
+
+# Fixtures of both halves of these tests.
+file = segments_helpers.file
+pool = segments_helpers.pool
+reader = segments_helpers.reader
 
 
 def memory_of(file):

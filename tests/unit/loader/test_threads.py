@@ -5,6 +5,10 @@ import threading
 import pytest
 
 from mds.loader.threads import ThreadedWorkers
+from tests.unit.loader import threads_helpers
+
+# Fixtures of both halves of these tests.
+running = threads_helpers.running
 
 
 def test_batches_come_from_the_lanes_in_turn_and_short_lanes_are_passed_over(running):

@@ -89,7 +89,7 @@ _MAX_LISTED = 100  # items of a list in which datasets are searched
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
-    """Return a StreamingDataset, or the one that iterable wrappers have as ``.dataset``, or None."""
+    """Return a StreamingDataset, or the ``.dataset`` of iterable wrappers around one, or None."""
     for _ in range(_MAX_DEPTH):
         if isinstance(dataset, StreamingDataset):
             return dataset
@@ -133,7 +133,7 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
 
 
 def check_same_columns(dataset: StreamingDataset) -> None:
-    """Refuse streams whose columns differ, so that they do not fit into one batch (ConfigError).
+    """Refuse streams whose columns differ: they do not fit into one batch (ConfigError).
 
     The columns that functions or a class of the user return are not known here, and not checked.
     """

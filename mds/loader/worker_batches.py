@@ -250,8 +250,8 @@ def stack_into(allocate: Allocator) -> None:
     """Make torch's default collate of this process stack arrays and tensors in recycled memory.
 
     In a worker process, torch stacks tensors in a new file of shared memory, to save a copy.
-    Opening and mapping the file and filling new pages cost more than the copy. The functions are set in
-    torch's table of collate functions, unless other code has replaced those there.
+    Opening and mapping the file and filling new pages cost more than the copy. The functions are
+    set in torch's table of collate functions, unless other code has replaced those there.
     """
     try:
         from torch.utils.data._utils import collate

@@ -35,6 +35,7 @@ def ours():
     return digests(sys.executable, PYTHONPATH=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", STORED)
 def test_a_program_gives_what_it_gave(ours, program):
     """Samples, orders, files and states are those that 0.13 gave."""

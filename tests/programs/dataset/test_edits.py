@@ -49,6 +49,7 @@ def test_workers_change_nothing(folder, edited, kind, workers):
     assert train([loader_of(folder, kind, workers)], 2 * STEPS, EDITS)[0] == edited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -23,6 +23,7 @@ class Epochs(torch.utils.data.IterableDataset):
         return iter([(turn.position.epoch, info.id)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_of_every_start_method_write_into_the_parents_book(method):
     """The main process sees the epochs that began in workers."""

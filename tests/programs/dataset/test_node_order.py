@@ -85,6 +85,7 @@ def test_three_epochs_cost_what_beladys_rule_does(tmp_path, compression):
     assert came <= 1.1 * belady(trace, sizes, room)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_jobs_with_orders_of_their_own_leave_each_other_their_share(tmp_path, compression):
     """Two that share a folder fetch what each does alone with half of the limit: a tenth more."""

@@ -84,6 +84,7 @@ def edited(corpus):
     return train([loader_of(corpus)], 3, EDITS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(17 if os.environ.get("MDS_FAULTS") == "long" else 1))
 def test_many_stops_each_in_another_world(corpus, edited, seed):
     """A few steps at a time, with weights that are set meanwhile: the batches are the same."""

@@ -28,6 +28,7 @@ def test_workers_change_nothing(folder, undisturbed, kind, workers):
     assert train([loader_of(folder, kind, workers)], 2 * STEPS)[0] == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["py1e", "seekable"])
 def test_fifty_stops_change_nothing(folder, algo):
     """A run that goes on elsewhere after each few steps sees what an undisturbed one sees."""

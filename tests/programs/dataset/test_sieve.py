@@ -6,6 +6,7 @@ from mds import StreamingDataLoader, StreamingDataset
 from tests.unit.dataset.sieve_helpers import even, few
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:all 8 batches of this rank are empty")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("exact", [False, True, "mask"])
@@ -34,6 +35,7 @@ def test_a_filter_keeps_ranks_in_step(make, workers, exact, shuffle):
     assert sorted(kept) == [17, 60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("other", [0, 1, 2])
 def test_resume_law_of_a_filter(make, workers, other):

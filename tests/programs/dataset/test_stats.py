@@ -16,6 +16,7 @@ remote = stats_helpers.remote
 dataset = stats_helpers.dataset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_the_trainer_sees_what_its_workers_counted(dataset, start):
     """After an epoch of two worker processes every shard was fetched, by one of them."""
@@ -53,6 +54,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_the_node_counts_every_job_on_the_folder_while_it_runs(dataset, remote, tmp_path):
     """Two jobs share a folder and a third does not; when they end they count no more."""
     shards = dataset._shards.num_shards

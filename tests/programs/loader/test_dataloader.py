@@ -41,6 +41,7 @@ def test_a_plain_torch_loader_counts_epochs_too(make):
         assert dataset.next_epoch == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_resume_law_of_the_loader(make, how):
     """From the state after any batch, into another way of loading, the tail is the same samples."""
@@ -97,6 +98,7 @@ def test_the_callers_code_runs_in_threads_on_the_callers_word(make, collate):
     assert id(dataset) not in {copy for _, copy in Noted.made}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StreamingDataset, Mine])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("samples", [100, 30, 3])
@@ -141,6 +143,7 @@ def global_batches(loaders):
     return [sorted(itertools.chain(*step)) for step in zip(*map(read, loaders), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -175,6 +178,7 @@ def test_the_steps_follow_arguments_that_change_batches(make):
                     assert len(loader) == loader.steps_per_epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["stratified", "per_stream"])
 def test_batches_by_stream_resume_on_other_ranks(make, method):
     """A run keeps its global batches on any ranks, in later epochs and resumes too."""
@@ -207,6 +211,7 @@ def test_batches_by_stream_resume_on_other_ranks(make, method):
     assert len(lengths) > 1  # the padding makes a difference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["stratified", "per_stream"])
 def test_batches_by_stream_resume_inside_a_batch(make, method):
     """Loops over samples may stop anywhere, in one world after the other."""

@@ -91,6 +91,7 @@ next(builtins.kept)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["dataset", "loader"])
 def test_an_iterator_that_outlives_all_modules_is_silent(make, source):
     """What it holds is given back before the interpreter clears the modules."""
@@ -141,6 +142,7 @@ def test_a_forked_child_cannot_go_on_with_an_iterator(make, tmp_path, how):
     assert sorted(found) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_decompressor_is_collected():
     """Neither one that ended nor one whose target failed stays in memory."""
 

@@ -91,6 +91,7 @@ def test_any_step_leads_on_in_any_other_world(corpus):
         ]
 
 
+@pytest.mark.slow
 def test_many_stops_each_in_another_world(corpus):
     """One epoch after the other, a step or two at a time."""
     rng = np.random.default_rng(5)

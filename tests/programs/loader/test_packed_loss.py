@@ -1,6 +1,7 @@
 """Training on packs is training on their documents: masks, positions and labels are right."""
 
 import numpy as np
+import pytest
 import torch
 
 from mds import StreamingDataset
@@ -43,6 +44,7 @@ def losses(model, folder):
     return total, count
 
 
+@pytest.mark.slow
 def test_the_loss_of_packs_is_that_of_their_documents(corpus):
     """Weighed by tokens, to the ninth digit; and so are all gradients."""
     model = SmallGPT()

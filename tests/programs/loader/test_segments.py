@@ -57,6 +57,7 @@ def _fill(file):
     assert place.number == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_file_goes_to_a_process_however_it_is_started(file, method):
     """As a descriptor, which has no name in any folder."""

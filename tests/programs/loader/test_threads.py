@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from mds.loader.threads import ThreadedWorkers
 from tests.unit.loader import threads_helpers
 
@@ -33,6 +35,7 @@ def test_a_loop_that_is_left_early_stops_the_threads(running):
     assert not running()
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_in_the_middle_of_an_epoch_ends_well(make):
     """No thread is killed inside torch: the interpreter waits for the batch in hand."""
     code = f"""
@@ -45,6 +48,7 @@ next(loader)
         subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
+@pytest.mark.slow
 def test_what_outlives_its_modules_ends_in_silence(make):
     """A function of the main module that is still subscribed keeps the dataset to the very end."""
     code = f"""

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.loader.worker_batches_helpers import sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "lengths"),
     [

@@ -50,6 +50,7 @@ def nested(samples):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_any_nesting_arrives_however_workers_are_started(make, method):
     """With its types and values, and with memory that can be written to."""
@@ -173,6 +174,7 @@ class Doubled(IterableDataset):
             yield {**sample, "twice": 2 * sample["vector"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
@@ -224,6 +226,7 @@ KILLED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "trainer"])
 def test_nothing_is_left_of_those_that_were_killed(make, tmp_path, victim):
     """No name in /dev/shm and no process; a dead worker is an error of the loop."""

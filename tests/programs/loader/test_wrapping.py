@@ -36,6 +36,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "workers"), [*((o, 0) for o in ORDERS), ("plain", 2), ("shuffled", 2)]
 )

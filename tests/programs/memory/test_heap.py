@@ -53,6 +53,7 @@ def heap_growth(program, *arguments, **environment):
     return int(after) - int(before)
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_large_blocks_are_mapped_on_their_own():
     """Also after one was freed, which raises glibc's threshold; a user's choice stays."""
@@ -61,6 +62,7 @@ def test_large_blocks_are_mapped_on_their_own():
     assert heap_growth(ONE_AFTER_ANOTHER, **chosen) >= 2 * MMAP_THRESHOLD_BYTES
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_what_the_images_of_a_batch_took_is_there_for_the_next():
     """Blocks freed together at the heap's end stay; glibc, or a user's choice, gives them back."""

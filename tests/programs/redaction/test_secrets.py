@@ -128,6 +128,7 @@ def told(act):
     raise AssertionError("the server is not there, and yet nothing was raised")
 
 
+@pytest.mark.slow
 def test_errors_of_every_verb(place, shown, tmp_path):
     """A store tells the redacted URL in its errors, their causes, its repr and its events."""
     url, options = place
@@ -296,6 +297,7 @@ def command_lines(url):
     yield ["convert", "a.csv", "out", "--drop", url]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["d", "nothing", "d/x.parquet", "*.parquet", "a.csv"])
 def test_no_command_shows_the_secret_of_a_url(path, tmp_path, monkeypatch):
     """A password and a signature, too short to be known elsewhere, are in no line of a command."""

@@ -69,6 +69,7 @@ def test_a_lock_that_another_has_is_told(tmp_path, told):
     assert any("the owner of a lock" in line for line in told)
 
 
+@pytest.mark.slow
 def test_a_trickle_is_a_stall_that_another_try_mends(large):
     """A byte now and then keeps no transfer alive."""
     large.add(Fault("slow", after=1000, rate=100, times=1))

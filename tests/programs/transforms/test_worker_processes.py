@@ -41,12 +41,14 @@ def test_random_numbers_of_spawned_workers_are_the_same(make):
     assert drawn(ranks(make, 1, lambda d: d.map(draw), HOWS["spawned"])) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Own, OwnItem])
 def test_functions_see_what_a_subclass_makes(make, kind):
     """In spawned workers, which import the class by its name."""
     mapping.test_functions_see_what_a_subclass_makes(make, kind, HOWS["spawned"])
 
 
+@pytest.mark.slow
 def test_seeded_functions_draw_the_same_in_every_world(make):
     """In forked and spawned workers as in the process of the loader."""
     worlds = ({}, {"num_workers": 2}, collating.HOWS["spawned"])

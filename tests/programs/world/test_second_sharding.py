@@ -19,6 +19,7 @@ class IterableDatasetShard(IterableDataset):
         yield from itertools.islice(self.dataset, 0, None, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [None, "fork", "spawn"])
 def test_a_trainer_that_shards_once_more_is_refused(make, start):
     """Half of the samples would never be seen; with one rank, or all samples on each, they are."""

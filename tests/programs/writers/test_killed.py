@@ -163,6 +163,7 @@ def source_of(kind, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "number"), [(kind, number) for kind in ROUNDS for number in range(ROUNDS[kind])]
 )

@@ -74,6 +74,7 @@ print((peak() - before - (8 << 20)) / limit)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are read from /proc")
 @pytest.mark.parametrize("kind", ["large", "tiny"])
 def test_memory_is_a_few_shards(kind, tmp_path):

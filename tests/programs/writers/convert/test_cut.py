@@ -28,6 +28,7 @@ def lists_of_parts():
     return st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=8)
 
 
+@pytest.mark.slow
 @given(lists_of_parts(), st.sampled_from([0, 40, 64, 100, 1000]), st.integers(8, 50))
 def test_cuts_are_those_of_the_writer(parts, limit, overhead):
     """Any sizes in any parts give the shards that the rule gives, an empty first one too."""

@@ -29,6 +29,7 @@ def folder(kit, monkeypatch):
     return kit.source
 
 
+@pytest.mark.slow
 def test_commands_and_python_of_the_page(folder):
     """Every command ends well, in the order of the page, and so does the Python."""
     tools = os.path.dirname(sys.executable)

@@ -12,7 +12,7 @@ from mds.errors import ConfigError
 _BYTE_UNITS = ("kb", "mb", "gb", "tb", "pb", "eb", "zb", "yb")
 _BYTES = {unit: 1024**power for power, unit in enumerate(_BYTE_UNITS, 1)}
 _COUNTS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_LONGEST = 40  # letters
+_MAX_LETTERS = 40  # of a text that is parsed; Python refuses to parse very long numbers
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 
 
@@ -23,11 +23,11 @@ def parse_bytes(value: float | str) -> int:
     """
     if not isinstance(value, str):
         return int(value)
-    text = _short(value).strip().lower()
+    text = _normalize(value)
     for unit, factor in _BYTES.items():
         if text.endswith(unit):
-            return _scaled(text[: -len(unit)], factor, value, "a size in bytes such as '64mb'")
-    digits = text.removesuffix("b")
+            return _multiply(text[: -len(unit)], factor, value, "a size in bytes such as '64mb'")
+    digits = text.removesuffix("b")  # "64b" is 64 bytes
     if not digits.isdecimal():
         raise ConfigError(f"{value!r} is not a size in bytes. Write one like 67108864 or '64mb'.")
     return int(digits)
@@ -40,9 +40,9 @@ def parse_count(value: int | str) -> int:
     """
     if not isinstance(value, str):
         return int(value)
-    text = _short(value).strip().lower()
+    text = _normalize(value)
     if text and text[-1] in _COUNTS:
-        return _scaled(text[:-1], _COUNTS[text[-1]], value, "a number of samples such as '100k'")
+        return _multiply(text[:-1], _COUNTS[text[-1]], value, "a number of samples such as '100k'")
     if not text.isdecimal():
         raise ConfigError(f"{value!r} is not a number of samples. Write one like 100000 or '100k'.")
     return int(text)
@@ -58,15 +58,25 @@ def format_bytes(size: float) -> str:
     raise AssertionError("unreachable")
 
 
-def _short(text: str) -> str:
-    """Return a text that may be a number, and refuse one that is too long for Python."""
-    if len(text) > _LONGEST:
-        raise ConfigError(f"{text[:_LONGEST]!r}... is too long for a number.")
-    return text
+def _normalize(text: str) -> str:
+    """Return a text in lower case without outer spaces. Raises ConfigError if it is too long."""
+    if len(text) > _MAX_LETTERS:
+        raise ConfigError(f"{text[:_MAX_LETTERS]!r}... is too long for a number.")
+    return text.strip().lower()
 
 
-def _scaled(number: str, factor: int, whole: str, wanted: str) -> int:
+def _multiply(number: str, factor: int, text: str, expected: str) -> int:
+    """Return the product of a decimal number and the factor of its unit, rounded down.
+
+    Args:
+        number: Text before the unit, such as ``"1.5"`` of ``"1.5gb"``.
+        factor: Bytes or samples of the unit.
+        text: Whole text, for the message.
+        expected: Description of a valid text, for the message.
+
+    Raises ConfigError if ``number`` is not a decimal number.
+    """
     number = number.strip()
     if not _NUMBER.fullmatch(number):
-        raise ConfigError(f"{whole!r} is not {wanted}.")
+        raise ConfigError(f"{text!r} is not {expected}.")
     return int(float(number) * factor)

@@ -1,9 +1,9 @@
 """The place of a process among the nodes, ranks and workers of a run, and memory of a rank.
 
-A world is five small numbers, taken from RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, which
-every launcher sets, and from torch inside a worker process. Nothing is asked of other processes
-and no process group is needed. ``replicate`` gives the world as the sample order sees it when
-neighbouring ranks are to get the same samples (tensor or sequence parallelism).
+A `World` is made of four numbers. They come from the variables RANK, WORLD_SIZE and
+LOCAL_WORLD_SIZE, which launchers set, and inside a worker process from torch. Processes exchange
+nothing, and no process group is needed. `World.replicate` returns the world that the sample order
+uses if neighbouring ranks get the same samples (tensor or sequence parallelism).
 
 `RankFile` is memory that the processes of a rank share.
 """
@@ -27,8 +27,23 @@ MAX_RANKS = 1 << 18  # as many nodes as an order may have
 class World:
     """Place of a worker in a run: its node, its rank, and its number among the workers of the rank.
 
-    ``worker`` counts over all nodes: the workers of rank 0 come first. Raises ConfigError for
-    sizes below one and for a worker outside the world.
+    Workers and ranks are counted from 0 over all nodes: first the workers of rank 0, then those of
+    rank 1, and so on. Without a DataLoader the process itself counts as the one worker of its rank.
+
+    Args:
+        num_nodes: Number of nodes.
+        ranks_per_node: Ranks (processes of the training) on each node.
+        workers_per_rank: DataLoader workers of each rank, at least 1.
+        worker: Number of this worker among the workers of all nodes.
+
+    Attributes:
+        num_ranks, num_workers: Ranks and workers of all nodes.
+        workers_per_node: Workers of all ranks of a node.
+        node, rank: Number of this worker's node, and of its rank among all ranks.
+        rank_of_node: Number of its rank among the ranks of its node.
+        worker_of_node, worker_of_rank: Number of this worker within its node and within its rank.
+
+    Raises ConfigError for sizes below one and for a worker outside the world.
 
     >>> World(num_nodes=2, ranks_per_node=8, workers_per_rank=4, worker=37).rank_of_node
     1
@@ -52,13 +67,13 @@ class World:
     def __init__(
         self, num_nodes: int, ranks_per_node: int, workers_per_rank: int, worker: int
     ) -> None:
-        for what, value in (
+        for name, value in (
             ("nodes", num_nodes),
             ("ranks per node", ranks_per_node),
             ("workers per rank", workers_per_rank),
         ):
             if value < 1:
-                raise ConfigError(f"{what} must be at least 1, got {value}.")
+                raise ConfigError(f"{name} must be at least 1, got {value}.")
         self.num_nodes = num_nodes
         self.ranks_per_node = ranks_per_node
         self.workers_per_rank = workers_per_rank
@@ -76,32 +91,40 @@ class World:
     def detect(cls, environ: Mapping[str, str] | None = None) -> World:
         """Return the world of this process, from the environment and torch's worker info.
 
+        A variable that is not set has its value for a single process: rank 0 of 1.
+
+        Args:
+            environ: Environment variables; None for those of this process.
+
         Raises ConfigError when the variables contradict each other.
         """
-        names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        source = os.environ if environ is None else environ
-        rank, ranks, local_ranks = (
-            _number(source, name, default) for name, default in zip(names, (0, 1, 1), strict=True)
-        )
+        variables = os.environ if environ is None else environ
+        rank = _parse_variable(variables, "RANK", 0)
+        ranks = _parse_variable(variables, "WORLD_SIZE", 1)
+        local_ranks = _parse_variable(variables, "LOCAL_WORLD_SIZE", 1)
         if local_ranks < 1 or ranks < 1 or ranks % local_ranks or not 0 <= rank < ranks:
             raise ConfigError(
                 f"RANK={rank}, WORLD_SIZE={ranks} and LOCAL_WORLD_SIZE={local_ranks} do not "
                 "describe a world: WORLD_SIZE must be a multiple of LOCAL_WORLD_SIZE and above "
                 "RANK. Set all three, as torchrun does."
             )
-        number, workers = _torch_worker()
-        return cls(ranks // local_ranks, local_ranks, workers, rank * workers + number)
+        worker, workers = worker_place()
+        return cls(ranks // local_ranks, local_ranks, workers, rank * workers + worker)
 
     def detect_workers(self) -> World:
-        """Return this rank's world for this process, which may be a worker of a DataLoader."""
-        number, workers = _torch_worker()
-        return World(self.num_nodes, self.ranks_per_node, workers, self.rank * workers + number)
+        """Return this world with the workers that torch reports to this process.
+
+        Nodes and ranks stay as they are. Outside of a DataLoader worker the rank has one worker.
+        """
+        worker, workers = worker_place()
+        return World(self.num_nodes, self.ranks_per_node, workers, self.rank * workers + worker)
 
     def replicate(self, replication: int) -> World:
         """Return the world in which each group of ``replication`` neighbouring ranks is one rank.
 
-        The groups keep the ranks per node if that number divides them; otherwise they count as
-        one single node. Raises ConfigError when ``replication`` does not divide the ranks.
+        With 16 ranks on 2 nodes, 2 neighbours each make 8 ranks: one node of 8. The number of ranks
+        on a node stays the same if it divides the number of groups; otherwise all groups count as
+        ranks of one node. Raises ConfigError when ``replication`` does not divide the ranks.
         """
         if replication < 1 or self.num_ranks % replication:
             raise ConfigError(
@@ -118,7 +141,7 @@ class World:
         return World(self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker)
 
     def to_json(self) -> dict[str, int | bool]:
-        """Return all attributes as plain numbers."""
+        """Return all attributes and flags by name, as plain JSON."""
         return {name: getattr(self, name) for name in (*self.__slots__, *_FLAGS)}
 
     @property
@@ -158,22 +181,13 @@ class World:
 _FLAGS = ("is_leader", "is_local_leader", "is_multinode")
 
 
-def _number(source: Mapping[str, str], name: str, default: int) -> int:
-    text = source.get(name) or str(default)
+def _parse_variable(environ: Mapping[str, str], name: str, default: int) -> int:
+    """Return the number in an environment variable, or the default if it is not set or empty."""
+    text = environ.get(name) or str(default)
     try:
         return int(text)
     except ValueError:
         raise ConfigError(f"{name}={text!r} in the environment is not a number.") from None
-
-
-def _torch_worker() -> tuple[int, int]:
-    # A worker of torch's DataLoader has torch loaded; other processes need not load it for this.
-    if "torch.utils.data" not in sys.modules:
-        return 0, 1
-    from torch.utils.data import get_worker_info
-
-    info = get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 if TYPE_CHECKING:
@@ -181,7 +195,14 @@ if TYPE_CHECKING:
 
 
 class Ranks(NamedTuple):
-    """Place of this process in a job, before workers and replication."""
+    """Place of this process in a job, before workers and replication.
+
+    Attributes:
+        rank: Number of this process among all processes that train, from 0.
+        world_size: Number of these processes on all nodes.
+        local_world_size: Number of these processes on each node.
+        source: Name of the source of the numbers, for messages, such as "SLURM".
+    """
 
     rank: int
     world_size: int
@@ -189,7 +210,10 @@ class Ranks(NamedTuple):
     source: str
 
     def world(self, workers: int = 1, worker: int = 0) -> World:
-        """Return the World of worker ``worker`` of ``workers`` of this rank."""
+        """Return the `World` of a DataLoader worker of this rank.
+
+        ``workers`` is the number of workers of each rank, ``worker`` this one's number from 0.
+        """
         nodes = self.world_size // self.local_world_size
         return World(nodes, self.local_world_size, workers, self.rank * workers + worker)
 
@@ -201,7 +225,8 @@ _LAUNCHERS = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
 )
-# SLURM numbers steps from 0; from here on are those of batch scripts, shells and containers.
+# SLURM counts the steps that srun starts from 0. Batch scripts, shells of an allocation and
+# external containers have step numbers from this one on.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _WAY_OUT = "For a single process unset {size}, or pass topology=(0, 1)."
 _warned: set[str] = set()
@@ -210,34 +235,40 @@ log = get_logger("mds.world")
 
 
 def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) -> Ranks:
-    """Return the ranks of this process.
+    """Return the rank of this process and the number of ranks.
 
-    ``topology`` may be a World, a torch.distributed process group (its ranks are the data-parallel
-    ranks), a one-dimensional DeviceMesh such as ``mesh['dp']``, a pair (rank, world size), or a
-    function without arguments that gives one of these. With ``has_defaults`` a variable of the
-    launcher that is not set has a default, as in the incumbent: rank 0, one rank.
+    Args:
+        topology: World, torch.distributed process group (its ranks are the data-parallel ranks),
+            one-dimensional DeviceMesh such as ``mesh['dp']``, pair (rank, world size), or a
+            function without arguments that returns one of these. None takes the ranks of
+            torch.distributed if it is initialized, and else the variables of the launcher.
+        has_defaults: Whether a variable of the launcher that is not set has a default, as in
+            mosaicml-streaming: rank 0, one rank.
+
     Raises ConfigError when the numbers contradict each other or are incomplete.
     """
     while callable(topology) and not isinstance(topology, World):
         topology = topology()
     if topology is None:
-        return _checked(_discovered(os.environ, has_defaults))
+        return _check_ranks(_detect_ranks(os.environ, has_defaults))
     if isinstance(topology, World):
-        return _checked(
+        return _check_ranks(
             Ranks(topology.rank, topology.num_ranks, topology.ranks_per_node, "topology=")
         )
     if isinstance(topology, tuple):
         rank, size = topology
-        return _checked(_within_node(int(rank), int(size), "topology="))
+        return _check_ranks(_with_local_size(int(rank), int(size), "topology="))
     if hasattr(topology, "get_local_rank"):  # a DeviceMesh
         if topology.ndim != 1:
             raise ConfigError(
                 f"topology= is a DeviceMesh of {topology.ndim} dimensions. Give the data-parallel "
                 "one, such as mesh['dp']."
             )
-        return _checked(_within_node(topology.get_local_rank(), topology.size(), "DeviceMesh"))
+        return _check_ranks(
+            _with_local_size(topology.get_local_rank(), topology.size(), "DeviceMesh")
+        )
     if hasattr(topology, "rank") and hasattr(topology, "size"):  # a process group
-        return _checked(_within_node(topology.rank(), topology.size(), "process group"))
+        return _check_ranks(_with_local_size(topology.rank(), topology.size(), "process group"))
     raise ConfigError(
         f"topology= takes a World, a process group, a DeviceMesh dimension, (rank, world size) or "
         f"a function that gives one of these; got {type(topology).__name__}."
@@ -251,8 +282,12 @@ def worker_place() -> tuple[int, int]:
 
 
 def worker_group() -> int:
-    """Return a number that the workers of one DataLoader iterator share; -1 outside of workers."""
+    """Return a number that the workers of one DataLoader iterator share; -1 outside of workers.
+
+    Each iterator has another number, so it tells the workers of two iterators apart.
+    """
     info = _worker_info()
+    # torch seeds worker i with a random number of its iterator plus i.
     return info.seed - info.id if info is not None else -1
 
 
@@ -262,16 +297,22 @@ def in_worker() -> bool:
 
 
 def _worker_info() -> Any:
-    # Without torch loaded this process cannot be one of its workers.
+    """Return torch's WorkerInfo in a DataLoader worker, else None."""
+    # A process that has not imported torch is no worker, and need not import it to know.
     data = sys.modules.get("torch.utils.data")
     return data.get_worker_info() if data is not None else None
 
 
-def _discovered(env: Mapping[str, str], has_defaults: bool) -> Ranks:
+def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
+    """Return the ranks of torch.distributed or of the first launcher that set its variables.
+
+    Without either, the process is the only rank. ``env`` has environment variables;
+    ``has_defaults`` is that of `find_ranks`.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, size = distributed.get_rank(), distributed.get_world_size()
-        return _within_node(rank, size, "torch.distributed")
+        return _with_local_size(rank, size, "torch.distributed")
     for source, rank_name, size_name, local_name in _LAUNCHERS:
         rank = _env_int(env, rank_name)
         size = _env_int(env, size_name)
@@ -285,7 +326,6 @@ def _discovered(env: Mapping[str, str], has_defaults: bool) -> Ranks:
         if not has_defaults:
             _check_complete(rank_name, size_name, rank, size)
         size = 1 if size is None else size
-        # SLURM writes "4(x2)" for two nodes of four.
         local = _env_int(env, local_name)
         if local is None:
             local = 1 if source == "torchrun" else size
@@ -298,9 +338,17 @@ def _slurm_task(
 ) -> tuple[int | None, int | None]:
     """Return rank and number of tasks if srun started this process; else None for both.
 
-    A shell of an allocation has the number of its tasks and no rank. A batch script is task 0 of
-    all of them without being a step. Raises ConfigError where the latter cannot be told from task 0
-    of a step whose number did not get into a container.
+    Other processes have some of the variables too: a shell of an allocation has a number of tasks
+    and no rank, and a batch script has rank 0.
+
+    Args:
+        env: Environment variables.
+        rank: Value of SLURM_PROCID, None if it is not set.
+        size: Number of tasks, None if it is not set.
+        size_name: Variable that ``size`` comes from.
+
+    Raises ConfigError for rank 0 of several tasks without SLURM_STEP_ID: it may be a batch script,
+    or the first task of a step in a container that did not get the variable.
     """
     step = _env_int(env, "SLURM_STEP_ID")
     is_special = step is not None and step >= _FIRST_SPECIAL_STEP
@@ -340,10 +388,13 @@ def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int 
         )
 
 
-def _within_node(rank: int, size: int, source: str) -> Ranks:
-    """Ranks whose number on a node is known from the environment, or else all on one node."""
-    for _, _, _, name in _LAUNCHERS:
-        local = _env_int(os.environ, name)
+def _with_local_size(rank: int, size: int, source: str) -> Ranks:
+    """Return ranks, with the number of ranks on a node by the launcher's variable.
+
+    Without such a variable, or if it does not divide ``size``, all ranks are on one node.
+    """
+    for _, _, _, local_name in _LAUNCHERS:
+        local = _env_int(os.environ, local_name)
         if local is not None:
             # A data-parallel group may be smaller than a node's processes.
             return Ranks(rank, size, local if local and size % local == 0 else size, source)
@@ -351,7 +402,11 @@ def _within_node(rank: int, size: int, source: str) -> Ranks:
 
 
 def _env_int(env: Mapping[str, str], name: str) -> int | None:
-    """Return the number that a variable begins with, or None if it is not set or empty."""
+    """Return the number that a variable begins with, or None if it is not set or empty.
+
+    SLURM writes "4(x2)" for two nodes of four tasks, of which this is 4. Raises ConfigError for a
+    value that does not begin with a number.
+    """
     text = env.get(name)
     if not text:
         return None
@@ -361,7 +416,8 @@ def _env_int(env: Mapping[str, str], name: str) -> int | None:
     return int(digits)
 
 
-def _checked(ranks: Ranks) -> Ranks:
+def _check_ranks(ranks: Ranks) -> Ranks:
+    """Return the same ranks. Raises ConfigError if their numbers contradict each other."""
     rank, size, local, source = ranks
     if size > MAX_RANKS:
         raise ConfigError(f"{source} says {size} ranks; expected at most {MAX_RANKS}.")
@@ -377,17 +433,19 @@ def _checked(ranks: Ranks) -> Ranks:
 
 # Classes of accelerate and transformers that deal samples out to ranks, which a dataset does too.
 _SHARDING = frozenset({"IterableDatasetShard", "DataLoaderDispatcher"})
-_FRAMES_ABOVE = 64  # those of the parent too, in a worker process that was forked
+# Callers that are looked at. A forked worker process has the frames of its parent as callers too.
+_MAX_FRAMES = 64
 
 
 def refuse_second_sharding(ranks: int) -> None:
-    """Raise ConfigError where a trainer deals out once more what a dataset gives to one rank.
+    """Raise ConfigError if a trainer deals the samples of this rank out to all ranks once more.
 
-    ``ranks``: how many the dataset deals to. The classes are known by their names, in the frames
-    that iterate the dataset, so that nothing is imported.
+    ``ranks`` is the number of ranks that the dataset deals its samples to. Call this function when
+    an iteration begins: it looks for a class that deals samples among the methods that called it.
+    Classes are compared by name, so that accelerate and transformers are not imported.
     """
     frame = sys._getframe(1) if ranks > 1 else None  # noqa: SLF001 - once an epoch
-    for _ in range(_FRAMES_ABOVE):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         name = type(frame.f_locals.get("self")).__name__
@@ -418,7 +476,8 @@ class RankFile:
     def __init__(self, name: str) -> None:
         self.descriptor = open_nameless(name)
         self._thread_lock = new_lock()
-        self._maker: tuple[int, int] | None = None  # (this process, the one that pickled it)
+        # After unpickling: the process that unpickled this object, and the owner in the pickle.
+        self._unpickled: tuple[int, int] | None = None
 
     @property
     def owner(self) -> int:
@@ -428,9 +487,10 @@ class RankFile:
         """
         if not in_worker():
             return os.getpid()
-        # The parent of a worker of the forkserver is the server: use the id in the pickle.
-        maker, owner = self._maker or (None, None)
-        return owner if maker == os.getpid() and owner is not None else os.getppid()
+        # A spawned worker takes the id from the pickle: the parent of a worker of the forkserver is
+        # the server. A forked worker inherits what its parent unpickled, which is not its own.
+        process, owner = self._unpickled or (None, None)
+        return owner if process == os.getpid() and owner is not None else os.getppid()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -438,7 +498,7 @@ class RankFile:
         import fcntl
 
         with self._thread_lock:
-            # A record lock belongs to the process and ends with it.
+            # A record lock belongs to the process, so it excludes no threads. It ends with it.
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
             try:
                 yield
@@ -447,7 +507,10 @@ class RankFile:
 
     @staticmethod
     def is_handed_on() -> bool:
-        """Whether an object is being pickled for a child process, which can share the file."""
+        """Whether this thread is pickling an object for a child process that it starts.
+
+        Only then can a pickle hand the descriptor of the file on. Another pickle is a plain copy.
+        """
         from multiprocessing import context
 
         return context.get_spawning_popen() is not None
@@ -460,7 +523,7 @@ class RankFile:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.descriptor = state["descriptor"].detach()
         self._thread_lock = new_lock()
-        self._maker = (os.getpid(), state["owner"])
+        self._unpickled = (os.getpid(), state["owner"])
 
     def close(self) -> None:
         """Close the file. Closing twice is fine."""
@@ -468,7 +531,8 @@ class RankFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        # When the interpreter is exiting, the kernel closes the file, and `os` may be cleared.
-        if getattr(self, "descriptor", -1) >= 0 and not is_over():
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter is exiting, the kernel closes the file, and `os` may be cleared. So
+        # may `sys`, which is why its function is bound as a default.
+        if getattr(self, "descriptor", -1) >= 0 and not is_exiting():
             self.close()

@@ -19,7 +19,7 @@ import numpy as np
 from mds.arguments import shown
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
-from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_reserve, drops_of, too_many_dropped
+from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_spare_samples, drops_of, too_many_dropped
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.state import MAX_EDITS
 
@@ -86,7 +86,7 @@ class OrderEdits:
             edit["windows"] = [window + bool(pack) for window, pack in windows]
         if ids:
             drops = drops_of([*self._order.epochs.edits, edit])
-            check_reserve(drops, self._order.samples_by_stream())
+            check_spare_samples(drops, self._order.samples_by_stream())
             self._add([edit])
         return step
 

@@ -57,6 +57,7 @@ _HINT_BITS = 16
 _HINT_MASK = (1 << _HINT_BITS) - 1
 _SPARE_CHUNK = 1 << 10  # spare samples that are computed at once
 _MAX_SPARE_SAMPLES = 1 << 32  # of a stream
+_NEVER_DROPPED = 1 << 62  # a number of a drop, or a place of an epoch, after all others
 
 
 class Drop(NamedTuple):
@@ -76,7 +77,10 @@ class Drop(NamedTuple):
 
 
 def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledRun | None:
-    """Return the schedule of a run with the weights that were set while it ran."""
+    """Return the schedule of a run with the weights that were set while it ran.
+
+    ``run`` is the schedule before any edit, or None for a run without one, which stays None.
+    """
     for edit in edits:
         if run is not None and "weights" in edit:
             run = run.with_weights(edit.get("window", edit["step"]), edit["weights"])
@@ -93,17 +97,23 @@ def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
 
 
 def place_after(skips: Sequence[tuple[int, int]], begin: int, count: int) -> int:
-    """Return the place after ``count`` places from ``begin`` on that are not skipped."""
+    """Return the place after ``count`` places from ``begin`` on that are not skipped.
+
+    ``skips`` are ranges of places, each as its first and its end.
+    """
     return Gaps([(0, begin), *skips]).place(count) if skips else begin + count
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:
-    """Return the number of places from ``begin`` to ``place`` that are not skipped."""
+    """Return the number of places from ``begin`` up to ``place`` (excluded) that are not skipped.
+
+    ``skips`` are ranges of places, each as its first and its end.
+    """
     return Gaps([(0, begin), *skips]).number(place)
 
 
 def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
-    """Return the drops, oldest first."""
+    """Return the drops among the edits of a state, in the order in which they were made."""
     return tuple(
         Drop(
             edit["epoch"],
@@ -117,13 +127,14 @@ def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
 
 
 def describe_edit(edit: Edit) -> str:
-    """Describe an edit in words."""
+    """Return an edit in words, as in "512 places skipped from place 4,096 of epoch 0 on"."""
     if "weights" in edit:
         return f"other weights from step {edit['step']:,} on: {dict(edit['weights'])}"
     place = f"place {edit['from']:,} of epoch {edit['epoch']}"
     if "skip" in edit:
         return f"{edit['skip']:,} places skipped from {place} on"
-    ids = ", ".join(map(str, edit["drop"][:4])) + ", ..." * (len(edit["drop"]) > 4)
+    ids = ", ".join(map(str, edit["drop"][:4]))
+    ids += ", ..." if len(edit["drop"]) > 4 else ""
     why = f" ({edit['why']})" if edit["why"] else ""
     return f"{len(edit['drop'])} samples dropped from {place} on: {ids}{why}"
 
@@ -145,14 +156,14 @@ def check_edits(
     """
     edits = list(edits)
     for edit in edits:
-        kind = set(edit)
-        if kind == {"step", "weights"} | ({"window"} if is_packed else set()):
+        keys = set(edit)
+        if keys == {"step", "weights"} | ({"window"} if is_packed else set()):
             _check_weights(edit, run)
-        elif kind == {"epoch", "from", "skip"}:
-            last = MAX_SAMPLES - _within(edit, "from", 0, MAX_SAMPLES)
-            _within(edit, "epoch", 0, MAX_EPOCHS)
-            _within(edit, "skip", 1, last)
-        elif kind - {"windows"} == {"epoch", "from", "drop", "why"}:
+        elif keys == {"epoch", "from", "skip"}:
+            places_after = MAX_SAMPLES - _number_in_range(edit, "from", 0, MAX_SAMPLES)
+            _number_in_range(edit, "epoch", 0, MAX_EPOCHS)
+            _number_in_range(edit, "skip", 1, places_after)
+        elif keys - {"windows"} == {"epoch", "from", "drop", "why"}:
             _check_drop(edit, sum(per_stream.values()))
         else:
             raise StateError(
@@ -160,20 +171,24 @@ def check_edits(
                 "does not know: update it."
             )
     try:
-        check_reserve(drops_of(edits), per_stream)
+        check_spare_samples(drops_of(edits), per_stream)
     except ConfigError as error:
-        raise StateError(f"the state has an edit that is none: {error}") from error
+        raise StateError(f"the state has an invalid edit: {error}") from error
 
 
-def check_reserve(drops: Iterable[Drop], per_stream: Mapping[str, int]) -> None:
-    """Raise ConfigError if more than half of the samples of a stream are dropped.
+def check_spare_samples(drops: Iterable[Drop], per_stream: Mapping[str, int]) -> None:
+    """Raise ConfigError if more than half of a stream is dropped: it lacks spare samples then.
 
-    ``per_stream`` has the samples of each stream, by its name in messages.
+    Args:
+        drops: All drops of the run.
+        per_stream: Samples of each stream, by its name in messages. Sample ids count through the
+            streams in this order.
     """
     ids = _all_ids(drops)
     if len(ids) > MAX_DROPPED:
         raise too_many_dropped(f"{len(ids):,}")
     ends = np.cumsum(np.fromiter(per_stream.values(), np.int64))
+    # Dropped samples of each stream.
     counts = np.bincount(np.searchsorted(ends, ids, side="right"), minlength=len(ends))
     for count, (title, size) in zip(counts.tolist(), per_stream.items(), strict=True):
         if 2 * count > size:
@@ -203,21 +218,21 @@ def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
     from mds.plan.mixture import MAX_STEPS
     from mds.plan.schedule import check_weights
 
-    step = _within(edit, "step", 0, MAX_STEPS - 1)
+    step = _number_in_range(edit, "step", 0, MAX_STEPS - 1)
     if "window" in edit:
-        _within(edit, "window", 0, MAX_STEPS - 1)
+        _number_in_range(edit, "window", 0, MAX_STEPS - 1)
     try:
         weights = check_weights(edit["weights"], f"from step {step} on")
         if run is not None:
             run.check_names({name for name, _ in weights})
     except ConfigError as error:
-        raise StateError(f"the state has an edit that is none: {error}") from error
+        raise StateError(f"the state has an invalid edit: {error}") from error
 
 
 def _check_drop(edit: Edit, samples: int) -> None:
-    """Raise StateError for a malformed drop of a dataset with so many samples."""
-    _within(edit, "epoch", 0, MAX_EPOCHS)
-    _within(edit, "from", 0, MAX_SAMPLES)
+    """Raise StateError for a malformed drop, in a dataset of so many ``samples``."""
+    _number_in_range(edit, "epoch", 0, MAX_EPOCHS)
+    _number_in_range(edit, "from", 0, MAX_SAMPLES)
     why, ids, windows = edit["why"], edit["drop"], edit.get("windows", [])
     if not isinstance(why, str) or len(why) > MAX_WHY:
         raise StateError(f"the state has an edit with why {str(why)[:60]!r}.")
@@ -232,8 +247,11 @@ def _check_drop(edit: Edit, samples: int) -> None:
         raise StateError(f"the state has an edit with {len(windows)} windows.")
 
 
-def _within(edit: Edit, name: str, minimum: int, maximum: int) -> int:
-    """Return a number of an edit. Raises StateError if it is out of range."""
+def _number_in_range(edit: Edit, name: str, minimum: int, maximum: int) -> int:
+    """Return the number ``edit[name]``.
+
+    Raises StateError if it is not an integer from ``minimum`` to ``maximum``.
+    """
     value = edit[name]
     if type(value) is not int or not minimum <= value <= maximum:
         raise StateError(
@@ -247,16 +265,18 @@ class DropTable:
     """Dropped samples of an epoch and their replacements.
 
     Args:
-        ids: Dropped samples, sorted.
-        begins: Place of the epoch from which each is dropped.
-        follow: Replacement of each, which may be dropped as well.
+        ids: Sample ids of dropped samples, sorted.
+        begins: For each, the place of the epoch from which it is dropped.
+        replacements: For each, the sample id that comes instead. It may be dropped as well, and is
+            then replaced in turn.
     """
 
-    def __init__(self, ids: Ids, begins: Ids, follow: Ids) -> None:
-        self.ids, self.begins, self.follow = ids, begins, follow
-        self._hints = np.zeros(1 << _HINT_BITS, bool)
-        self._hints[ids & _HINT_MASK] = True
-        self._from_begin = not int(begins.max(initial=0))
+    def __init__(self, ids: Ids, begins: Ids, replacements: Ids) -> None:
+        self.ids, self.begins, self.replacements = ids, begins, replacements
+        # Nearly all samples are not dropped. A look at their lowest bits rules out most of them.
+        self._may_be_dropped = np.zeros(1 << _HINT_BITS, bool)
+        self._may_be_dropped[ids & _HINT_MASK] = True
+        self._hold_from_beginning = not int(begins.max(initial=0))
 
     @classmethod
     def of(
@@ -264,72 +284,84 @@ class DropTable:
     ) -> DropTable:
         """Return the table of an epoch: of samples that were dropped in it, or before.
 
-        ``per_stream`` has the samples of each stream, ``seed`` is the seed of the run.
+        Args:
+            drops: Drops of the run, in the order in which they were made.
+            per_stream: Number of samples of each stream.
+            seed: Seed of the run.
+            epoch: Number of the epoch.
+
+        Raises PlanError if a stream has too few spare samples.
         """
         past_drops = [drop for drop in drops if drop.epoch <= epoch and len(drop.ids)]
         if not past_drops:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
-        every = np.concatenate([drop.ids for drop in past_drops])
-        begins = np.repeat(
-            [drop.begin if drop.epoch == epoch else 0 for drop in past_drops],
-            [len(drop.ids) for drop in past_drops],
+        # A sample may be dropped several times, and then counts from the earliest place on.
+        sizes = [len(drop.ids) for drop in past_drops]
+        all_ids = np.concatenate([drop.ids for drop in past_drops])
+        all_begins = np.repeat(
+            [drop.begin if drop.epoch == epoch else 0 for drop in past_drops], sizes
         )
-        edits = np.repeat(np.arange(len(past_drops)), [len(drop.ids) for drop in past_drops])
-        ids, first, positions = np.unique(every, return_index=True, return_inverse=True)
-        earliest = np.full(len(ids), np.iinfo(np.int64).max)
-        np.minimum.at(earliest, positions, begins)
-        follow = np.empty(len(ids), np.int64)
+        all_edits = np.repeat(np.arange(len(past_drops)), sizes)
+        ids, first_drops, positions = np.unique(all_ids, return_index=True, return_inverse=True)
+        begins = np.full(len(ids), np.iinfo(np.int64).max)
+        np.minimum.at(begins, positions, all_begins)
+        replacements = np.empty(len(ids), np.int64)
         ends = np.cumsum(np.asarray(per_stream, np.int64))
-        stream = np.searchsorted(ends, ids, side="right")
-        for number in np.unique(stream).tolist():
-            mine = np.flatnonzero(stream == number)
-            mine = mine[np.argsort(first[mine], kind="stable")]
-            size = int(per_stream[number])
-            key = derive_key(_SPARE_KEY, seed, epoch, number)
-            follow[mine] = _replacements(
-                ids[mine], edits[first[mine]], int(ends[number]) - size, size, key
+        stream_of = np.searchsorted(ends, ids, side="right")
+        for stream in np.unique(stream_of).tolist():
+            mine = np.flatnonzero(stream_of == stream)
+            # Spare samples are given out in the order in which samples were dropped.
+            mine = mine[np.argsort(first_drops[mine], kind="stable")]
+            size = int(per_stream[stream])
+            key = derive_key(_SPARE_KEY, seed, epoch, stream)
+            replacements[mine] = _replacements(
+                ids[mine], all_edits[first_drops[mine]], int(ends[stream]) - size, size, key
             )
-        return cls(ids, earliest, follow)
+        return cls(ids, begins, replacements)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def replace(self, ids: Ids, marks: Callable[[], Ids]) -> Ids:
-        """Return ids with dropped samples replaced.
+        """Return an array of sample ids of any shape, with dropped samples replaced.
 
-        ``marks`` returns the places of all ids in the epoch; it is called only if they are needed.
+        ``marks`` returns the places of all ids in the epoch, in the same shape. It is called only
+        if places matter.
         """
-        may = np.flatnonzero(self._hints[ids & _HINT_MASK])
-        if not len(may):
+        candidates = np.flatnonzero(self._may_be_dropped[ids & _HINT_MASK])
+        if not len(candidates):
             return ids
         flat = ids.reshape(-1)
-        may = may[self._find(flat[may]) >= 0]
-        if len(may):
-            when = np.zeros(len(may), np.int64) if self._from_begin else marks().reshape(-1)[may]
+        candidates = candidates[self._find(flat[candidates]) >= 0]
+        if len(candidates):
+            places = np.zeros(len(candidates), np.int64)
+            if not self._hold_from_beginning:
+                places = marks().reshape(-1)[candidates]
             flat = flat.copy() if not flat.flags.writeable else flat
-            flat[may] = self.at(flat[may], when)
+            flat[candidates] = self.at(flat[candidates], places)
         return flat.reshape(ids.shape)
 
     def at(self, ids: Ids, marks: Ids) -> Ids:
-        """Return the samples that come at places of the epoch instead of dropped ones.
+        """Return the samples that come at places of the epoch: ``ids``, or their replacements.
 
-        A sample that is not dropped at its place stays. ``marks`` are the places of ``ids``.
+        ``marks`` has the place of each id. A sample that is not dropped at its place stays.
         """
         ids = ids.copy()
-        moving = np.arange(len(ids) if len(self.ids) else 0)
-        while len(moving):
-            positions = self._find(ids[moving])
-            is_dropped = (positions >= 0) & (self.begins[positions] <= marks[moving])
-            moving = moving[is_dropped]
-            ids[moving] = self.follow[positions[is_dropped]]
+        # Indexes of the samples that may still be replaced: a replacement may be dropped as well.
+        unsettled = np.arange(len(ids) if len(self.ids) else 0)
+        while len(unsettled):
+            positions = self._find(ids[unsettled])
+            is_dropped = (positions >= 0) & (self.begins[positions] <= marks[unsettled])
+            unsettled = unsettled[is_dropped]
+            ids[unsettled] = self.replacements[positions[is_dropped]]
         return ids
 
     def sources(self, sample: int) -> list[int]:
-        """Return a sample, and the samples that it replaces at some place."""
+        """Return a sample, and all samples that it replaces at some place, directly or in turn."""
         sources, waiting = [], [sample]
         while waiting:
             sources.append(waiting.pop())
-            waiting += self.ids[self.follow == sources[-1]].tolist()
+            waiting += self.ids[self.replacements == sources[-1]].tolist()
         return sources
 
     def _find(self, ids: Ids) -> Ids:
@@ -341,7 +373,12 @@ class DropTable:
 
 
 class DroppedBatches:
-    """Global batches in which dropped samples are replaced; see `GlobalBatches`."""
+    """Global batches in which dropped samples are replaced; see `GlobalBatches`.
+
+    Args:
+        batches: Global batches before samples were dropped.
+        table: Dropped samples and their replacements.
+    """
 
     def __init__(self, batches: GlobalBatches, table: DropTable) -> None:
         self._batches, self._table = batches, table
@@ -350,7 +387,7 @@ class DroppedBatches:
         self.canonical_nodes_of = batches.canonical_nodes_of
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of steps and slots."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
         ids = self._batches.block(steps, slots, lookups)
         return self._table.replace(ids, lambda: self.marks(steps, slots))
 
@@ -366,26 +403,35 @@ class DroppedBatches:
 
 
 class _SpareSample(NamedTuple):
-    """Spare sample, and the number of the edit that drops it, larger than all for none."""
+    """Sample of a stream that may replace a dropped one.
+
+    Attributes:
+        sample: Sample id.
+        edit: Number of the drop that drops this sample, or `_NEVER_DROPPED`.
+    """
 
     sample: int
     edit: int
 
 
 def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list[int]:
-    """Return the replacement of each dropped sample of a stream.
+    """Return the replacement of each dropped sample of a stream: the next spare sample.
 
     Args:
         ids: Dropped samples, in the order in which they were dropped.
-        edits: Number of the edit that drops each.
+        edits: Number of the drop that drops each.
         first, size: First sample id and number of samples of the stream.
         key: Key of the order of spare samples.
+
+    Raises PlanError if the spare samples do not suffice.
     """
     spare_samples = _spare_samples(
         dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key
     )
     replacements = []
     for edit in edits.tolist():
+        # The iterator continues after the last spare sample that was used or passed over. A spare
+        # sample is passed over if it had been dropped itself by then.
         spare = next((each for each in spare_samples if each.edit > edit), None)
         if spare is None:
             raise PlanError(
@@ -399,20 +445,20 @@ def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list
 def _spare_samples(
     dropped: dict[int, int], first: int, size: int, key: int
 ) -> Iterator[_SpareSample]:
-    """Yield the spare samples of a stream in their order.
+    """Yield the spare samples of a stream in their order: a permutation of all its samples.
 
-    ``dropped`` has the number of the edit by dropped sample.
+    Args:
+        dropped: Number of the drop that drops a sample, by sample id.
+        first, size: First sample id and number of samples of the stream.
+        key: Key of the permutation.
     """
-    never, size = 1 << 62, min(size, _MAX_SPARE_SAMPLES)
+    size = min(size, _MAX_SPARE_SAMPLES)
     for start in range(0, size, _SPARE_CHUNK):
         numbers = np.arange(start, min(start + _SPARE_CHUNK, size))
         keys = np.full(len(numbers), key, np.uint64)
         sizes = np.full(len(numbers), size, np.int64)
         for sample in (permute_below(numbers, sizes, keys) + first).tolist():
-            yield _SpareSample(sample, dropped.get(sample, never))
-
-
-_NEVER_DROPPED = 1 << 62  # a place after all others
+            yield _SpareSample(sample, dropped.get(sample, _NEVER_DROPPED))
 
 
 class PackDrops:
@@ -427,16 +473,22 @@ class PackDrops:
         self._drops = [drop for drop in drops_of(edits) if drop.epoch <= epoch and len(drop.ids)]
         self._epoch = epoch
         nothing = np.zeros(0, np.int64)
-        every = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
-        begins = [drop.begin if drop.epoch == epoch else 0 for drop in self._drops]
-        self._ids, positions = np.unique(every, return_inverse=True)
-        self._begins = np.full(len(self._ids), _NEVER_DROPPED)
-        np.minimum.at(
-            self._begins, positions, np.repeat(begins, [len(drop.ids) for drop in self._drops])
+        all_ids = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
+        all_begins = np.repeat(
+            [drop.begin if drop.epoch == epoch else 0 for drop in self._drops],
+            [len(drop.ids) for drop in self._drops],
         )
+        # Dropped documents, sorted, and the earliest place from which each is dropped.
+        self._ids, positions = np.unique(all_ids, return_inverse=True)
+        self._begins = np.full(len(self._ids), _NEVER_DROPPED)
+        np.minimum.at(self._begins, positions, all_begins)
 
     def remaining(self, ids: Ids, node: int, window: int) -> Ids:
-        """Return the documents ``ids`` of a window without those that it is packed without."""
+        """Return those of the documents ``ids`` of a window that are packed.
+
+        Documents that were dropped before the window had begun are left out. ``node`` is the
+        canonical node, ``window`` the number of its window.
+        """
         dropped = [
             drop.ids
             for drop in self._drops
@@ -445,9 +497,11 @@ class PackDrops:
         return ids[~np.isin(ids, np.concatenate(dropped))] if dropped else ids
 
     def mask(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
-        """Return a mask of the pieces that are padding.
+        """Return a mask of the pieces whose document is dropped, so that they become padding.
 
-        ``ids`` are the documents of the pieces, ``places`` those of their packs in the epoch.
+        Args:
+            ids: Document of each piece.
+            places: For each piece, the place of its pack in the epoch.
         """
         if not len(self._ids):
             return np.zeros(len(ids), bool)

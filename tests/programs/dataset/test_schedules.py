@@ -58,8 +58,8 @@ def test_fifty_stops_change_nothing(folder, algo):
         ({"step": -1, "weights": {"web": 1}}, "an edit with step '-1'"),
         ({"step": 1.5, "weights": {"web": 1}}, "an edit with step '1.5'"),
         ({"step": 3}, "does not know"),
-        ({"step": 3, "weights": {"web": -1}}, "an edit that is none"),
-        ({"step": 3, "weights": 3}, "an edit that is none"),
+        ({"step": 3, "weights": {"web": -1}}, "an invalid edit"),
+        ({"step": 3, "weights": 3}, "an invalid edit"),
         ({"step": 3, "weights": {"sea": 1}}, "speaks of sea"),
     ],
 )

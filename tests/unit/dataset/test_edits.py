@@ -95,7 +95,7 @@ def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
         assert table.at(np.array([5]), np.array([(turn - 1) * BATCH]))[0] == dropped[turn - 1]
 
 
-def test_the_reserve_of_a_stream_gives_each_sample_once(folder):
+def test_the_spare_samples_of_a_stream_come_once_each(folder):
     """Half of a stream dropped: all others stand in, once each, in every epoch."""
     loader = loader_of(folder)
     loader.dataset.drop(range(360))

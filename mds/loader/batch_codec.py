@@ -41,8 +41,9 @@ _MAX_GAPS = 1.25  # memory that a tensor with strides may span, relative to its 
 class Layout(NamedTuple):
     """Layout of an encoded value in memory.
 
-    ``sizes``: bytes of each block and, last, of the pickle. ``buffers``: of each buffer of the
-    pickle, its block, its offset in the block and its size; empty if each buffer is a block.
+    ``sizes``: bytes of each block and, last, of the pickle. ``buffers``: for each array or tensor
+    of the pickle, (number of its block, offset in the block, size in bytes); empty if each of them
+    has a block of its own.
     """
 
     sizes: tuple[int, ...]
@@ -108,22 +109,23 @@ def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int
     """
     if len(buffers) < 2:
         return buffers, ()
-    starts = [np.asarray(b).__array_interface__["data"][0] for b in buffers]
-    order = sorted(range(len(buffers)), key=starts.__getitem__)
-    spans: list[list[int]] = []
+    addresses = [np.asarray(b).__array_interface__["data"][0] for b in buffers]
+    by_address = sorted(range(len(buffers)), key=addresses.__getitem__)
+    spans: list[list[int]] = []  # first and end address of each block
     places = [(0, 0, 0)] * len(buffers)
-    for n in order:
-        start, size = starts[n], len(buffers[n])
-        if not spans or start >= spans[-1][1]:
+    for number in by_address:
+        start, size = addresses[number], len(buffers[number])
+        if not spans or start >= spans[-1][1]:  # no overlap with the last block: begin a new one
             spans.append([start, start])
         spans[-1][1] = max(spans[-1][1], start + size)
-        places[n] = (len(spans) - 1, start - spans[-1][0], size)
+        places[number] = (len(spans) - 1, start - spans[-1][0], size)
     if len(spans) == len(buffers):
         return buffers, ()
     return [_memory_at(start, end - start) for start, end in spans], tuple(places)
 
 
 def _memory_at(start: int, size: int) -> memoryview:
+    """Return the ``size`` bytes of this process's memory from address ``start`` on."""
     if not size:
         return memoryview(b"")
     bytes_ = (ctypes.c_ubyte * size).from_address(start)
@@ -131,7 +133,15 @@ def _memory_at(start: int, size: int) -> memoryview:
 
 
 def decode(memory: Memory, offset: int, layout: Layout) -> tuple[Any, int]:
-    """Decode the value at an offset of memory; return it, as views of the memory, and its end."""
+    """Decode a value from memory.
+
+    Args:
+        memory: Bytes into which `Encoded.write` has written the value.
+        offset: First byte of the value.
+        layout: Layout of the value.
+
+    Returns the value, whose arrays are views of the memory, and the offset after the value.
+    """
     parts = []
     for size in layout.sizes:
         parts.append(memory[offset : offset + size])
@@ -149,7 +159,8 @@ def _aligned(size: int) -> int:
 
 @functools.cache
 def _reducers() -> dict[type, Callable[[Any], Any]]:
-    # Those of torch and of other packages that registered some for multiprocessing are kept.
+    """Return the function that makes the pickle of a value, for each type with one of its own."""
+    # Types that torch and other packages have registered for multiprocessing stay as they are.
     table = dict(ForkingPickler(io.BytesIO()).dispatch_table)
     table[np.ndarray] = _reduce_array
     table[torch.Tensor] = functools.partial(_reduce_tensor, table[torch.Tensor])
@@ -157,6 +168,7 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_array(array: npt.NDArray[Any]) -> Any:
+    """Return the call of `_open_array` that makes an array again: (function, arguments)."""
     dtype = array.dtype
     if dtype.hasobject:
         return array.__reduce_ex__(5)
@@ -172,11 +184,17 @@ def _open_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> 
 
 
 def _reduce_tensor(by_torch: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
+    """Return the call of `_open_tensor` that makes a tensor again: (function, arguments).
+
+    ``by_torch``: torch's own function, for tensors that are not plain numbers in memory.
+    """
     if not is_plain(tensor):
         return by_torch(tensor)
     tensor = tensor.resolve_conj().resolve_neg()
     flat, strides = tensor, None
     if not tensor.is_contiguous():
+        # Send the memory from the first element to the last one, with the gaps between them, if
+        # the gaps are small. Otherwise copy the elements.
         extent = 1 + sum(
             (length - 1) * stride
             for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
@@ -187,7 +205,7 @@ def _reduce_tensor(by_torch: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
         else:
             flat = tensor.contiguous()
     name = _dtype_name(tensor.dtype)
-    if numpy_dtype(tensor.dtype) is None:
+    if numpy_dtype(tensor.dtype) is None:  # bfloat16, for example
         flat = flat.reshape(-1).view(torch.uint8)
     values = flat.numpy()
     return _open_tensor, (_as_buffer(values), name, tuple(tensor.shape), strides)
@@ -205,9 +223,13 @@ def _dtype_name(dtype: torch.dtype) -> str:
 def _open_tensor(
     buffer: Any, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> torch.Tensor:
+    """Return the tensor on a buffer; see `_reduce_tensor`.
+
+    ``dtype``: name such as "bfloat16". ``strides``: in elements, or None if it is contiguous.
+    """
     kind = getattr(torch, dtype)
     memory = _writable(buffer)
-    if not len(memory):
+    if not len(memory):  # which torch.frombuffer refuses
         return torch.empty(shape, dtype=kind)
     flat = torch.frombuffer(memory, dtype=kind)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)

@@ -33,7 +33,7 @@ class BatchMaker:
     """Collate function of a loader together with the functions of batches.
 
     Args:
-        collate: The loader's collate function.
+        collate: The loader's collate function, which takes a list of samples.
         size: Batch size of the loader; None gives single samples.
         chain: Functions of the dataset, of which those of ``map_batches`` are called.
         transposes: Whether dicts and lists are collated as torch does.
@@ -58,12 +58,14 @@ class BatchMaker:
         self._collate, self._size = collate, size
         self._links = chain.of_batches
         is_default = collate in {default_collate, default_convert}
+        # Refuse functions and a collate function that contradict each other.
         if self._links and size is None:
             raise ConfigError(
                 f"{self._links[0].name} takes batches, and batch_size=None makes none: give the "
                 "loader a batch_size, or use map()."
             )
         if not is_default and _is_column_function(collate):
+            # It takes columns, and so is called as the last of the functions of batches.
             if size is not None:
                 self._links = (*self._links, Link.parse("collate_fn", collate, is_ours=True))
         elif self._links and not is_default:
@@ -82,11 +84,15 @@ class BatchMaker:
         )
 
     def collate(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
-        """Collate the samples of a batch.
+        """Collate the samples of a batch, and return the same rows with the finished batch.
 
-        ``describe`` describes a batch for an error, from its first place and its number of places.
+        Args:
+            rows: Places of the batch, with a list of samples.
+            describe: Describes a batch for an error, from its first place and number of places.
+            watch: Stopwatch, to which the time of collating is charged.
         """
-        values, rows.values = rows.values if self._size is not None else rows.values[0], None
+        values = rows.values if self._size is not None else rows.values[0]
+        rows.values = None  # so that the samples are released as soon as they are collated
         if self._links:
             values = columns_of(values)
             watch.charge(COLLATE)
@@ -98,7 +104,7 @@ class BatchMaker:
         return rows
 
     def call_functions(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
-        """Call the functions of `map_batches` with the columns of a batch."""
+        """Call the functions of `map_batches` with the columns of a batch; see `collate`."""
         rows.values = self._apply(rows.values, rows, describe, watch)
         return rows
 
@@ -140,6 +146,10 @@ class BatchMaker:
 
     @staticmethod
     def _call(link: Link, values: Any, keys: Keys | None, describe: Callable[[], str]) -> Any:
+        """Call a function with columns, and with row keys if it takes random numbers.
+
+        Raises FunctionError if the function fails or returns None.
+        """
         try:
             result = link.function(values) if keys is None else link.function(values, keys=keys)
         except Exception as error:
@@ -173,6 +183,8 @@ def _in_one_shape(values: Any) -> Any:
 
 def collate_samples(batch: Sequence[Any], *, transposes: bool = False) -> Any:
     """Collate samples as torch's default collate does, and also samples that it refuses.
+
+    ``transposes``: whether dicts and lists inside samples are collated as torch does.
 
     Arrays and images of different shapes become lists of tensors. torch's warning about read-only
     arrays is not given: stacking copies them.

@@ -121,6 +121,7 @@ class Batches(IterableDataset[Any]):
     ) -> Iterator[Message]:
         """Begin an epoch, add it to ``epochs``, and return its messages."""
         watch = Stopwatch(self._clock)
+        # Samples that a class of the user makes by iterating.
         if not self._is_ours:
             custom = begin_custom(self.dataset, self._size, self._drop_last, epochs)
             samples = timed(custom, watch, FUNCTIONS)  # decoding our samples included
@@ -128,11 +129,14 @@ class Batches(IterableDataset[Any]):
         epoch = self.dataset._begin_epoch(worker, workers, group, for_loader=True)
         epochs.append(epoch)
         pool = allocate or TensorPool()
+        # Packs of documents.
         if self._pack_as is not None:
             packs = map(add_mask, self._pack(epoch, watch, pool))
             return send_batches(packs, epoch, watch, min_size=0)
+        # Samples one by one, because code of the user is called with them.
         if not self._reads_columns:
             return self._send_samples(self._read_samples(epoch, watch), epoch, watch)
+        # Columns, with functions of whole batches.
         is_masked = isinstance(epoch, PaddedWorkerEpoch)
         if self._maker.has_functions:
             batches = self._call_functions(epoch, watch)
@@ -140,6 +144,7 @@ class Batches(IterableDataset[Any]):
                 return send_joined(batches, worker, epoch, watch)
             tensors = timed(map(make_tensors, batches), watch, COLLATE)
             return send_batches(map(add_mask, tensors), epoch, watch)
+        # Columns as stored. Several batches are gathered at once if they can be cut again.
         min_size = self._min_size
         if self._is_sliceable and not is_masked:
             chunks = self._read_tensors(epoch, watch, pool, MAX_GROUP_BATCHES)
@@ -166,6 +171,7 @@ class Batches(IterableDataset[Any]):
     ) -> Iterator[Rows]:
         """Read chunks of columns, each of at most ``most_batches`` batches."""
         dataset, maker = self.dataset, self._maker
+        # The user's functions may change arrays, which must not be views of the files then.
         copy = maker.has_functions and not maker.is_ours and dataset._columns.copy
         windows = read_windows(dataset, epoch.blocks(), epoch)
         size = ChunkSize(self._size or 1, most_batches)
@@ -191,7 +197,10 @@ class Batches(IterableDataset[Any]):
         return map(call, batches)
 
     def _read_samples(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
-        """Read the samples of each batch, and call the functions of `map` and filters."""
+        """Read the samples of each batch, and call the functions of `map` and filters.
+
+        Samples are read by number if they can be dropped, or if a class of the user reads them.
+        """
         dataset, size, min_size = self.dataset, self._size or 1, self._min_size
         chain = dataset._filter.chain
         keys = epoch.key_stream() if chain.is_keyed or self._maker.is_keyed else None
@@ -222,7 +231,10 @@ class Batches(IterableDataset[Any]):
         return samples if size == 1 else join_samples(samples, min_size)
 
     def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
-        """Read the documents of each step, and pack them."""
+        """Read the documents of each step, and pack them into a batch.
+
+        Documents are read as columns if they are used as stored, else as samples.
+        """
         from mds.loader.pack_documents import SampleDocuments, StoredDocuments, is_columnar
         from mds.loader.packed_batches import BatchPacker, PackSteps
 
@@ -230,10 +242,10 @@ class Batches(IterableDataset[Any]):
         assert order is not None
         is_keyed = dataset._filter.chain.is_keyed
         steps = PackSteps(epoch, drop_last=self._drop_last, is_keyed=is_keyed)
-        facts = dataset, order.packing, order.lengths, allocate
+        arguments = dataset, order.packing, order.lengths, allocate
         documents: DocumentValues
         if self.is_plain and is_columnar(dataset):
-            documents, dropped = StoredDocuments(*facts), DropCount()
+            documents, dropped = StoredDocuments(*arguments), DropCount()
             windows = read_windows(dataset, steps.blocks(), epoch)
             chunks = gather_chunks(windows, steps.next_size)
             rows: Iterator[Rows] = (Rows(0, count, columns) for count, columns in chunks)
@@ -243,7 +255,7 @@ class Batches(IterableDataset[Any]):
             def describe(_: int, number: int) -> str:
                 return f"sample {number} (of a pack of epoch {order.epoch})"
 
-            documents = SampleDocuments(*facts)
+            documents = SampleDocuments(*arguments)
             parts = BatchParts(steps.next_size, _PARTS, keys=steps.take_keys if is_keyed else None)
             judge = SampleJudge(dataset, epoch, watch, describe)
             dropped = judge.dropped
@@ -297,9 +309,9 @@ class Batches(IterableDataset[Any]):
         """
         if not self._is_ours or (self.is_plain and self._maker.takes_columns):
             return self
-        own = copy.copy(self)
-        own.dataset = copy.copy(self.dataset)
-        return own
+        thread_batches = copy.copy(self)
+        thread_batches.dataset = copy.copy(self.dataset)
+        return thread_batches
 
     @property
     def is_made_here(self) -> bool:
@@ -323,14 +335,18 @@ class Batches(IterableDataset[Any]):
     def _is_sliceable(self) -> bool:
         """Whether rows of a larger batch are a batch: no shape or nesting depends on other rows."""
         encodings = map(parse_encoding, self._schemas[0].columns.encodings)
-        plain = {DecodeKind.TEXT, DecodeKind.BYTES}
-        return all(e.decode_kind in plain or (e.size and e.dtype is not None) for e in encodings)
+        kinds_of_lists = {DecodeKind.TEXT, DecodeKind.BYTES}  # batches of these are lists
+        return all(
+            encoding.decode_kind in kinds_of_lists or (encoding.size and encoding.dtype is not None)
+            for encoding in encodings
+        )
 
     @cached_property
     def _fixed_columns(self) -> FixedColumns:
         return fixed_columns(self.dataset, self._schemas)
 
     def __getattr__(self, name: str) -> Any:
+        # An object that is being copied or unpickled has no dataset yet.
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)
@@ -378,7 +394,19 @@ def _read_custom(
     batch_size: int | None,
     drop_last: bool,
 ) -> Iterator[Rows]:
-    """Yield batches of samples; their places are those that the class read in the meantime."""
+    """Yield batches of samples that the user's class makes.
+
+    The class may read more or fewer samples than it returns. So the places of a batch are those
+    that the StreamingDataset gave out while the batch was made.
+
+    Args:
+        dataset: Object of the user's class, named in messages.
+        source: StreamingDataset that the class reads.
+        samples: Iterator of the class.
+        epochs: Epochs that the class has begun; all but the last one are removed.
+        batch_size: Samples of a batch; None gives single samples.
+        drop_last: Whether a last batch that is not full is left out.
+    """
     position = checksum = 0
     count = batch_size or 1
     while True:
@@ -393,7 +421,7 @@ def _read_custom(
         if epoch is not None:
             position, checksum = epoch.position, epoch.checksum_until(epoch.position)
         skipped, dropped = take_dropped(epochs)
-        del epochs[:-1]
+        del epochs[:-1]  # only the last one still gives samples
         places = position - first
         mask = None
         if isinstance(epoch, PaddedWorkerEpoch):
@@ -404,7 +432,8 @@ def _read_custom(
                     f"samples of {places} places. Use exact=True."
                 )
             mask = epoch.next_mask(places)
-        entries = sum(len(each) if type(each) is list else 1 for each in batch)
+        # A class may return lists of samples; each list counts as one sample, or by its entries.
+        entries = sum(len(sample) if type(sample) is list else 1 for sample in batch)
         info = BatchInfo(
             places,
             ((checksum - earlier) & SUM_BITS, places if mask is None else int(mask.sum())),

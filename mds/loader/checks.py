@@ -89,7 +89,10 @@ _MAX_LISTED = 100  # items of a list in which datasets are searched
 
 
 def find_streaming(dataset: Any) -> StreamingDataset | None:
-    """Return a StreamingDataset, or the ``.dataset`` of iterable wrappers around one, or None."""
+    """Return the StreamingDataset that a loader iterates, or None if there is none.
+
+    It is the dataset itself, or the ``.dataset`` of a wrapper (or of several) that iterates it.
+    """
     for _ in range(_MAX_DEPTH):
         if isinstance(dataset, StreamingDataset):
             return dataset
@@ -103,7 +106,7 @@ def find_wrapped(dataset: Any) -> StreamingDataset | None:
     """Return the StreamingDataset inside a wrapper that keeps no position, or None."""
     if find_streaming(dataset) is not None:
         return None
-    return next((d for d in _inside(dataset) if isinstance(d, StreamingDataset)), None)
+    return next((d for d in _walk_datasets(dataset) if isinstance(d, StreamingDataset)), None)
 
 
 def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
@@ -112,12 +115,12 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
     ``num_samples_seen``: length of the wrapper, or None if it has none. torch refuses such a
     ConcatDataset by an assertion, which ``python -O`` removes. Raises ConfigError.
     """
-    for each in _inside(dataset):
-        if isinstance(each, ConcatDataset) and any(
-            isinstance(d, StreamingDataset) for d in each.datasets
+    for inner in _walk_datasets(dataset):
+        if isinstance(inner, ConcatDataset) and any(
+            isinstance(d, StreamingDataset) for d in inner.datasets
         ):
             raise ConfigError(
-                f"a {type(each).__name__} cannot keep the order of streaming datasets: give one "
+                f"a {type(inner).__name__} cannot keep the order of streaming datasets: give one "
                 "StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
             )
     wrapped = find_wrapped(dataset)
@@ -139,16 +142,16 @@ def check_same_columns(dataset: StreamingDataset) -> None:
     """
     if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
         return
-    first: tuple[int, set[str]] | None = None
+    first: tuple[int, set[str]] | None = None  # number of the first stream, and its columns
     for stream, index in enumerate(dataset._shards.indexes):
         for schema in index.schemas:
             names = {name for name in schema.columns.names if name in dataset._columns}
             if first is not None and names != first[1]:
                 raise ConfigError(
-                    f"samples of {_called(first[0], dataset)} have {_listed(first[1])}, those of "
-                    f"{_called(stream, dataset)} have {_listed(names)}: they do not fit into one "
-                    "batch. Give columns= that all have, batching_method='per_stream', or a "
-                    "collate_fn=."
+                    f"samples of {_stream_name(first[0], dataset)} have {_list_names(first[1])}, "
+                    f"those of {_stream_name(stream, dataset)} have {_list_names(names)}: they do "
+                    "not fit into one batch. Give columns= that all have, "
+                    "batching_method='per_stream', or a collate_fn=."
                 )
             first = first or (stream, names)
 
@@ -165,19 +168,23 @@ def check_generators(dataset: StreamingDataset) -> None:
             )
 
 
-def _called(stream: int, dataset: StreamingDataset) -> str:
+def _stream_name(stream: int, dataset: StreamingDataset) -> str:
+    """Return words for a stream in a message; ``stream`` is its number from 0."""
     if dataset.num_streams == 1:
         return "some shards"
     name = dataset.streams[stream]._name
     return f"stream {stream}" if name is None else f"stream {name!r}"
 
 
-def _listed(names: set[str]) -> str:
+def _list_names(names: set[str]) -> str:
     return ", ".join(map(repr, sorted(names))) or "no columns"
 
 
 def refuse_sampling(names: list[str]) -> None:
-    """Refuse arguments of a loader that a StreamingDataset takes instead (ConfigError)."""
+    """Refuse arguments of a loader whose work the dataset does (ConfigError).
+
+    ``names``: those of ``shuffle``, ``sampler`` and ``batch_sampler`` that were given.
+    """
     ways = {
         "shuffle": "StreamingDataset(..., shuffle=True, shuffle_seed=...) shuffles it",
         "sampler": "its ranks are found by themselves, or given by topology=; select() chooses",
@@ -187,15 +194,18 @@ def refuse_sampling(names: list[str]) -> None:
     raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {remedies}.")
 
 
-def _inside(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and those in its attributes and in theirs, each once."""
+def _walk_datasets(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, the datasets in its attributes, those in their attributes, and so on.
+
+    Each comes once. Lists in attributes are searched too; a StreamingDataset is not searched.
+    """
     waiting, seen_ids = [dataset], {id(dataset)}
     while waiting:
-        each = waiting.pop(0)
-        yield each
-        if isinstance(each, StreamingDataset):
+        owner = waiting.pop(0)
+        yield owner
+        if isinstance(owner, StreamingDataset):
             continue
-        for value in [*getattr(each, "__dict__", {}).values()]:
+        for value in [*getattr(owner, "__dict__", {}).values()]:
             for item in value[:_MAX_LISTED] if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(item, Dataset) and id(item) not in seen_ids:
                     seen_ids.add(id(item))

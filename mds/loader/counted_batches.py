@@ -28,7 +28,7 @@ _NEVER = 1 << 62
 
 
 class EpochCount:
-    """Counts of one iteration of a loader.
+    """Counts of the batches that the trainer has received in one iteration of a loader.
 
     Attributes:
         samples: Places of the order that the batches of this rank took.
@@ -41,6 +41,8 @@ class EpochCount:
         wrapper_samples: See `BatchInfo`.
         is_finished: Whether the epoch has ended on all ranks.
         is_over: Whether the iteration has ended, by the end of the epoch or in another way.
+        order_hash: Hash of the samples that came.
+        waits: Times that the trainer waited for batches, for `StreamingDataLoader.report`.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,10 @@ class CountedBatches:
 
     An error ends the iteration: workers stop, shards are released, and every further ``next``
     raises the error again. The count is that after the last batch that was returned.
+
+    Args:
+        loader: StreamingDataLoader of the batches.
+        inner: Iterator of pairs (`BatchInfo`, batch).
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
@@ -114,7 +120,8 @@ class CountedBatches:
             if info.dropped or info.is_empty:
                 self._loader._note_dropped(info)
             samples, share = count.samples + info.samples, count.share + info.samples
-            begin = count.begin or info.begin  # batches that were made anew begin later
+            # Only the first batch sets it: batches that were made anew report a later beginning.
+            begin = count.begin or info.begin
             is_finished = count.is_finished
             if self._is_uneven:
                 share, is_finished = self._level(info.samples, samples, share, begin)
@@ -129,9 +136,9 @@ class CountedBatches:
             count.end, count.is_finished = info.end, is_finished
             count.dropped += info.dropped
             if info.wrapper_samples[0]:
-                entries, listed = count.wrapper_samples
-                more_entries, more_listed = info.wrapper_samples
-                count.wrapper_samples = entries + more_entries, listed + more_listed
+                samples_before, entries_before = count.wrapper_samples
+                new_samples, new_entries = info.wrapper_samples
+                count.wrapper_samples = samples_before + new_samples, entries_before + new_entries
         except StopIteration:
             raise
         except BaseException as error:
@@ -159,7 +166,10 @@ class CountedBatches:
 
     @property
     def position(self) -> Position | None:
-        """Position of the next batch of all ranks; None before the first batch."""
+        """Position of the next batch of all ranks; None before the first batch.
+
+        After the last batch it is the beginning of the next epoch.
+        """
         position = self.count.position(self._loader._streaming._order, self._ranks)
         if position is None or not position.is_finished:
             return position
@@ -174,15 +184,21 @@ class CountedBatches:
         )
 
     def change_at(self, epoch: int, sample: int) -> None:
-        """Make the batches from a place of all ranks on anew, if it is in this epoch."""
+        """Make batches anew from the place on at which the order changes, if it is in this epoch.
+
+        Args:
+            epoch: Epoch of the change.
+            sample: Place in that epoch's order, over all ranks, from which the change holds.
+        """
         begin = self.count.begin
         if self.count.is_over or begin is None or begin.epoch != epoch:
             return
         order = self._loader._streaming._order
-        mine: int = order.given_before(epoch, begin.place, sample) // self._ranks
-        # The change may begin inside a batch if the state was saved with another global batch.
+        samples: int = order.given_before(epoch, begin.place, sample) // self._ranks  # of this rank
         self._shares = None  # fewer samples may follow than before
-        self._until = min(self._until, mine - mine % (self._loader.batch_size or 1))
+        # Round down to a whole batch: the change may begin inside a batch if the state was saved
+        # with another global batch.
+        self._until = min(self._until, samples - samples % (self._loader.batch_size or 1))
 
     @property
     def _ranks(self) -> int:
@@ -202,7 +218,7 @@ class CountedBatches:
     def _finish(self) -> None:
         """Count the end of the epoch."""
         count, loader = self.count, self._loader
-        if not count.is_over and count.begin is None:  # no batch came
+        if not count.is_over and count.begin is None:  # no batch came: use the epoch's start
             start = loader._streaming._order.epochs.last
             if start is not None:
                 count.begin = start.position
@@ -242,11 +258,12 @@ class CountedBatches:
         """
         fewest, largest = self._find_shares(begin)
         size = self._loader.batch_size
-        if added >= size and samples < largest:
+        if added >= size and samples < largest:  # not the last batch
             return share, self.count.is_finished
+        # The epoch is finished before this batch if another rank has fewer batches.
         if self._loader.drop_last:
             return max(share, largest), fewest // size < largest // size
-        return max(share, largest), -(-fewest // size) < -(-largest // size)
+        return max(share, largest), -(-fewest // size) < -(-largest // size)  # rounded up
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
         """Return the minimum and the maximum of the samples of a rank in this iteration."""
@@ -271,7 +288,7 @@ class CountedBatches:
 
     def __getattr__(self, name: str) -> Any:
         # Tools look into a DataLoader's iterator (for its workers, say): show them the real one.
-        if name in {"_inner", "count"}:  # of one that was not made
+        if name in {"_inner", "count"}:  # __init__ failed before it had set them
             raise AttributeError(name)
         return getattr(self._inner, name)
 
@@ -288,7 +305,10 @@ _living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """End, in a forked child, the iterations of the parent: their workers exist only there."""
+    """End the parent's iterations in a forked child: their workers belong to the parent.
+
+    Every further ``next`` in the child raises an error that says so.
+    """
     from mds.dataset.epoch_iterator import of_parent
     from mds.process.fork_safe import abandon
 

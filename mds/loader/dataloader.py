@@ -179,7 +179,12 @@ class StreamingDataLoader(DataLoader[Any]):
             self._is_accelerate_prepared = True
 
     def _check_arguments(self, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only ``workers``.
+
+        ``args`` and ``kwargs`` are all arguments besides the dataset. Raises ConfigError.
+        """
         if self._is_strict:
+            # Names of torch's parameters after self and dataset, to which args belong.
             names = [*inspect.signature(DataLoader.__init__).parameters][2:]
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
             check_loader(type(self).__name__, dataset, arguments, [*names, "workers"])
@@ -211,6 +216,11 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @staticmethod
     def _refuse_sampling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse ``shuffle``, ``sampler`` and ``batch_sampler``, unless they are None or False.
+
+        ``args``: positional arguments after the dataset. Raises ConfigError.
+        """
+        # args[0] is batch_size, args[1:4] are the three.
         arguments = {**dict(zip(_ORDERED, args[1:4], strict=False)), **kwargs}
         names = [name for name in _ORDERED if arguments.get(name, False) not in (None, False)]
         if names:
@@ -238,7 +248,10 @@ class StreamingDataLoader(DataLoader[Any]):
             check_same_columns(streaming)
 
     def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take the batch size of the dataset for the loader, or the other way round."""
+        """Take the batch size of the dataset for the loader, or the other way round.
+
+        ``args``: positional arguments after the dataset; the first one is the batch size.
+        """
         dataset = self._streaming
         assert dataset is not None
         if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
@@ -263,7 +276,7 @@ class StreamingDataLoader(DataLoader[Any]):
         length = super().__len__()
         try:
             steps = self.steps_per_epoch
-        except PlanError:  # a state that is loaded later may bring what fits this world
+        except PlanError:  # impossible for these ranks, but a state may still be loaded
             return length
         if length != steps and not self._has_warned_of_length:
             self._has_warned_of_length = True
@@ -300,13 +313,16 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def _counts_steps(self) -> bool:
         """Whether the order determines the number of batches, and no class of the user."""
-        if self._streaming is None or self._pack_as is not None:
-            return self._streaming is not None
+        if self._streaming is None:
+            return False
+        if self._pack_as is not None:
+            return True
         has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
         return self._is_strict and self._batches.is_of_order and has_plain_length
 
     def _count_batches(self, streaming: StreamingDataset, workers: int) -> int:
-        """Count the batches of all workers in a whole epoch."""
+        """Count the batches of all ``workers`` of this rank in a whole epoch."""
+        # Each worker makes batches of its own samples, so each may have a last one that is smaller.
         samples = streaming._order.worker_samples(streaming._world(workers))
         size = self.batch_size or 1
         return sum(count // size if self.drop_last else -(-count // size) for count in samples)
@@ -349,7 +365,7 @@ class StreamingDataLoader(DataLoader[Any]):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_count" in vars(self):
+        if name in _FIXED and "_count" in vars(self):  # __init__ has set _count, so it is over
             raise_fixed(self, name, value)
         super().__setattr__(name, value)
 
@@ -361,6 +377,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._streaming is None:
             return super().__iter__()
         batches = CountedBatches(self, self._make_batches())
+        # While an earlier iterator is in use, state_dict() is about that one. The new one takes
+        # over with its first batch.
         if not self._count.is_under_way:
             self._take_over(batches)
         return batches
@@ -374,7 +392,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def _make_batches(self) -> Iterator[Any]:
         """Begin an epoch, and return its batches with their bookkeeping."""
         source: IterableDataset[Any]
-        if self.num_workers and not self._threaded:
+        if self.num_workers and not self._threaded:  # worker processes
             if self._inner is None or not self.persistent_workers:
                 from mds.loader.worker_batches import WorkerBatches
 
@@ -400,12 +418,17 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @staticmethod
     def _make_inner(source: IterableDataset[Any], **settings: Any) -> DataLoader[Any]:
+        """Return torch's DataLoader of ``source``, which passes on its batches unchanged."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the outer loader has warned already
             return DataLoader(source, batch_size=None, collate_fn=_identity, **settings)
 
     def _note_dropped(self, info: BatchInfo) -> None:
-        """Add what a worker process dropped to the counts of the dataset in this process."""
+        """Add samples that were dropped from a batch to the counts of the dataset.
+
+        Only worker processes report dropped samples here: threads have counted theirs already. A
+        batch without samples is counted in any case.
+        """
         assert self._streaming is not None
         if self.num_workers and not self._threaded:
             self._streaming._dropped.add(info.skipped, info.dropped, info.is_empty)
@@ -435,28 +458,34 @@ class StreamingDataLoader(DataLoader[Any]):
             self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
         state: dict[str, Any] = {}
+        # Before the first batch the dataset knows the position. A subclass that overrides
+        # state_dict() is always asked, because it may add keys.
         if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
             samples = 0 if is_packed else count.share * streaming.num_ranks
             state = streaming.state_dict(samples, from_beginning=False)
         if position is not None:
-            # Of this iteration, even if the dataset has begun another one; a subclass may add keys.
+            # The position of this iteration, even if the dataset has begun another one.
             own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
             state = own_keys | streaming._order.state(streaming._world(), position)
         has_hash = count.order_hash.count or count.end is not None
         return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self) -> None:
-        """Warn once if a wrapper holds samples back that it has read, or drops samples itself."""
+        """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
+
+        A wrapper with a state_dict() of its own may save them, unless it runs in workers.
+        """
         count, dataset = self._count, self.dataset
-        keeps = getattr(type(dataset), "state_dict", None) not in {
+        has_own_state = getattr(type(dataset), "state_dict", None) not in {
             None,
             StreamingDataset.state_dict,
         }
-        if self._has_warned or not self._is_strict or (keeps and not self.num_workers):
+        if self._has_warned or not self._is_strict or (has_own_state and not self.num_workers):
             return
         assert self._streaming is not None
         name = type(dataset).__name__
         samples = count.samples - count.dropped
+        # A sample of the wrapper may be one of ours or a list of ours: either count may be equal.
         if samples not in count.wrapper_samples:
             self._has_warned = True
             warnings.warn(
@@ -517,6 +546,7 @@ class StreamingDataLoader(DataLoader[Any]):
             raise StateError(self._no_position())
 
     def _no_position(self) -> str:
+        """Return the message that a wrapper around a StreamingDataset keeps no position."""
         name = type(self.dataset).__name__
         if isinstance(self.dataset, IterableDataset):
             return (
@@ -567,13 +597,17 @@ def _usable_cores() -> int:
 
 
 def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
-    """Return what this rank fetched for ``samples`` samples in all its epochs."""
+    """Return what this rank fetched, to compare with what ``samples`` samples need.
+
+    ``samples``: number of samples that this rank has read in all its epochs.
+    """
     from mds.report.account import CacheUse
 
     stats, indexes = dataset.stats(), dataset._shards.indexes
     shards = sum(len(index) for index in indexes)
     world = dataset._world()
-    # A rank fetches its part of what all need.
+    # Fraction of the dataset that this rank needs: all ranks together read each sample at most
+    # once before the dataset is complete, and each rank reads an equal part of them.
     part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks
     fetches = int(stats["fetched_shards"] + stats["in_memory_shards"])
     return CacheUse(

@@ -41,7 +41,10 @@ MAX_GROUP_SECONDS = 0.02  # of making the batches of a message
 
 
 class BatchGroup(NamedTuple):
-    """Consecutive batches of one worker: their bookkeeping, and their columns end to end."""
+    """Consecutive batches of one worker: their bookkeeping, and their columns end to end.
+
+    ``worker``: number of the worker. ``columns``: values of all batches, by name of the column.
+    """
 
     worker: int
     infos: tuple[BatchInfo, ...]
@@ -64,6 +67,7 @@ class BatchGroup(NamedTuple):
 class BatchList(NamedTuple):
     """Consecutive batches of one worker, one by one, and the error after them if there is one.
 
+    ``worker``: number of the worker. ``items``: pairs of bookkeeping and batch.
     ``failure``: torch's ExceptionWrapper of the error, or None.
     """
 
@@ -86,6 +90,10 @@ class BatchIterator:
 
     A message that is neither a BatchGroup nor a BatchList is a single batch. An error is raised in
     the place of the batch that it prevented.
+
+    Args:
+        messages: Messages of all workers, each worker's in its order.
+        workers: Number of workers.
     """
 
     def __init__(self, messages: Iterable[Any], workers: int) -> None:
@@ -114,13 +122,14 @@ class BatchIterator:
             raise error.with_traceback(None) from error.__cause__
 
     def _next(self) -> Batch:
+        """Return the next batch of the worker whose turn it is; receive messages until it comes."""
         while self._turns:
             worker = self._turns[0]
             waiting = self._waiting[worker]
             if waiting:
                 self._turns.rotate(-1)
                 return waiting.popleft()
-            if worker in self._ended:
+            if worker in self._ended:  # it has no turns any more
                 self._turns.popleft()
                 if worker in self._failures:
                     self._failures.pop(worker).reraise()
@@ -149,7 +158,11 @@ def send_batches(
 ) -> Iterator[Batch]:
     """Yield batches with their bookkeeping, except those of fewer than ``min_size`` places.
 
-    ``epoch`` may be None if the rows bring their bookkeeping along.
+    Args:
+        batches: Finished batches.
+        epoch: The worker's part of the epoch; None if each of the rows has an ``info``.
+        watch: Stopwatch of the batches, whose seconds are reported with each batch.
+        min_size: Minimum number of places of a batch.
     """
     watch.start()
     for rows in batches:
@@ -160,10 +173,10 @@ def send_batches(
             else:
                 assert epoch is not None
                 info = batch_info(epoch, rows.first, rows.size, making)
-                if rows.mask is not None:
+                if rows.mask is not None:  # padding is no sample of the order hash
                     info = info._replace(order=(info.order[0], int(rows.mask.sum())))
             batch = info, rows.values
-            del rows
+            del rows  # now and below: the consumer becomes the only owner of the memory
             yield batch
             del batch
         else:
@@ -179,7 +192,16 @@ def send_chunks(
     epoch: WorkerEpoch,
     watch: Stopwatch,
 ) -> Iterator[BatchGroup]:
-    """Yield a message for each chunk of columns; the last message is empty."""
+    """Yield a message for each chunk of columns; the last message is empty.
+
+    Args:
+        chunks: Columns of several batches, as tensors.
+        batch_size: Places of a batch.
+        min_size: Minimum number of places of a batch; a smaller one is left out.
+        worker: Number of the worker.
+        epoch: The worker's part of the epoch.
+        watch: Stopwatch of the batches, whose seconds are reported with each message.
+    """
     watch.start()
     for rows in chunks:
         infos = []
@@ -205,6 +227,12 @@ def send_joined(
     """Yield messages of batches that functions made, joined where they are views of one memory.
 
     A batch that took long is sent at once, and so are batches that were made before an error.
+
+    Args:
+        batches: Batches of columns that the functions of `map_batches` returned.
+        worker: Number of the worker.
+        epoch: The worker's part of the epoch.
+        watch: Stopwatch of the batches.
     """
     failure = None
     infos: list[BatchInfo] = []
@@ -247,6 +275,7 @@ def _join_message(
     sources: Sequence[torch.Tensor],
     watch: Stopwatch,
 ) -> Message:
+    """Return one message of several batches; the arguments are those of `join_batches`."""
     columns = join_batches([info.samples for info in infos], values, sources)
     batches = [] if columns is not None else [batch_of(each) for each in values]
     watch.charge(COLLATE)
@@ -261,7 +290,10 @@ def join_batches(
 ) -> dict[str, torch.Tensor] | None:
     """Return the columns of several batches end to end, or None if joining them does not pay.
 
-    ``rows``: number of rows of each batch. ``sources``: tensors that they may be views of.
+    Args:
+        rows: Number of rows of each batch.
+        batches: Columns of each batch (a dict).
+        sources: Tensors that the columns may be views of.
     """
     if len(batches) < 2 or any(type(batch) is not dict for batch in batches):
         return None
@@ -292,6 +324,13 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
 def _join_column(
     rows: Sequence[int], pieces: Sequence[npt.NDArray[Any]], sources: Sequence[torch.Tensor]
 ) -> torch.Tensor | None:
+    """Return the pieces of a column end to end, or None if they differ or are large to copy.
+
+    If the pieces lie one after the other in a source, the result is a view of it:
+
+        source:  | ... | piece 0 | piece 1 | piece 2 | ... |
+                       begin                         end
+    """
     first = pieces[0]
     dtype, row_shape, strides = first.dtype, first.shape[1:], first.strides
     for count, piece in zip(rows, pieces, strict=True):
@@ -303,7 +342,7 @@ def _join_column(
         is_run = is_run and piece.strides == strides and _address(piece) == end
         end += count * strides[0]
     for source in sources if is_run else ():
-        start, width = begin - source.data_ptr(), dtype.itemsize
+        start, width = begin - source.data_ptr(), dtype.itemsize  # bytes
         is_inside = start >= 0 and 0 < end - begin <= source.nbytes - start + _row_gap(first)
         if is_inside and not start % width and numpy_dtype(source.dtype) == dtype:
             steps = [stride // width for stride in strides]
@@ -314,7 +353,11 @@ def _join_column(
 
 
 def _row_gap(array: npt.NDArray[Any]) -> int:
-    """Return by how many bytes a row may begin after the row that it was cut from."""
+    """Return how many bytes of a row of the source may be missing in a row of a view.
+
+    If a function has cut off the first values of each row, the view begins later than the source,
+    and so its last row seems to end as many bytes after the source.
+    """
     return max(0, array.strides[0] - array.itemsize)
 
 

@@ -43,19 +43,24 @@ _FIRST_SAMPLES = 1 << 16  # samples that are tried to learn which columns sample
 
 
 class DocumentValues(Protocol):
-    """Collector of the values of the documents of a step."""
+    """Collector of the values of the documents of a step (a global batch of packs)."""
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
         """Return the remaining packs, the columns that follow the tokens, and the others.
 
-        ``rows`` are the documents of ``packs``, or None if it has none. Columns that follow the
-        tokens are laid end to end; of the others there is a list with a value for each document. If
-        no document remains, the columns hold one token of padding.
+        Args:
+            packs: Packs of this rank in a step.
+            rows: Documents of these packs; None if there are none.
+
+        Returns the packs without dropped documents; for each column that follows the tokens a
+        tensor of shape (tokens,), with all documents end to end; and for each other column a list
+        with a value for each document. If no document remains, the tensors hold one token of
+        padding.
         """
 
 
 class StoredDocuments:
-    """Documents that are columns of the readers.
+    """Collector of documents that are used as stored, and are read as columns.
 
     Args:
         dataset: Dataset whose columns are read.
@@ -73,7 +78,7 @@ class StoredDocuments:
         self._has_form = False  # whether a document has shown how many axes its arrays have
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
-        """See `DocumentValues`."""
+        """Collect the values of documents; see `DocumentValues.collect`."""
         if rows is None:
             if not self._has_form and len(self._following) > 1:
                 self._find_form(self._dataset._stored_item(0))
@@ -81,6 +86,7 @@ class StoredDocuments:
         columns = rows.values
         self._find_form({name: columns[name][0] for name in self._following})
         lengths = self._lengths.take(packs.ids)
+        # Whether the values of a piece differ from those of its document.
         is_cut = self._packing.separator is not None or not np.array_equal(packs.sizes, lengths)
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
         flat = {}
@@ -91,14 +97,21 @@ class StoredDocuments:
                 values = cut_pieces(name, values, starts, sizes, self._packing)
             flat[name] = self._allocate((int(packs.sizes.sum()),), dtype)
             join_values(name, values, flat[name].numpy())
+        # Arrays are copied, because they may be views of the files.
         extra = {
-            name: [np.array(v) if isinstance(v, np.ndarray) else v for v in columns[name]]
+            name: [
+                np.array(value) if isinstance(value, np.ndarray) else value
+                for value in columns[name]
+            ]
             for name in self._extra
         }
         return packs, flat, extra
 
     def _find_form(self, sample: Mapping[str, Any]) -> None:
-        """Remove columns with several axes, as seen in one document, from those that follow."""
+        """Move columns whose arrays have several axes to those that do not follow the tokens.
+
+        ``sample``: columns of one document. Later calls do nothing.
+        """
         if self._has_form:
             return
         self._has_form = True
@@ -108,11 +121,24 @@ class StoredDocuments:
                 self._extra.append(name)
 
     def _check(self, name: str, values: Any, lengths: Ids, ids: Ids) -> None:
-        """Check that documents are as long as was recorded. Raises IndexFileError."""
+        """Check that the documents in a column are as long as was recorded.
+
+        Args:
+            name: Name of the column.
+            values: Values of each document.
+            lengths: Recorded length of each document.
+            ids: Sample number of each document, for the message.
+
+        Raises IndexFileError for the column of tokens, ConfigError for another one.
+        """
         recorded = lengths.tolist()
         if [*map(len, values)] == recorded and getattr(values[0], "ndim", 0) == 1:
             return
-        row = next(i for i, v in enumerate(values) if np.ndim(v) != 1 or len(v) != recorded[i])
+        row = next(  # the first document that is wrong
+            index
+            for index, value in enumerate(values)
+            if np.ndim(value) != 1 or len(value) != recorded[index]
+        )
         number, length = int(ids[row]), len(values[row])
         if name == self._tokens:
             raise IndexFileError(
@@ -128,7 +154,7 @@ class StoredDocuments:
 
 
 class SampleDocuments:
-    """Documents that are samples of functions, filters and a class of the user.
+    """Collector of documents that functions, filters or a class of the user make, one by one.
 
     The arguments are those of `StoredDocuments`.
     """
@@ -139,12 +165,13 @@ class SampleDocuments:
         self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
         self._lengths, self._allocate = lengths, allocate
         self._chain = dataset._filter.chain
-        self._number = 0  # of the sample in work
-        self._form: dict[str, bool] = {}  # of samples: whether a column follows the tokens
-        self._types: dict[str, np.dtype[Any]] = {}  # of those that follow
+        self._number = 0  # of the sample that is being checked, for messages
+        # By column, set by the first sample: whether it follows the tokens, and its dtype if so.
+        self._form: dict[str, bool] = {}
+        self._types: dict[str, np.dtype[Any]] = {}
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
-        """See `DocumentValues`."""
+        """Collect the values of documents; see `DocumentValues.collect`."""
         samples = [] if rows is None else rows.values
         is_dropped = np.array([sample is DROPPED for sample in samples], bool)
         if is_dropped.any():
@@ -175,13 +202,18 @@ class SampleDocuments:
     def _padding(self) -> tuple[Tensors, Columns]:
         """Return padding for a step without documents, with the columns of any sample."""
         if not self._types:
+            # Ask one of the first samples with tokens which columns there are.
             first = range(min(self._dataset.num_samples, _FIRST_SAMPLES))
             numbers = np.flatnonzero(self._lengths.take(np.array(first, np.int64)))
             sample = any_sample(self._dataset, numbers.tolist())
             self._check_form(sample)
-            following = [name for name, follows in self._form.items() if follows]
-            self._types = {n: batch_dtype(_as_vector(sample[n]).dtype) for n in following}
-        return padding(self._types), {n: [] for n, follows in self._form.items() if not follows}
+            self._types = {
+                name: batch_dtype(_as_vector(sample[name]).dtype)
+                for name, follows in self._form.items()
+                if follows
+            }
+        extra: Columns = {name: [] for name, follows in self._form.items() if not follows}
+        return padding(self._types), extra
 
     def _check_form(self, sample: Any) -> None:
         """Check that a sample has the columns that the first one had.
@@ -204,7 +236,10 @@ class SampleDocuments:
             )
 
     def _find_form(self, sample: Mapping[str, Any]) -> dict[str, bool]:
-        """Return which columns follow the tokens: vectors, unless of another fixed length."""
+        """Return for each column whether it follows the tokens.
+
+        Vectors do, unless the dataset stores them with a fixed length that is not the tokens'.
+        """
         stored = encodings_of(self._dataset)
         tokens = stored.get(self._tokens)
         shape = None if tokens is None else tokens.shape
@@ -224,9 +259,10 @@ class SampleDocuments:
         return form
 
     def _vector(self, name: str, value: Any, length: int) -> Vector:
-        """Return the values of a document in a column that follows the tokens.
+        """Return the values of a document in a column that follows the tokens, as an array.
 
-        Raises FunctionError, or ConfigError for stored ones.
+        Raises FunctionError, or ConfigError for a stored sample, unless there are ``length`` values
+        with one axis.
         """
         if not _is_vector(value):
             text = f"{type(value).__name__} {str(value)[:40]!r}"
@@ -249,7 +285,10 @@ class SampleDocuments:
         )
 
     def _wrong(self, why: str) -> FunctionError | ConfigError:
-        """Return the error for a sample that does not fit into a pack."""
+        """Return the error for a sample that does not fit into a pack.
+
+        ``why``: rest of the sentence "sample 17 ...", without a full stop.
+        """
         source = str(self._chain) if self._chain.maps else ""
         if self._dataset._has_own_items and not source:
             source = f"__getitem__ of {type(self._dataset).__name__}"
@@ -289,7 +328,7 @@ def cut_pieces(
     pieces = []
     for value, start, size in cuts:
         pieces.append(value[start : start + size])
-        if start + size > len(value):
+        if start + size > len(value):  # the last piece, whose size counts the separator
             pieces.append(separator)
     return pieces
 
@@ -307,9 +346,14 @@ def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def join_values(
     name: str, values: Sequence[NDArray[Any]] | NDArray[Any], out: NDArray[Any]
 ) -> None:
-    """Copy the values of documents end to end into ``out``; ``name`` is the column, for messages.
+    """Copy the values of documents end to end into ``out``.
 
-    Raises ConfigError for numbers beyond int64.
+    Args:
+        name: Name of the column, for messages.
+        values: Values of each document.
+        out: Array of shape (values of all documents,).
+
+    Raises ConfigError for numbers beyond int64, which become negative when they are copied.
     """
     np.concatenate(values, out=out, casting="unsafe")
     if (
@@ -324,7 +368,14 @@ def join_values(
 
 
 def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
-    """Refuse columns with names that packs add (ConfigError); ``labels`` may follow the tokens."""
+    """Refuse columns with the names of columns that packs add to batches (ConfigError).
+
+    ``labels`` may be a column of the samples if it follows the tokens.
+
+    Args:
+        following: Names of the columns that follow the tokens.
+        extra: Names of all other columns.
+    """
     extra = [*extra]
     clashes = [name for name in (*following, *extra) if name in _ADDED]
     if clashes or LABELS in extra:
@@ -348,11 +399,13 @@ def is_columnar(dataset: Samples) -> bool:
 def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[str]]:
     """Return the columns that follow the tokens with their dtype in batches, and the others.
 
-    One-dimensional arrays without a fixed length follow; of a fixed length, those of the length of
-    the tokens.
+    If the column ``tokens`` has no fixed length, all one-dimensional arrays without a fixed length
+    follow it, else all arrays of the same shape.
     """
     encodings = encodings_of(dataset)
-    shape, following, extra = encodings[tokens].shape, {}, list[str]()
+    shape = encodings[tokens].shape
+    following: dict[str, Any] = {}
+    extra: list[str] = []
     for name, encoding in encodings.items():
         follows = name == tokens or (
             encoding.decode_kind is DecodeKind.VECTOR

@@ -131,7 +131,11 @@ def _check_streams(dataset: StreamingDataset) -> None:
 
 
 def _pack_kind(text: str) -> Any:
-    """Return the type of a column in batches, from its encoding: all integers become int64."""
+    """Return what must be equal for columns of two streams to fit into one column of a batch.
+
+    ``text``: encoding of the column, such as "ndarray:int32". Returns "list" for lists, else the
+    name of the dtype in batches (int64 for all integers), or None for other values.
+    """
     encoding = parse_encoding(text.removeprefix("optional[").removesuffix("]"))
     if text.startswith(("list[", "optional[list[")):
         return "list"
@@ -140,7 +144,11 @@ def _pack_kind(text: str) -> Any:
 
 
 class PackSteps:
-    """Steps of a worker in an epoch of packs, as their documents are read.
+    """Steps of a worker in an epoch of packs: which documents to read, and for which packs.
+
+    A step is a global batch of packs. `blocks` runs ahead of `join`, since shards are prefetched:
+
+        blocks() -> ids of documents -> reader, which asks next_size() -> rows -> join()
 
     Args:
         epoch: The worker's part of the epoch.
@@ -156,7 +164,7 @@ class PackSteps:
         self._keys: Keys = np.empty(0, np.uint64)  # of the documents of the step that is read
 
     def blocks(self) -> Iterator[Ids]:
-        """Yield the documents of each step."""
+        """Yield the ids of the documents of each step, int64."""
         packs_of_step = self._epoch.order.shape.global_batch
         for packs in self._epoch.packs():
             if packs.packs == packs_of_step or not self._drop_last:
@@ -166,7 +174,7 @@ class PackSteps:
                 yield packs.ids
 
     def next_size(self) -> int:
-        """Return the number of documents of the next step that has any."""
+        """Return the number of documents of the next step that has any, and make their keys."""
         packs, order = self._unread.popleft(), self._epoch.order
         if self._is_keyed:
             self._keys = keys_of_places(order.shuffle_seed, order.epoch, packs.places, packs.ids)
@@ -178,7 +186,10 @@ class PackSteps:
         return keys
 
     def join(self, steps: Iterable[Rows]) -> Iterator[tuple[RankPacks, Rows | None]]:
-        """Yield the packs of each step with its documents, or None if the step has no documents."""
+        """Yield the packs of each step with its documents, or None if the step has no documents.
+
+        ``steps``: documents of each step that has any.
+        """
         for rows in steps:
             while not len(self._waiting[0].ids):
                 yield self._waiting.popleft(), None
@@ -220,10 +231,13 @@ class BatchPacker:
         self._pack_as, self._allocate = pack_as, allocate
         self._documents, self._dropped = documents, dropped
         self._is_masked = dataset.exact == "mask" or not dataset._filter.keeps_everything
-        self._ramp = np.arange(1)
+        self._ramp = np.arange(1)  # 0, 1, 2, ...: positions in the longest document so far
 
     def pack(self, step: tuple[RankPacks, Rows | None]) -> Rows:
-        """Return the batch of a step, given its packs and their documents, or None without any."""
+        """Return the batch of a step.
+
+        ``step``: packs of this rank in the step, and their documents; None if there are none.
+        """
         planned, rows = step
         packs, flat, extra = self._documents.collect(planned, rows)
         self._add_columns(packs, flat)
@@ -248,7 +262,11 @@ class BatchPacker:
         return Rows(0, len(planned.ids), batch, mask=mask, info=info)
 
     def _add_columns(self, packs: RankPacks, flat: Tensors) -> None:
-        """Add positions in the documents, and labels if there are none."""
+        """Add the columns that packs have besides those of the samples, to ``flat``.
+
+        They are the positions in the documents, and labels (the tokens) unless the samples have
+        some. The first label of each document is ignored: no token of the document predicts it.
+        """
         sizes = packs.sizes if len(packs.ids) else np.ones(1, np.int64)
         flat["position_ids"] = self._positions(sizes)
         tokens = flat[self._tokens]
@@ -258,10 +276,14 @@ class BatchPacker:
             np.copyto(labels.numpy(), tokens.numpy())
             flat[LABELS] = labels
         if LABELS in flat:
-            flat[LABELS].numpy()[np.cumsum(sizes) - sizes] = IGNORED
+            first_tokens = np.cumsum(sizes) - sizes
+            flat[LABELS].numpy()[first_tokens] = IGNORED
 
     def _positions(self, sizes: Ids) -> torch.Tensor:
-        """Return the place of each token in its document."""
+        """Return the place of each token in its piece of a document, int64 of shape (tokens,).
+
+        ``sizes``: tokens of each piece.
+        """
         longest = int(sizes.max())
         if longest > len(self._ramp):
             self._ramp = np.arange(longest)
@@ -270,7 +292,13 @@ class BatchPacker:
         return positions
 
     def _apply(self, packs: RankPacks, columns: dict[str, Any], extra: dict[str, list[Any]]) -> Any:
-        """Return the batch after the functions of `map_batches`, which get columns as arrays."""
+        """Return the batch after the functions of `map_batches`, which get columns as arrays.
+
+        Args:
+            packs: Packs of the batch.
+            columns: Columns that follow the tokens, and those that packs add.
+            extra: Other columns, with a value for each document.
+        """
         maker = self._maker
         if not maker.has_functions:
             return {**columns, **tensors_of(extra)}
@@ -294,14 +322,18 @@ class BatchPacker:
         return self._pack_as == "dense" and self._capacity is not None
 
     def _keys(self, packs: RankPacks) -> Keys:
-        """Return the key of each row: that of its first document, or of place -1 for padding."""
+        """Return the key of each row for random numbers, uint64.
+
+        It is the key of the row's first document, or of place -1 for padding.
+        """
         places, starts, ids = packs.places, packs.starts, packs.ids
         if self._has_rows_of_packs:
-            firsts = np.cumsum(packs.counts) - packs.counts
-            is_real, rows = packs.counts > 0, np.minimum(firsts, max(len(ids) - 1, 0))
+            firsts = np.cumsum(packs.counts) - packs.counts  # index of each pack's first piece
+            is_real = packs.counts > 0
+            rows = np.minimum(firsts, max(len(ids) - 1, 0))  # valid also for an empty last pack
             if len(ids):
                 places, starts, ids = (
-                    np.where(is_real, x[rows], -1) for x in (places, starts, ids)
+                    np.where(is_real, values[rows], -1) for values in (places, starts, ids)
                 )
             else:
                 places = starts = ids = np.full(len(firsts), -1)
@@ -310,7 +342,7 @@ class BatchPacker:
         return piece_keys(self._epoch.order, places, starts, ids)
 
     def _mask(self, packs: RankPacks) -> NDArray[np.bool_]:
-        """Return the mask of the rows, bool, False for padding."""
+        """Return the mask of the rows of a batch (packs or documents), bool, False for padding."""
         if self._has_rows_of_packs:
             is_real: NDArray[np.bool_] = packs.counts > 0
             return is_real
@@ -321,7 +353,14 @@ def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
     """Compute keys for the random numbers of functions of `map_batches`, for pieces of documents.
 
     A key depends on the place in the epoch, the first token of the piece, and the sample number.
+
+    Args:
+        order: Order of the epoch, with its shuffle seed and number.
+        places: Place of each piece's document in the order.
+        starts: First token of each piece in its document.
+        ids: Sample number of each piece's document.
     """
+    # Hashed twice: a key of place and first token is the place of the second hash.
     keys = keys_of_places(order.shuffle_seed, order.epoch, places, starts)
     return keys_of_places(order.shuffle_seed, order.epoch, keys.astype(np.int64), ids)
 
@@ -329,7 +368,8 @@ def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
 def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Lay the documents of all packs end to end, for attention kernels for varying lengths.
 
-    ``cu_seqlens`` (int32) has 0 and the end of each document, ``max_seqlen`` the longest length.
+    ``flat``: columns with all documents end to end, tensors of shape (tokens,). Adds ``cu_seqlens``
+    (int32), which has 0 and the end of each document, and ``max_seqlen``, the longest length.
     """
     sizes = packs.sizes if len(packs.sizes) else np.ones(1, np.int64)
     ends = np.zeros(len(sizes) + 1, np.int32)
@@ -340,29 +380,30 @@ def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
 def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None) -> dict[str, Any]:
     """Lay out each pack in a row of ``capacity`` tokens, filled up with padding.
 
-    Without a capacity (with a budget), each row is a document, as long as the longest one.
+    Without a capacity (with a budget), each row is a document, as long as the longest one. Returns
+    tensors of shape (rows, tokens) and adds ``document_ids``, the number of each token's document
+    in its row, from 0; -1 for padding.
+
+    ``flat``: columns with all documents end to end, tensors of shape (tokens,).
     """
     sizes = packs.sizes
     if capacity is None:  # rows are documents
-        rows, numbers = (
-            sizes if len(sizes) else np.zeros(1, np.int64),
-            np.zeros(len(sizes), np.int64),
-        )
-        width = max(int(rows.max()), 1)
-    else:
-        ends = np.concatenate([[0], np.cumsum(sizes)])[
-            np.concatenate([[0], np.cumsum(packs.counts)])
-        ]
-        rows, width = np.diff(ends), capacity
-        firsts = np.repeat(np.cumsum(packs.counts) - packs.counts, packs.counts)
-        numbers = np.arange(len(sizes)) - firsts
+        row_sizes = sizes if len(sizes) else np.zeros(1, np.int64)
+        numbers = np.zeros(len(sizes), np.int64)
+        width = max(int(row_sizes.max()), 1)
+    else:  # rows are packs
+        piece_ends = np.concatenate([[0], np.cumsum(sizes)])  # in tokens
+        pack_ends = np.concatenate([[0], np.cumsum(packs.counts)])  # in pieces
+        row_sizes, width = np.diff(piece_ends[pack_ends]), capacity
+        first_pieces = np.repeat(np.cumsum(packs.counts) - packs.counts, packs.counts)
+        numbers = np.arange(len(sizes)) - first_pieces  # of each piece in its pack
     columns = {}
     documents = torch.from_numpy(np.repeat(numbers, sizes))
     for name, values in {**flat, "document_ids": documents}.items():
         padding = {LABELS: IGNORED, "document_ids": -1}.get(name, 0)
-        columns[name] = torch.full((len(rows), width), padding, dtype=values.dtype)
+        columns[name] = torch.full((len(row_sizes), width), padding, dtype=values.dtype)
         start = 0
-        for row, tokens in zip(columns[name], rows.tolist(), strict=True):
+        for row, tokens in zip(columns[name], row_sizes.tolist(), strict=True):
             row[:tokens] = values[start : start + tokens]
             start += tokens
     return columns

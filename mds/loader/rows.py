@@ -83,16 +83,27 @@ class BatchInfo(NamedTuple):
 def batch_info(
     epoch: WorkerEpoch, position: int, count: int, making: Making | None = None
 ) -> BatchInfo:
-    """Return the bookkeeping of a batch of ``count`` places of this worker from ``position`` on."""
+    """Return the bookkeeping of a batch.
+
+    Args:
+        epoch: The worker's part of the epoch.
+        position: First place of the batch, counted from the beginning of the worker's order.
+        count: Places of the batch.
+        making: Seconds of making it.
+    """
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
     return BatchInfo(count, (added, count), epoch.begin, making=making)
 
 
-def tell_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
+def merge_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
     """Return the bookkeeping of a message, with the seconds of all its batches in the first one.
 
-    The trainer waits for a message as a whole. ``crossing``: seconds of sending it.
+    The trainer waits for a message as a whole.
+
+    Args:
+        infos: Bookkeeping of each batch of the message.
+        crossing: Seconds of sending the message to another process.
     """
     makings = [info.making for info in infos if info.making is not None]
     if not makings:
@@ -138,7 +149,7 @@ class Rows:
 
 
 def timed(stage: Iterable[Rows], watch: Stopwatch, phase: int) -> Iterator[Rows]:
-    """Return the rows of a stage, and charge to ``phase`` the time since the stage before it.
+    """Return the rows of a stage, and charge its time to ``phase`` (an index of `PHASES`).
 
     The stages take turns in one thread, so the time between two readings of the clock is that of
     the stage between them.
@@ -154,10 +165,15 @@ def timed(stage: Iterable[Rows], watch: Stopwatch, phase: int) -> Iterator[Rows]
 def cut_columns(
     chunks: Iterable[Rows], batch_size: int, min_size: int, keys: KeyStream | None
 ) -> Iterator[Rows]:
-    """Yield the batches of chunks of columns as views, except one of fewer than ``min_size`` rows.
+    """Cut chunks of columns into batches, as views; leave out one of fewer than ``min_size`` rows.
 
-    ``keys`` is the stream of row keys if a function takes random numbers, else None. Tensors become
-    arrays.
+    Tensors become arrays.
+
+    Args:
+        chunks: Columns of several batches.
+        batch_size: Rows of a batch.
+        min_size: Minimum number of rows of a batch.
+        keys: Stream of row keys if a function takes random numbers, else None.
     """
     for chunk in chunks:
         columns = chunk.values
@@ -168,8 +184,8 @@ def cut_columns(
             row_keys = keys.take(count) if keys is not None else None
             if count < min_size:
                 continue
-            values = {name: v[start : start + count] for name, v in columns.items()}
-            is_last = chunk.size - start - count < min_size  # or nothing remains
+            values = {name: column[start : start + count] for name, column in columns.items()}
+            is_last = chunk.size - start - count < min_size  # no batch of this chunk follows
             rows = Rows(
                 chunk.first + start, count, values, row_keys, chunk.mask,
                 sources=chunk.sources, ends_sources=is_last,
@@ -243,7 +259,10 @@ def with_mask(batch: Any, mask: Mask) -> Any:
 
 
 class ChunkSize:
-    """Number of rows to gather at once: whole batches, the more the smaller they are."""
+    """Number of rows to gather at once: whole batches, the more the smaller they are.
+
+    ``batch_size``: rows of a batch. ``most_batches``: maximum number of batches.
+    """
 
     def __init__(self, batch_size: int, most_batches: int = MAX_GROUP_BATCHES) -> None:
         self._batch_size, self._limit = batch_size, most_batches
@@ -254,9 +273,12 @@ class ChunkSize:
         return self._batch_size * self._batches
 
     def adapt(self, columns: Columns, count: int) -> None:
-        """Set the next size from a chunk of ``count`` rows."""
+        """Set the next size from the columns of a chunk of ``count`` rows.
+
+        It at most doubles, and its tensors have at most `MAX_GROUP_BYTES`.
+        """
         nbytes = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
-        fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)
+        fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)  # batches
         self._batches = max(1, min(self._batches * 2, self._limit, fit))
 
 
@@ -271,8 +293,15 @@ def read_columns(
 ) -> Iterator[Rows]:
     """Yield chunks of columns of an epoch; the last one has the rows that remain.
 
-    Columns are tensors if all are of fixed width, else what `gather` returns. Without ``copy`` the
-    arrays of a list may be views of the files.
+    Columns are tensors if all are of fixed width, else what `gather` returns.
+
+    Args:
+        windows: Samples to read, with the readers of their shards.
+        size: Returns the number of rows of the next chunk.
+        fixed: Name, dtype and shape of each column if all are of fixed width, else empty.
+        allocate: Allocates the tensors.
+        epoch: The worker's part of the epoch.
+        copy: Whether arrays are copied. If not, the arrays of a list may be views of the files.
     """
     first = epoch.start
     chunks = gather_chunks(windows, size, fixed, allocate, epoch.most_samples, copy=copy)
@@ -296,10 +325,14 @@ def gather_chunks(
 ) -> Iterator[tuple[int, Columns]]:
     """Yield the rows of windows in chunks of ``size()`` rows: their number and their columns.
 
-    ``most_rows``: an upper bound of the rows of all windows.
+        windows:  |  window 0  |  window 1  |  window 2  |
+        chunks:   |    chunk 0     |    chunk 1    | ...        each joined of one or more parts
+
+    ``most_rows``: an upper bound of the rows of all windows. For the other arguments, see
+    `read_columns`.
     """
     parts: list[Columns] = []
-    filled = rows = 0  # rows in the parts, and rows of the chunk
+    filled = rows = 0  # rows that the chunk has, and rows of the complete chunk
     tensors: Columns = {}
     for window in windows:
         start, end = 0, len(window.ids)
@@ -312,10 +345,11 @@ def gather_chunks(
                 }
             stop = min(end, start + rows - filled)
             shards, stored_rows = window.shards[start:stop], window.rows[start:stop]
-            until = filled + stop - start
-            out = {name: t[filled:until].numpy() for name, t in tensors.items()}
+            filled_next = filled + stop - start
+            # Columns of fixed width are written into the tensors, all others are returned.
+            out = {name: tensor[filled:filled_next].numpy() for name, tensor in tensors.items()}
             parts.append(gather(window.readers, shards, stored_rows, out=out, copy=copy))
-            filled, start = until, stop
+            filled, start = filled_next, stop
             if filled == rows:
                 yield rows, tensors or join_columns(parts)
                 del tensors, out  # the consumer of the chunk is their only owner
@@ -346,14 +380,15 @@ class BatchParts:
     ) -> None:
         self._size, self._parts, self._place = size, parts, first
         self._keys, self._masks = keys, masks
-        self._missing = self._limit = 0  # places until the batch is complete, and of a part
+        self._missing = 0  # places until the batch is complete
+        self._limit = 0  # most places of a part
 
     def cut(self, count: int) -> Iterator[Rows]:
         """Yield rows without values for the next ``count`` places."""
         while count:
             if not self._missing:
                 self._missing = self._size()
-                self._limit = -(-self._missing // self._parts)
+                self._limit = -(-self._missing // self._parts)  # rounded up
             length = min(self._limit, self._missing, count)
             count -= length
             self._missing -= length
@@ -370,7 +405,14 @@ class BatchParts:
 def read_samples(
     dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
 ) -> Iterator[Rows]:
-    """Yield parts of batches with their decoded samples."""
+    """Yield parts of batches with their decoded samples.
+
+    Args:
+        dataset: Dataset whose samples are read.
+        epoch: The worker's part of the epoch.
+        blocks: Ids of the samples, in the worker's order.
+        parts: Cuts the samples into parts of batches.
+    """
     windows = read_windows(dataset, blocks, epoch)
     for readers, shards, numbers in cut_growing((w.readers, w.shards, w.rows) for w in windows):
         samples, _ = iterate_samples(readers, shards, numbers, epoch.fail)
@@ -383,9 +425,10 @@ def read_samples(
 def read_numbers(
     dataset: Samples, epoch: WorkerEpoch, blocks: Iterable[Ids], parts: BatchParts
 ) -> Iterator[Rows]:
-    """Yield parts of batches with sample numbers, for functions that read them by number.
+    """Yield parts of batches with sample numbers, for functions that read samples by number.
 
-    Meanwhile the functions of ``epoch.lend`` find the shards of these samples open.
+    The shards of these samples stay open until the next rows are asked for, for getters that
+    ``epoch.lend`` has returned. The arguments are those of `read_samples`.
     """
     try:
         for window in read_windows(dataset, blocks, epoch):
@@ -416,7 +459,10 @@ def count_places(dataset: Samples, epoch: WorkerEpoch, stage: Iterable[Rows]) ->
 
 
 def fixed_columns(dataset: Any, schemas: Sequence[Any]) -> FixedColumns:
-    """Return the columns that a dataset reads if all are of fixed width, else none."""
+    """Return name, dtype and shape of each column that is read if all are of fixed width, else [].
+
+    ``schemas``: schemas of all shards, which have the same columns.
+    """
     from mds.encodings import parse_encoding
 
     columns = schemas[0].columns

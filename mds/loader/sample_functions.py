@@ -35,12 +35,14 @@ class SampleMapper:
 
     An error names the sample by its place. A sample is released when its functions are called, so
     that stored and changed samples of a batch are not all in memory at once.
+
+    ``chain``: functions of the dataset. ``epoch``: the worker's part of the epoch.
     """
 
     def __init__(self, chain: FunctionChain, epoch: WorkerEpoch) -> None:
         self._epoch = epoch
-        self._end = 0  # place after the rows in work
-        self._waiting: collections.deque[Any] = collections.deque()
+        self._end = 0  # place after the rows whose samples are being mapped
+        self._waiting: collections.deque[Any] = collections.deque()  # samples not yet mapped
         self._runner = SampleRunner(chain, self._describe)
 
     def map(self, rows: Rows) -> Rows:
@@ -50,6 +52,7 @@ class SampleMapper:
         waiting.extend(rows.values)
         rows.values = None
         keys = rows.keys.tolist() if rows.keys is not None else None
+        # Calls waiting.popleft() once for each sample, when the runner asks for the next one.
         samples = itertools.starmap(waiting.popleft, itertools.repeat((), len(waiting)))
         rows.values = [*self._runner.over(samples, keys, self._epoch.fail)]
         return rows
@@ -66,7 +69,7 @@ class SampleJudge:
     samples in the place of padding are read as well.
 
     Args:
-        dataset: Whose samples are read.
+        dataset: Dataset whose samples are read.
         epoch: The worker's part of an epoch, which lends the readers of its windows.
         watch: Stopwatch that times one sample of each batch.
         describe: Describes a sample for an error, from its place and its number.
@@ -93,12 +96,13 @@ class SampleJudge:
         self.dropped = DropCount()
         self.spare: list[Any] = []
         self._drops = not self._filter.keeps_everything
-        self._is_spare_due = self._drops  # whether this batch has not given one yet
+        self._is_spare_due = self._drops  # whether this batch may still set `spare`
 
     def judge(self, rows: Rows) -> Rows:
         """Replace numbers by the samples after all functions, and dropped ones by `DROPPED`."""
         samples: list[Any] = []
         keys = rows.keys.tolist() if rows.keys is not None else [0] * rows.size
+        # Padding is dropped without being read.
         is_skipped = [False] * rows.size
         if rows.mask is not None and self._drops:
             is_skipped = (~rows.mask).tolist()
@@ -116,6 +120,10 @@ class SampleJudge:
         return rows
 
     def _judge(self, key: int) -> tuple[Any, Fate]:
+        """Return the sample with number ``_number`` after all functions, and its fate.
+
+        ``key``: row key for random numbers. One sample of each batch is timed.
+        """
         judge = functools.partial(
             self._filter.judge, self._number, self._get, self._report, self._runner, key
         )
@@ -136,6 +144,12 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
     A batch is never filled from later places, so every rank takes as many steps as without a
     filter. So a batch of which no sample is kept still comes: as one sample whose mask is False,
     because empty tensors break most models.
+
+    Args:
+        rows: Samples of a batch, with `DROPPED` in the place of dropped ones.
+        judge: Judge of these samples, which has a spare one.
+        dataset: Dataset of the samples.
+        epoch: The worker's part of the epoch.
     """
     is_kept = np.array([sample is not DROPPED for sample in rows.values])
     samples = [sample for sample in rows.values if sample is not DROPPED]

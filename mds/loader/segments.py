@@ -55,14 +55,20 @@ class Segment(NamedTuple):
 class SegmentFile:
     """Anonymous file of segments, made by the trainer for one worker; a context manager.
 
-    The worker inherits its descriptor, with every start method of multiprocessing. ``name`` is a
-    number that no other file of the trainer has. Raises OSError if the system cannot make the file.
+    The worker inherits its descriptor, with every start method of multiprocessing. Raises OSError
+    if the system cannot make the file.
+
+    Attributes:
+        name: Number that no other file of the trainer has.
+        descriptor: File descriptor in this process.
+        lent: Map of the bytes at the beginning of the file: 1 for each segment that is lent.
     """
 
     def __init__(self) -> None:
         self._take_over(next(_names), open_nameless("mds-batches"))
 
     def _take_over(self, name: int, descriptor: int) -> None:
+        """Set the attributes; make room for the bytes of the segments if the file is new."""
         self.name, self.descriptor = name, descriptor
         self.close = weakref.finalize(self, os.close, descriptor)
         if os.fstat(descriptor).st_size < MAX_SEGMENTS:
@@ -91,14 +97,14 @@ def _inherit(name: int, descriptor: Any) -> SegmentFile:
 
 
 class SegmentPool:
-    """Segments of a worker, which it lends with its messages."""
+    """Worker's side of a file: makes segments, and lends one with each message."""
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
         self._lent = np.frombuffer(file.lent, np.uint8)
         self._places: list[Segment] = []
         self._maps: dict[int, mmap.mmap] = {}  # by number, of the segments that have memory
-        self._end = MAX_SEGMENTS
+        self._end = MAX_SEGMENTS  # of the last segment, in bytes; the first follows the bytes
 
     @property
     def name(self) -> int:
@@ -106,7 +112,10 @@ class SegmentPool:
         return self._file.name
 
     def take(self, size: int) -> tuple[Segment, memoryview] | None:
-        """Lend a segment of at least ``size`` bytes; return None if there is no memory."""
+        """Lend a segment of at least ``size`` bytes, and return it with its memory.
+
+        Returns None if there is no memory.
+        """
         free = np.flatnonzero(self._lent[: len(self._places)] == 0).tolist()
         max_size = max(_MAX_WASTE * size, MIN_SEGMENT_BYTES)
         fitting = [n for n in free if size <= self._places[n].size <= max_size]
@@ -115,6 +124,7 @@ class SegmentPool:
         # the smallest.
         fitting.sort(key=lambda n: (n not in self._maps, self._places[n].size))
         number = fitting[0] if fitting else self._add(_size_class(size))
+        # Give the memory of all but a few free segments back to the system.
         for free_number in with_memory[MAX_FREE_SEGMENTS:]:
             if free_number != number:
                 self._shrink(free_number)
@@ -130,6 +140,7 @@ class SegmentPool:
         return self._places[number], memoryview(memory)
 
     def _add(self, size: int) -> int | None:
+        """Add a segment at the end of the file; return its number, or None in a full file."""
         number = len(self._places)
         if number == MAX_SEGMENTS:
             return None
@@ -138,6 +149,7 @@ class SegmentPool:
         return number
 
     def _memory(self, number: int) -> mmap.mmap:
+        """Return the map of a segment; reserve its pages if it has none."""
         memory = self._maps.get(number)
         if memory is None:
             place = self._places[number]
@@ -177,6 +189,7 @@ class SegmentReader:
         memory = np.frombuffer(mapped, np.uint8)
 
         def give_back(_: object) -> None:
+            """Mark the segment free, when Python deletes ``memory`` with its last view."""
             # A forked child has copies of the views; the segment is in use as long as the parent's.
             if self._owner == _getpid():
                 del self._borrowed[number]
@@ -204,7 +217,7 @@ _getpid = os.getpid
 
 
 def _size_class(size: int) -> int:
-    """Return the size of a segment for ``size`` bytes: four sizes for each power of two."""
+    """Return ``size`` bytes rounded up to the size of a segment: four sizes for a power of two."""
     step = max(MIN_SEGMENT_BYTES, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step
 

@@ -51,6 +51,7 @@ class TensorPool:
         array = np.ndarray(shape, dtype, block)
 
         def come_back(_: object) -> None:
+            """Add the block to the free ones, when Python deletes the last view of ``array``."""
             del self._lent[id(block)]
             self._free.append(block)
 
@@ -58,6 +59,7 @@ class TensorPool:
         return torch.from_numpy(array)
 
     def _fitting(self, size: int) -> np.ndarray[Any, Any]:
+        """Return a free block of ``size`` to ``2 * size`` bytes, or a new one of ``size``."""
         for _ in range(len(self._free)):
             block = self._free.popleft()
             # Blocks of the first batches, which are smaller than later ones, are dropped here.

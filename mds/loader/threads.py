@@ -33,13 +33,18 @@ _iterations = itertools.count()
 
 
 class ThreadedBatches(IterableDataset[Any]):
-    """Batches of ``workers`` threads, each of which keeps ``ahead`` messages ready."""
+    """Dataset of batches that threads make, each iteration with new threads.
+
+    ``batches``: batches of the dataset. ``workers``: number of threads. ``ahead``: number of
+    messages that each thread keeps ready.
+    """
 
     def __init__(self, batches: Batches, workers: int, ahead: int) -> None:
         self._batches, self._workers, self._ahead = batches, workers, ahead
 
     def __iter__(self) -> Iterator[Any]:
-        group = -2 - next(_iterations)
+        group = -2 - next(_iterations)  # -1 is the group outside of workers
+        # Epochs begin here, so that all threads are of the same epoch; batches are made later.
         parts = [
             self._batches.of_thread().begin_epoch(worker, self._workers, group, TensorPool())
             for worker in range(self._workers)
@@ -122,7 +127,10 @@ class _BoundedQueue:
         self._stopped = False
 
     def run(self, make: Callable[[], Iterator[Any]]) -> None:
-        """Make batches until there are no more or the consumer stops."""
+        """Make batches until there are no more or the consumer stops; the thread runs this.
+
+        ``make``: function that returns an iterator of batches.
+        """
         batches: Iterator[Any] = iter(())
         try:
             batches = make()
@@ -150,6 +158,7 @@ class _BoundedQueue:
             return True
 
     def _end(self, item: Any) -> None:
+        """Add the last item, `_END` or an error, even to a full queue."""
         with self._changed:
             self._items.append(item)
             self._changed.notify_all()
@@ -174,6 +183,7 @@ class _BoundedQueue:
 
 
 def _stop_all(queues: Sequence[_BoundedQueue], threads: Sequence[threading.Thread]) -> None:
+    """Stop the makers, and wait up to `_JOIN_SECONDS` for each thread but this one."""
     for queue in queues:
         queue.stop()
     for thread in threads:

@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset
 
 from mds.loader.batch_codec import Encoded, Layout, decode, encode
 from mds.loader.messages import MAX_GROUP_SECONDS, BatchGroup, BatchList
-from mds.loader.rows import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, tell_making
+from mds.loader.rows import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, merge_making
 from mds.loader.segments import Segment, SegmentFile, SegmentPool, SegmentReader, find_reader
 from mds.loader.tensor_buffers import Allocator, TensorPool, is_plain, numpy_dtype
 from mds.process.fork_safe import end_with_parent
@@ -52,6 +52,8 @@ class WorkerBatches(IterableDataset[Any]):
 
     It is pickled to each worker. All other attributes are those of the user's dataset, so that code
     of the user that asks torch for the dataset finds them.
+
+    ``batches``: batches of the dataset. ``workers``: number of worker processes.
     """
 
     def __init__(self, batches: Batches, workers: int) -> None:
@@ -69,7 +71,7 @@ class WorkerBatches(IterableDataset[Any]):
             # torch checks for a parent that has ended only after it has waited for a message.
             end_with_parent()
             tune_malloc()
-            stack_into(TensorPool())
+            stack_into(TensorPool())  # for collate functions of the user that call torch's
             if self._files:
                 self._pool = SegmentPool(self._files[worker])
         batches = self._batches.begin_epoch(worker, workers, worker_group(), TensorPool())
@@ -79,6 +81,7 @@ class WorkerBatches(IterableDataset[Any]):
         return {**self.__dict__, "_readers": []}
 
     def __getattr__(self, name: str) -> Any:
+        # An object that is being unpickled has no batches yet.
         if name.startswith("__") or "_batches" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["_batches"], name)
@@ -87,18 +90,22 @@ class WorkerBatches(IterableDataset[Any]):
 class SharedMessage:
     """Message of encoded batches, which the trainer unpickles as a BatchGroup or a BatchList.
 
-    The batches are in a segment from ``pool`` of at least ``size`` bytes or, if there is none, in
-    the pickle.
+    The batches are in a segment from ``pool`` or, if it has none, in the pickle.
+
+    Args:
+        worker: Number of the worker.
+        pool: Segments of the worker; None without shared memory.
+        size: Bytes for the encoded batches.
     """
 
     def __init__(self, worker: int, pool: SegmentPool | None, size: int) -> None:
         self._worker = worker
         lent = pool.take(size) if pool is not None else None
         self._file = pool.name if pool is not None else -1
-        self._place: Segment | None
+        self._place: Segment | None  # None if the batches go with the pickle
         self._place, self._memory = lent or (None, memoryview(bytearray(size)))
-        self._layouts: list[Layout] = []
-        self._end = 0
+        self._layouts: list[Layout] = []  # of each batch
+        self._end = 0  # bytes of the memory that are filled
         #: Seconds of encoding and copying.
         self.seconds = 0.0
 
@@ -149,9 +156,9 @@ def open_message(
         items.append(item)
     if isinstance(items[0], BatchGroup):
         group = items[0]
-        return group._replace(infos=tuple(tell_making(group.infos, seconds)))
-    infos = tell_making([info for info, _ in items], seconds)
-    return BatchList(worker, [(i, batch) for i, (_, batch) in zip(infos, items, strict=True)])
+        return group._replace(infos=tuple(merge_making(group.infos, seconds)))
+    infos = merge_making([info for info, _ in items], seconds)
+    return BatchList(worker, [*zip(infos, [batch for _, batch in items], strict=True)])
 
 
 class MessageSender:
@@ -174,11 +181,13 @@ class MessageSender:
     def send(self, batches: Iterator[Message]) -> Iterator[Any]:
         """Yield the messages of an epoch.
 
-        The last message has no batch, and the error if one ended the epoch.
+        A message is as large as its first batch suggests (`_next_count`). It is sent when it is
+        full, when a batch took long, and before a group. The last message has no batch, and the
+        error if one ended the epoch.
         """
         self._failure: Any = None
         message: SharedMessage | None = None
-        batch_count = 0  # of this message
+        batch_count = 0  # batches for which this message has memory
         clock = self._clock
         for encoded, seconds, end, is_group in self._encoded(_unlisted(batches)):
             if message is not None and (is_group or not message.has_room(encoded)):
@@ -186,7 +195,7 @@ class MessageSender:
                 message = None
             if message is None:
                 batch_count = 1 if is_group else _next_count(batch_count, encoded.size, seconds)
-                slack = encoded.size * batch_count // _SLACK if batch_count > 1 else 0
+                slack = encoded.size * batch_count // _SLACK if batch_count > 1 else 0  # bytes
                 message = SharedMessage(
                     self._worker, self._pool, encoded.size * batch_count + slack
                 )
@@ -203,7 +212,11 @@ class MessageSender:
     def _encoded(
         self, batches: Iterator[Batch | BatchGroup]
     ) -> Iterator[tuple[Encoded, float, float, bool]]:
-        """Yield each batch or group, its seconds, when it was done, and whether it is a group."""
+        """Encode each batch or group of batches.
+
+        Yields (encoded batch, seconds of making it, time when it was made, whether it is a group).
+        Stores an error in ``_failure`` and ends.
+        """
         clock = self._clock
         while True:
             begin = clock()
@@ -260,6 +273,7 @@ def stack_into(allocate: Allocator) -> None:
     table: dict[Any, Callable[..., Any]] = collate.default_collate_fn_map
 
     def stack_arrays(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        """Return the tensor of a list of NumPy arrays of one shape; leave others to torch."""
         first = batch[0]
         if first.dtype.kind not in "biufc" or not _are_alike(batch):
             return collate.collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
@@ -268,6 +282,7 @@ def stack_into(allocate: Allocator) -> None:
         return stacked
 
     def stack_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        """Return the tensor of a list of plain tensors of one shape; leave others to torch."""
         first = batch[0]
         dtype = numpy_dtype(first.dtype)
         if dtype is None or any(not is_plain(each) for each in batch):
@@ -281,6 +296,7 @@ def stack_into(allocate: Allocator) -> None:
 
 
 def _are_alike(arrays: Any) -> bool:
+    """Whether all are NumPy arrays of the same shape and dtype."""
     first = arrays[0]
     return all(
         type(a) is np.ndarray and a.shape == first.shape and a.dtype == first.dtype for a in arrays

@@ -15,11 +15,11 @@ from typing import Any
 def on_first_touch(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package.
+    """Return ``__getattr__`` and ``__dir__`` for a package that imports its names at first use.
 
     Args:
         package: Name of the package.
-        homes: Module of the package that defines each public name.
+        homes: Module of the package that defines each public name, by name.
     """
 
     def find(name: str) -> Any:
@@ -28,7 +28,7 @@ def on_first_touch(
             # With `name` and `obj`, Python suggests the nearest name.
             raise AttributeError(message, name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)
+        setattr(sys.modules[package], name, value)  # later uses do not come here
         return value
 
     def names() -> list[str]:

@@ -27,7 +27,7 @@ from mds.events import Fetched, Retried, emit
 from mds.process.fork_safe import new_lock
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import is_shard_name
-from mds.storage.control_files import let_in, make_shared_folder
+from mds.storage.control_files import make_shared_folder, set_created_mode
 from mds.storage.files import open_regular, open_target, publish
 from mds.storage.transfer_times import TIMES
 
@@ -260,7 +260,7 @@ class ShardDownloader:
 
     def _finish(self, info: ShardInfo, path: str) -> None:
         """Set permissions and ownership marker of a file that is written."""
-        let_in(path, self.folder.mode())
+        set_created_mode(path, self.folder.mode())
         mark_as_ours(path, self.folder.content_id(info))
 
 

@@ -27,8 +27,8 @@ from mds.storage.http import HttpClient, StatusError, empty_body
 from mds.storage.translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage.url import Location, parse_url
 
-# The SDK brings a blob in pieces of some megabytes that it holds whole, and starts each anew by
-# itself; for the bytes a plain request with the same right to read streams, and stalls are seen.
+# The SDK downloads a blob in pieces of some megabytes, holds each in memory and retries it itself.
+# So bytes are read by plain HTTP requests with the same rights, which stream and notice stalls.
 _API = "2021-12-02"
 _SCOPE = "https://storage.azure.com/.default"
 _SIGNED_FOR = 3600.0
@@ -37,10 +37,16 @@ _HOST = "blob.core.windows.net"
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions:
-    """The account's name and key, else AZURE_ACCOUNT_NAME and AZURE_ACCOUNT_ACCESS_KEY.
+    """Account and credentials; without credentials azure-identity looks for some.
 
-    Or a ``sas_token``, a ``connection_string`` (else AZURE_STORAGE_CONNECTION_STRING), or nothing:
-    then azure-identity finds credentials. ``endpoint`` replaces the account's usual address.
+    Attributes:
+        account_name: Account (default: AZURE_ACCOUNT_NAME).
+        account_key: Key of the account (default: AZURE_ACCOUNT_ACCESS_KEY).
+        sas_token: Shared access signature, instead of a key.
+        connection_string: Account and credentials in one text (default without any option and
+            without a key: AZURE_STORAGE_CONNECTION_STRING).
+        endpoint: URL to use instead of the account's usual address.
+        anonymous: Whether to send requests without credentials.
     """
 
     account_name: str | None = None
@@ -52,14 +58,20 @@ class AzureOptions:
 
 
 class AzureStore(Store):
-    """Objects below a prefix of a container."""
+    """Objects below a prefix of a container.
+
+    Args:
+        url: URL in one of the forms at the top of this module.
+        options: Fields of `AzureOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         settings = parse_options(AzureOptions, options, place.scheme)
         key = settings.account_key or env("AZURE_ACCOUNT_ACCESS_KEY")
         connection = settings.connection_string
-        if not key and not options:
+        if not key and not options:  # any option takes precedence over the variable
             connection = env("AZURE_STORAGE_CONNECTION_STRING")
         settings = replace(
             settings,
@@ -80,7 +92,7 @@ class AzureStore(Store):
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
         with translate_errors("get", safe_url, classify):
-            url, headers = self._readable(key)
+            url, headers = self._signed_request(key)
         return self._http.stream(
             url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
@@ -117,27 +129,30 @@ class AzureStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with translate_errors("put", self.url_of(key), classify):
-            # Blocks are only seen when the last of them is committed.
+            # The SDK uploads blocks, and readers see the blob once it commits all of them.
             self._blob(key).upload_blob(file, length=size, overwrite=True, max_concurrency=4)
 
     def _blob(self, key: str) -> Any:
         name = self._prefix + check_key(key) if key else self._prefix.rstrip("/")
         return self._service().get_blob_client(self._container, name)
 
-    def _readable(self, key: str) -> tuple[str, dict[str, str]]:
+    def _signed_request(self, key: str) -> tuple[str, dict[str, str]]:
         """Return a URL and headers with which a plain HTTP request can read an object."""
         blob = self._blob(key)
         url, _, query = str(blob.url).partition("?")
         headers = {"x-ms-version": _API}
         credential = self._service().credential
         if hasattr(credential, "account_key"):
-            query = self._signature(credential)
+            query = self._signed_query(credential)
         elif hasattr(credential, "get_token"):
             headers["Authorization"] = f"Bearer {credential.get_token(_SCOPE).token}"
         return (f"{url}?{query}" if query else url), headers
 
-    def _signature(self, credential: Any) -> str:
-        """Sign a token that may read the container for an hour or more, with the account's key."""
+    def _signed_query(self, credential: Any) -> str:
+        """Return a query string that permits to read the container for one to two hours.
+
+        It is a shared access signature, made with the account's key once per hour and process.
+        """
         hour = int(time.time() / _SIGNED_FOR)
 
         def make() -> str:
@@ -161,21 +176,26 @@ class AzureStore(Store):
 
 
 def _locate(place: Location, options: AzureOptions) -> tuple[str | None, str | None, str, str]:
-    """Endpoint, account, container and path that a URL and the settings name together."""
+    """Return the endpoint, account, container and path that a URL and the options name together.
+
+    Raises ConfigError if they name no container.
+    """
     first, _, remaining_path = place.path.partition("/")
     account = options.account_name
-    if place.user is not None:
+    if place.user is not None:  # azure://container@account.blob.core.windows.net/path
         container, path, host = place.user, place.path, place.host.rpartition("@")[2]
-    elif "." in place.host or ":" in place.host:
+    elif "." in place.host or ":" in place.host:  # azure://account.blob.core.windows.net/...
         container, path, host = first, remaining_path, place.host
     elif place.host and (place.host == account or _names_account(place, options)):
+        # azure://account/container/path
         account, container, path, host = place.host, first, remaining_path, ""
-    elif place.host:
+    elif place.host:  # azure://container/path
         container, path, host = place.host, place.path, ""
-    else:
+    else:  # azure:///container/path
         container, path, host = first, remaining_path, ""
     if host:
         account = account or host.partition(".")[0]
+        # The Data Lake address of an account; the blob protocol has its own.
         host = host.replace(".dfs.core.", ".blob.core.")
     if not container:
         raise ConfigError(
@@ -189,18 +209,19 @@ def _locate(place: Location, options: AzureOptions) -> tuple[str | None, str | N
 
 
 def _names_account(place: Location, options: AzureOptions) -> bool:
-    """Whether a host of one word can only be the account: nothing else names one."""
+    """Whether the host of a URL must be the account, since no option or variable names one."""
     account_source = options.account_name or options.connection_string or options.endpoint
     return not account_source and bool(place.path)
 
 
 def _make_service(options: AzureOptions, timeout: float) -> Any:
+    """Return the SDK's BlobServiceClient. Raises MissingDependencyError and ConfigError."""
     try:
         from azure.storage.blob import BlobServiceClient
     except ImportError as error:
         raise need("azure-storage-blob", "azure", "azure:// URLs") from error
     settings = {
-        # One try: trying again is the business of the wrapper around the store.
+        # No retries here: the wrapper `Retrying` around the store retries.
         "retry_total": 0,
         "connection_timeout": timeout,
         "read_timeout": timeout,
@@ -221,6 +242,7 @@ def _make_service(options: AzureOptions, timeout: float) -> Any:
 
 
 def _credential(options: AzureOptions) -> Any:
+    """Return the credential in the form that the SDK takes: None, a dict, a text or an object."""
     if options.anonymous:
         return None
     if options.account_key:
@@ -235,7 +257,7 @@ def _credential(options: AzureOptions) -> Any:
 
 
 def _session() -> Any:
-    """Return a session that keeps as many connections as there are concurrent requests."""
+    """Return a session of requests that keeps 64 connections; its default is ten."""
     import requests
     from requests.adapters import HTTPAdapter
 
@@ -250,7 +272,7 @@ def _info(key: str, properties: Any) -> ObjectInfo:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what the Azure libraries raise."""
+    """Return the failure that an exception of the Azure SDK means; None for other exceptions."""
     from azure.core import exceptions as azure
 
     if isinstance(error, azure.ClientAuthenticationError) and error.status_code is None:
@@ -271,6 +293,7 @@ def classify(error: Exception) -> Failure | None:
 
 
 def _judge(status: int, code: str, headers: Mapping[str, str]) -> Failure:
+    """Return the failure for an HTTP status and Azure's error code, such as "BlobNotFound"."""
     judged = status_failure(status, code, headers.get("retry-after"))
     if code in ("AuthenticationFailed", "NoAuthenticationInformation"):
         return replace(judged, kind=UnauthenticatedError)

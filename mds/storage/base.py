@@ -101,8 +101,14 @@ class Upload:
 class Body(Iterator[bytes]):
     """The bytes of one answer as they arrive; iterate it once, `close` it when you stop early.
 
-    ``info`` describes the whole object. ``length`` is the number of bytes that must arrive (None:
-    unknown). If fewer or more arrive, the iteration raises TransientError.
+    If fewer or more bytes arrive than promised, the iteration raises TransientError.
+
+    Args:
+        info: Key, size and version of the whole object, also for a range.
+        chunks: Iterator over the bytes, in pieces of any size.
+        length: Number of bytes that must arrive (None: unknown).
+        url: URL of the object in errors.
+        close: Function that releases the connection.
     """
 
     def __init__(
@@ -151,6 +157,7 @@ class Body(Iterator[bytes]):
         self.close()
 
     def _fail(self, problem: str) -> None:
+        """Close the body and raise the TransientError for a wrong number of bytes."""
         self.close()
         raise TransientError(
             f"get {self._url}: {self._received} of {self.length} bytes came, {problem}",
@@ -188,6 +195,7 @@ class Store(ABC):
     @url.setter
     def url(self, url: str) -> None:
         self._url = Url(url)
+        # `url_of` is called for every request, so the text around a plain key is computed once.
         before, _, behind = printable(redact(join(self._url, "key"))).rpartition("key")
         self._printable_parts = (before, behind)
 
@@ -304,6 +312,10 @@ class Store(ABC):
         return f"<{type(self).__name__} {self.url}>"
 
     def _verify(self, key: str, size: int) -> ObjectInfo:
+        """Return the store's facts about an object that was just uploaded.
+
+        Raises TransientError if its size is not ``size`` bytes.
+        """
         # Some stores report an upload as done and leave an empty object; one more request per shard
         # is a low price.
         info = self.head(key)
@@ -326,6 +338,7 @@ class Store(ABC):
             raise replaced_error(self.url_of(before.key), before, now)
 
     def _check_range(self, info: ObjectInfo, start: int, end: int | None) -> None:
+        """Raise CorruptError if bytes ``start`` to ``end`` (None: the end) exceed the object."""
         if info.size >= 0 and (start > info.size or (end is not None and end > info.size)):
             upto = "the end" if end is None else end
             raise CorruptError(
@@ -339,7 +352,10 @@ class Store(ABC):
 def _write_body(
     store: Store, body: Body, file: int, size: int | None, on_bytes: OnBytes | None
 ) -> ObjectInfo:
-    """Write a whole object to the descriptor ``file``; see `Store.get_file`."""
+    """Write a whole object to the descriptor ``file`` and return its size and version.
+
+    ``size`` and ``on_bytes`` are those of `Store.get_file`.
+    """
     _check_size(store, body, size)
     written = 0
     for chunk in body:
@@ -353,12 +369,15 @@ def _write_body(
 
 
 def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
-    """Download an object to the descriptor ``file`` in parts, several at a time."""
+    """Download an object of ``size`` bytes to the descriptor ``file``, several parts at a time.
+
+    Return its size and version. All parts must be of one version, or ReplacedError is raised.
+    """
     step = store.part_size
     stop = new_event()
     infos: list[ObjectInfo] = []
 
-    def part(start: int) -> None:
+    def download_part(start: int) -> None:
         with store.stream(key, start, min(start + step, size)) as body:
             _check_size(store, body, size)
             infos.append(body.info)
@@ -367,12 +386,13 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
             for chunk in body:
                 write_at(file, chunk, start)
                 start += len(chunk)
-                if stop.is_set():
+                if stop.is_set():  # another part failed
                     break
 
-    workers = min(store.part_connections, -(-size // step))
+    part_count = -(-size // step)  # rounded up
+    workers = min(store.part_connections, part_count)
     with ThreadPoolExecutor(workers, thread_name_prefix="mds-part") as pool:
-        futures = [pool.submit(part, start) for start in range(0, size, step)]
+        futures = [pool.submit(download_part, start) for start in range(0, size, step)]
         try:
             finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in finished:
@@ -385,11 +405,13 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
 
 
 def _check_size(store: Store, body: Body, size: int | None) -> None:
+    """Raise CorruptError if the object is known to have another size than ``size``."""
     if size is not None and body.info.size not in (size, -1):
         raise _wrong_size_error(store, body.info.key, body.info.size, size)
 
 
 def _wrong_size_error(store: Store, key: str, size: int, expected_size: int) -> CorruptError:
+    """Return the error for an object of ``size`` bytes instead of ``expected_size``."""
     url = store.url_of(key)
     return CorruptError(
         f"get {url}: it has {size} bytes, {expected_size} were expected", url=url, verb="get"
@@ -411,7 +433,11 @@ class LeastRate:
 
 
 class Pace:
-    """The rate of a transfer: bytes received per second of waiting for them."""
+    """Check of the rate of a transfer: bytes received per second of waiting for them.
+
+    The rate is checked once per period of ``least_rate.seconds`` of waiting. ``url`` is the URL in
+    errors.
+    """
 
     def __init__(self, least_rate: LeastRate, url: str) -> None:
         self._least_rate, self._url = least_rate, url
@@ -423,7 +449,8 @@ class Pace:
         self._received += count
         least_rate = self._least_rate
         if self._spent >= least_rate.seconds:
-            if self._received < least_rate.bytes_per_second * self._spent and count:
+            is_over = count == 0  # the last read of a transfer returns no bytes
+            if self._received < least_rate.bytes_per_second * self._spent and not is_over:
                 raise StalledError(
                     f"get {self._url}: only {self._received} bytes came in {self._spent:.0f} s, "
                     f"fewer than {least_rate.bytes_per_second:g} a second "
@@ -469,7 +496,7 @@ class CommonOptions:
 
 
 def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dict[str, Any]]:
-    """Split options into those of every provider and those of this one."""
+    """Return the options that every provider takes, and a dict of all others."""
     provider_options = dict(options or {})
     names = {*_COMMON_NAMES}
     return CommonOptions(
@@ -480,7 +507,7 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dic
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
     """Return the options of a provider as its dataclass ``kind``.
 
-    Raises ConfigError for an unknown option.
+    Raises ConfigError, which names the ``scheme`` of the URL, for an unknown option.
     """
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in options or {}:

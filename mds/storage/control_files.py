@@ -28,9 +28,9 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _BUSY = {errno.EAGAIN, errno.EACCES, errno.EINTR}
 _LOCK_SECONDS, _PAUSE_SECONDS = 2.0, 0.005
-_ATTEMPTS = 8  # others may create and delete the name at any time
+_ATTEMPTS = 8  # of opening: others may create and delete the name at any time
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_WAY_OUT = "Remove it, or use another folder."
+_WAY_OUT = "Remove it, or use another folder."  # end of messages
 
 
 def open_control_file(
@@ -56,14 +56,14 @@ def open_control_file(
             descriptor = _create(path, flags, create_mode)
             if descriptor is not None:
                 return descriptor
-            continue
+            continue  # another process created it: open that file
         except PermissionError:
             # Its creator may not have set its mode yet; wait for the lock on the folder.
-            with _changing(os.path.dirname(path)):
+            with _locked_folder(os.path.dirname(path)):
                 fd = _open(path, flags)
         except OSError as error:
-            raise _refusal(path, error) from error
-        return _checked(fd, path, max_names)
+            raise _refusal_error(path, error) from error
+        return _check_trusted(fd, path, max_names)
     raise CacheError(f"{path}: it comes and goes while it is opened. {_WAY_OUT}")
 
 
@@ -94,7 +94,10 @@ def publish_control_file(path: str, mode: int) -> Iterator[BinaryIO]:
 
 
 def mode_of(folder: str) -> int:
-    """Return the mode for a control file in a folder, which grants the rights of the folder."""
+    """Return the mode for a control file in ``folder``: the folder's own, without execution.
+
+    The owner may always read and write.
+    """
     return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
 
 
@@ -104,13 +107,13 @@ def make_control_folder(path: str) -> None:
     Raises CacheError for a link, a file, or a folder of an untrusted user.
     """
     with translate_write_errors(os.path.join(path, "")):
-        if not os.access(path, os.W_OK | os.X_OK):
+        if not os.access(path, os.W_OK | os.X_OK):  # missing, or its mode is not set yet
             parent = os.path.dirname(path)
-            with _changing(parent), contextlib.suppress(FileExistsError):
+            with _locked_folder(parent), contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
-                let_in(path, stat.S_IMODE(os.stat(parent or ".").st_mode) | 0o700)
+                set_created_mode(path, stat.S_IMODE(os.stat(parent or ".").st_mode) | 0o700)
         state = _folder_state(path)
-        if _is_strange(state, path):
+        if _is_untrusted(state, path):
             raise CacheError(
                 f"{path}: is of user {state.st_uid}, in a folder where anyone can make folders; it "
                 f"is not used. {_WAY_OUT}"
@@ -134,9 +137,9 @@ def make_shared_folder(path: str) -> None:
         if not os.path.isdir(path):
             raise CacheError(f"{path}: is a file and has to be a folder. {_WAY_OUT}") from error
         return
-    above = stat.S_IMODE(os.stat(parent or ".").st_mode)
-    if above & stat.S_ISGID and above & stat.S_IWGRP:
-        let_in(path, above)
+    parent_mode = stat.S_IMODE(os.stat(parent or ".").st_mode)
+    if parent_mode & stat.S_ISGID and parent_mode & stat.S_IWGRP:
+        set_created_mode(path, parent_mode)
 
 
 def private_temporary_folder() -> str:
@@ -158,8 +161,11 @@ def private_temporary_folder() -> str:
     return path
 
 
-def let_in(path: str, mode: int) -> None:
-    """Set the mode of a file or folder that this process just created; do not follow a link."""
+def set_created_mode(path: str, mode: int) -> None:
+    """Set the mode of a file or folder that this process just created; do not follow a link.
+
+    Raises CacheError if another process put something else at ``path`` meanwhile.
+    """
     fd = os.open(path, os.O_RDONLY | _FLAGS)
     try:
         state = os.fstat(fd)
@@ -174,8 +180,8 @@ def let_in(path: str, mode: int) -> None:
 
 
 def _create(path: str, flags: int, mode: int) -> int | None:
-    """Create a file, or return None if another process just created it."""
-    with _changing(os.path.dirname(path)):
+    """Create a file with ``mode`` and return its descriptor; None if another process was faster."""
+    with _locked_folder(os.path.dirname(path)):
         try:
             fd = os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
@@ -185,22 +191,28 @@ def _create(path: str, flags: int, mode: int) -> int | None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file. Raises CacheError for a link, a folder or a pipe."""
+    """Open an existing file and return its descriptor.
+
+    Raises CacheError for a link, a folder or a pipe, and other OSErrors unchanged.
+    """
     try:
         return os.open(path, flags | _FLAGS)
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _refusal_error(path, error) from error
 
 
-def _checked(fd: int, path: str, max_names: int) -> int:
-    """Return the descriptor of a trusted file; else close it and raise CacheError."""
+def _check_trusted(fd: int, path: str, max_names: int) -> int:
+    """Return ``fd`` if it is a file that this library may have created.
+
+    Else close it and raise CacheError. ``max_names`` is the largest number of hard links.
+    """
     state = os.fstat(fd)
     reason = ""
     if not stat.S_ISREG(state.st_mode):
         reason = "is not a regular file"
     elif state.st_nlink > max_names:
         reason = f"has {state.st_nlink} names, so it may be a file of another place"
-    elif _is_strange(state, path):
+    elif _is_untrusted(state, path):
         reason = f"is of user {state.st_uid}, in a folder where anyone can make files"
     if reason:
         os.close(fd)
@@ -209,6 +221,7 @@ def _checked(fd: int, path: str, max_names: int) -> int:
 
 
 def _folder_state(path: str) -> os.stat_result:
+    """Return the status of a folder. Raises CacheError for a link or a file at its path."""
     state = os.lstat(path)
     if not stat.S_ISDIR(state.st_mode):
         kind = "a link" if stat.S_ISLNK(state.st_mode) else "a file"
@@ -216,8 +229,11 @@ def _folder_state(path: str) -> os.stat_result:
     return state
 
 
-def _is_strange(state: os.stat_result, path: str) -> bool:
-    """Whether a file of an untrusted user is in a sticky folder that others can write to."""
+def _is_untrusted(state: os.stat_result, path: str) -> bool:
+    """Whether a file is of an untrusted user, in a sticky folder that others can write to.
+
+    Trusted are this user, root and the owner of the folder. ``state`` is the status of the file.
+    """
     if state.st_uid in {os.geteuid(), 0}:
         return False
     above = os.stat(os.path.dirname(path) or ".")
@@ -225,7 +241,7 @@ def _is_strange(state: os.stat_result, path: str) -> bool:
     return bool(is_sticky) and state.st_uid != above.st_uid
 
 
-def _refusal(path: str, error: OSError) -> Exception:
+def _refusal_error(path: str, error: OSError) -> Exception:
     """Return a CacheError for a name that another user may have created, else ``error`` itself."""
     kinds = {
         errno.ELOOP: "is a link",
@@ -240,7 +256,7 @@ def _refusal(path: str, error: OSError) -> Exception:
 
 
 def _try_lock(fd: int) -> None:
-    """Lock an open folder, or give up after `_LOCK_SECONDS`.
+    """Lock the open folder ``fd``, or return without the lock after `_LOCK_SECONDS`.
 
     Not every file system can lock folders, and other processes may hold the lock for long, as a
     writer does. Without the lock, the worst case is a file that is opened before it has its mode.
@@ -258,8 +274,11 @@ def _try_lock(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def _changing(folder: str) -> Iterator[None]:
-    """Lock a folder while a file is created in it and gets its mode."""
+def _locked_folder(folder: str) -> Iterator[None]:
+    """Lock ``folder`` during the block, which creates a file there and sets its mode.
+
+    So no other process opens the file before it has its mode.
+    """
     fd = os.open(folder or ".", _FOLDER)
     try:
         _try_lock(fd)

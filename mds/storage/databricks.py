@@ -1,8 +1,9 @@
 """Databricks: Unity Catalog volumes as dbfs:/Volumes/catalog/schema/volume/..., and dbfs:/ itself.
 
 databricks-sdk finds the credentials (DATABRICKS_HOST and DATABRICKS_TOKEN, a profile, a notebook);
-the bytes go over our own connections, by the REST interface: files of volumes stream with
-ranges, those of the old DBFS come and go in pieces of 1 MB, as its interface has them.
+the bytes are transferred by requests of this library to the REST interface. Files of volumes
+stream, with ranges. Files of the old DBFS are transferred in pieces of 1 MB, the largest that its
+interface allows.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from mds.storage.http import HttpClient, StatusError, empty_body, parse_info
 from mds.storage.translate import Failure, status_failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url
 
-_PIECE = 1 << 20  # what one call of the DBFS interface takes and gives at most
+_PIECE = 1 << 20  # the most bytes of one call of the DBFS interface
 
 
 @dataclass(frozen=True, slots=True)
 class DatabricksOptions:
-    """Options of databricks-sdk, which takes those not given from the environment."""
+    """Options of databricks-sdk: address and token of the workspace, or a profile with both.
+
+    The SDK takes missing ones from the environment.
+    """
 
     host: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -36,7 +40,7 @@ class DatabricksOptions:
 
 
 def open_dbfs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
-    """Return the store for a dbfs:/ URL: volumes have another interface than the rest."""
+    """Return the store for a dbfs:/ URL: a `VolumeStore` below /Volumes, else a `DbfsStore`."""
     place = parse_url(url)
     path = f"/{place.host}/{place.path}" if place.host else f"/{place.path}"
     is_volume = path == "/Volumes" or path.startswith("/Volumes/")
@@ -44,7 +48,14 @@ def open_dbfs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
 
 
 class _Workspace(Store):
-    """Base of both stores: a root path, and signed requests to a workspace."""
+    """Base of both stores: a root path, and signed requests to a workspace.
+
+    Args:
+        url: URL of the folder.
+        root: Its absolute path in the workspace, such as "/Volumes/main/default/data".
+        options: Fields of `DatabricksOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, root: str, options: Mapping[str, Any], timeout: float) -> None:
         self.url = url
@@ -56,15 +67,24 @@ class _Workspace(Store):
         return f"{self._root}/{check_key(key)}" if key else self._root or "/"
 
     def _workspace(self) -> tuple[str, dict[str, str]]:
-        """Address of the workspace and the headers of authentication."""
+        """Return the address of the workspace, and headers with which it accepts a request."""
         options = self._options
         # The SDK also reads the environment, so a change there needs a new configuration.
         environment = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
         config = per_process((_Workspace, options, environment), lambda: _make_config(options))
         return str(config.host).rstrip("/"), dict(config.authenticate())
 
-    def _ask(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
-        """Call the REST interface, with JSON both ways."""
+    def _call_api(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:
+        """Send a request to the REST interface and return its answer, both parsed from JSON.
+
+        Args:
+            method: HTTP method.
+            call: Path below ``/api/2.0/``.
+            body: Value that is sent as JSON; None sends none.
+            query: Parameters of the URL.
+
+        Raises StatusError from HTTP status 400 on.
+        """
         host, headers = self._workspace()
         url = f"{host}/api/2.0/{call}" + (f"?{urlencode(query)}" if query else "")
         data = None
@@ -84,7 +104,7 @@ class VolumeStore(_Workspace):
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
         with translate_errors("get", safe_url, classify):
-            url, headers = self._file(key)
+            url, headers = self._file_request(key)
         return self._http.stream(
             url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
@@ -92,7 +112,7 @@ class VolumeStore(_Workspace):
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the time of change as the version."""
         with translate_errors("head", self.url_of(key), classify):
-            url, headers = self._file(key)
+            url, headers = self._file_request(key)
             headers["Accept-Encoding"] = "identity"
             response = self._http.request("HEAD", url, headers=headers)
             response.close()
@@ -103,24 +123,26 @@ class VolumeStore(_Workspace):
         with translate_errors("list", self.url_of(prefix), classify):
             folders = [prefix.rpartition("/")[0]]
             while folders:
-                for entry in self._entries(self._path(folders.pop())):
+                for entry in self._list_folder(self._path(folders.pop())):
                     name = entry["path"][len(self._root) + 1 :]
                     if entry.get("is_directory"):
+                        # Descend if the folder has the prefix, or leads to it.
                         if name.startswith(prefix) or prefix.startswith(f"{name}/"):
                             folders.append(name)
                     elif name.startswith(prefix):
-                        # Listings and files tell the time of change in different grains.
+                        # Without a version: a listing gives the time of change in other units
+                        # than `head`.
                         yield ObjectInfo(name, int(entry["file_size"]))
 
     def delete(self, key: str) -> None:
         """Remove the file."""
         with translate_errors("delete", self.url_of(key), classify):
-            url, headers = self._file(key)
+            url, headers = self._file_request(key)
             self._http.request("DELETE", url, headers=headers, also=(404,)).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with translate_errors("put", self.url_of(key), classify):
-            url, headers = self._file(key)
+            url, headers = self._file_request(key)
             headers["Content-Length"] = str(size)
             headers["Content-Type"] = "application/octet-stream"
             start = file.tell()
@@ -133,21 +155,23 @@ class VolumeStore(_Workspace):
                     raise
                 # The folder is missing; making it makes its parents too.
                 folder = quote(os.path.dirname(self._path(key)))
-                self._ask("PUT", f"fs/directories{folder}")
+                self._call_api("PUT", f"fs/directories{folder}")
                 file.seek(start)
                 self._http.call(
                     "PUT", f"{url}?overwrite=true", headers=headers, body=file if size else b""
                 )
 
-    def _file(self, key: str) -> tuple[str, dict[str, str]]:
+    def _file_request(self, key: str) -> tuple[str, dict[str, str]]:
+        """Return the address of a file in the REST interface, and the headers of a request."""
         host, headers = self._workspace()
         return f"{host}/api/2.0/fs/files{quote(self._path(key))}", headers
 
-    def _entries(self, folder: str) -> Iterator[Any]:
+    def _list_folder(self, folder: str) -> Iterator[Any]:
+        """Yield the entries of a folder, page by page; none if it is missing."""
         page_token: dict[str, str] = {}
         while True:
             try:
-                page = self._ask("GET", f"fs/directories{quote(folder)}", **page_token)
+                page = self._call_api("GET", f"fs/directories{quote(folder)}", **page_token)
             except StatusError as error:
                 if error.status == 404:
                     return
@@ -175,7 +199,7 @@ class DbfsStore(_Workspace):
         """Return the size, and the time of change as the version."""
         url = self.url_of(key)
         with translate_errors("head", url, classify):
-            entry = self._ask("GET", "dbfs/get-status", path=self._path(key))
+            entry = self._call_api("GET", "dbfs/get-status", path=self._path(key))
         if entry.get("is_dir"):
             raise NotFoundError(f"head {url}: it is a folder.", url=url, verb="head")
         return _dbfs_info(key, entry)
@@ -186,7 +210,7 @@ class DbfsStore(_Workspace):
             folders = [prefix.rpartition("/")[0]]
             while folders:
                 try:
-                    page = self._ask("GET", "dbfs/list", path=self._path(folders.pop()))
+                    page = self._call_api("GET", "dbfs/list", path=self._path(folders.pop()))
                 except StatusError as error:
                     if error.status == 404:
                         continue
@@ -201,26 +225,29 @@ class DbfsStore(_Workspace):
     def delete(self, key: str) -> None:
         """Remove the file."""
         with translate_errors("delete", self.url_of(key), classify):
-            self._ask("POST", "dbfs/delete", {"path": self._path(key)})
+            self._call_api("POST", "dbfs/delete", {"path": self._path(key)})
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         del size
         path = self._path(key)
         temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
         with translate_errors("put", self.url_of(key), classify):
-            # DBFS shows a file while it grows, so it grows under another name.
-            handle = self._ask("POST", "dbfs/create", {"path": temporary, "overwrite": True})
+            # Readers of DBFS see a file while it is written, so write under another name.
+            handle = self._call_api("POST", "dbfs/create", {"path": temporary, "overwrite": True})
             while piece := file.read(_PIECE):
                 data = base64.b64encode(piece).decode()
-                self._ask("POST", "dbfs/add-block", {"handle": handle["handle"], "data": data})
-            self._ask("POST", "dbfs/close", {"handle": handle["handle"]})
-            self._ask("POST", "dbfs/delete", {"path": path})
-            self._ask("POST", "dbfs/move", {"source_path": temporary, "destination_path": path})
+                self._call_api("POST", "dbfs/add-block", {"handle": handle["handle"], "data": data})
+            self._call_api("POST", "dbfs/close", {"handle": handle["handle"]})
+            self._call_api("POST", "dbfs/delete", {"path": path})
+            self._call_api(
+                "POST", "dbfs/move", {"source_path": temporary, "destination_path": path}
+            )
 
     def _pieces(self, path: str, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes from ``start`` to before ``stop``; end early if the file does."""
         while start < stop:
             length = min(_PIECE, stop - start)
-            answer = self._ask("GET", "dbfs/read", path=path, offset=start, length=length)
+            answer = self._call_api("GET", "dbfs/read", path=path, offset=start, length=length)
             piece = base64.b64decode(answer.get("data", ""))
             if not piece:
                 return
@@ -233,12 +260,16 @@ def _dbfs_info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:
 
 
 def _make_config(options: DatabricksOptions) -> Any:
+    """Return the SDK's configuration, with the credentials that it found.
+
+    Raises MissingDependencyError, and ConfigError if the address of the workspace is unknown.
+    """
     try:
         from databricks.sdk.core import Config
     except ImportError as error:
         raise need("databricks-sdk", "databricks", "dbfs:/ URLs") from error
     settings = {name: value for name, value in asdict(options).items() if value}
-    # Otherwise the SDK asks a host that is not there for five minutes, without a word.
+    # By default the SDK silently retries an unreachable host for five minutes.
     config = Config(retry_timeout_seconds=1, http_timeout_seconds=20, **settings)
     if not config.host:
         raise ConfigError("A dbfs:/ URL needs the workspace: set DATABRICKS_HOST.")
@@ -246,7 +277,10 @@ def _make_config(options: DatabricksOptions) -> Any:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge the answers of the REST interface and what the SDK says about credentials."""
+    """Return the failure for an answer of the REST interface or an error about credentials.
+
+    Return None for other exceptions.
+    """
     if isinstance(error, StatusError):
         return status_failure(error.status, error.reason, error.headers.get("retry-after"))
     if isinstance(error, ValueError) and "auth" in str(error):

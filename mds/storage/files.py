@@ -153,6 +153,7 @@ def open_target(path: str) -> BinaryIO:
 
 
 def _exchanged_error(path: str) -> StoreError:
+    """Return the error for a temporary file that another user replaced."""
     reason = "it was exchanged while it was written. Use a folder where others cannot write."
     return StoreError(f"write {path}: {reason}", url=path, verb="write")
 
@@ -161,7 +162,8 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of ``data`` at ``offset`` of an open file descriptor."""
     written = os.pwrite(file, data, offset)
     while written < len(data):
-        # A disk that fills up first writes less than asked and only then fails.
+        # A disk that becomes full first writes fewer bytes than requested, and fails at the next
+        # call.
         written += os.pwrite(file, memoryview(data)[written:], offset + written)
 
 
@@ -229,6 +231,7 @@ def check_regular(path: str, state: os.stat_result) -> None:
 
 
 def _no_file(path: str) -> NotFoundError:
+    """Return the error for a path that is a pipe, a socket or a device."""
     return NotFoundError(
         f"open {path}: there is a pipe, a socket or a device of this name, and no file.",
         url=path,
@@ -248,10 +251,10 @@ def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
 
 
 class Directory:
-    """An open directory, whose files are reached by its descriptor, at the cost of paths.
+    """An open directory, whose files are reached by its descriptor ``fd`` instead of paths.
 
     If the directory is moved and another one takes its path, all operations stay in the directory
-    that was opened. ``folder`` is the path at that time. The owner of the descriptor closes it.
+    that was opened. ``folder`` is the path at that time. The caller closes ``fd``.
     """
 
     def __init__(self, folder: str, fd: int) -> None:
@@ -336,30 +339,38 @@ class Directory:
         os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def _reader(self, name: str, flags: int) -> int:
+        """Open a regular file of the directory; serves as ``opener=`` of `open`."""
         return open_checked(name, flags, self._fd)
 
     def _opener(self, name: str, flags: int) -> int:
+        """Open a file of the directory; serves as ``opener=`` of `open`."""
         return os.open(name, flags, 0o666, dir_fd=self._fd)
 
     @contextlib.contextmanager
     def _with_whole_paths(self) -> Iterator[None]:
-        """Put the whole path in place of the name in errors of the block."""
+        """Replace relative names in OSErrors of the block by whole paths."""
         try:
             yield
         except OSError as error:
             name = error.filename
             if isinstance(name, str) and name and not os.path.isabs(name):
                 error.filename = os.path.join(self.folder, name)
-            elif isinstance(name, int):
+            elif isinstance(name, int):  # a call on the descriptor itself
                 error.filename = self.folder
             raise
 
 
 class PendingFile:
-    """A file with a temporary name until `publish` or `discard` is called.
+    """A file with a temporary name until `publish` or `discard` is called; see `Directory.begin`.
 
-    It is not a context manager or a generator: a forked child, which inherits it, does nothing to
-    it.
+    It is no context manager or generator, whose end in a forked child would delete the parent's
+    file.
+
+    Args:
+        directory: Directory of the file.
+        name: Final name.
+        temporary: Name until then.
+        file: The file, open for reading and writing.
     """
 
     def __init__(self, directory: Directory, name: str, temporary: str, file: FileIO) -> None:
@@ -449,7 +460,10 @@ def translate_write_errors(path: str) -> Iterator[None]:
 
 
 def _is_near(other_path: object, path: str) -> bool:
-    """Whether ``other_path`` is in the folder of ``path``, at any depth, or is above it."""
+    """Whether ``other_path`` is in the folder of ``path``, at any depth, or is above it.
+
+    Errors about other paths come from elsewhere in the block and are not translated.
+    """
     folder = os.path.dirname(path)
     return isinstance(other_path, str) and (
         os.path.dirname(other_path) == folder
@@ -459,13 +473,17 @@ def _is_near(other_path: object, path: str) -> bool:
 
 
 def _full_error(path: str, number: int) -> NoSpaceError:
-    """Return the error for a disk without room for a file's bytes or for another file."""
+    """Return the error for a full disk: no bytes are free for the file ``path``, or no inodes.
+
+    ``number`` is the errno of the failed call.
+    """
     folder = os.path.dirname(path) or "."
     try:
         state = os.statvfs(folder)
     except OSError:
         state = None
-    if number == errno.ENOSPC and state is not None and state.f_files and not state.f_favail:
+    has_no_inodes = state is not None and state.f_files and not state.f_favail
+    if number == errno.ENOSPC and state is not None and has_no_inodes:
         text = (
             f"write {path}: no inodes left for another file (all {state.f_files:,} of the disk of "
             f"{folder} are in use, {state.f_bavail * state.f_frsize} bytes are free). Delete "

@@ -1,8 +1,8 @@
 """Any other scheme that fsspec knows: hdfs://, abfs://, smb://, github://, ...
 
-The file system is made once per process, its caches off. fsspec has no common timeout, so reads
-are watched from here: a piece that brings nothing for too long is given up. Writes go to a
-temporary name and are moved, as far as the file system can.
+The file system is created once per process, without its caches. fsspec has no common timeout, so
+each read runs in a thread, which is abandoned if it takes too long. Files are written under a
+temporary name and then moved, if the file system can move them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from mds.errors import ConfigError, NotFoundError, StalledError, need
@@ -22,11 +23,17 @@ from mds.storage.translate import translate_chunks, translate_errors
 from mds.storage.url import scheme_of
 
 T = TypeVar("T")
-_PIECE = 8 << 20  # bytes a request; fsspec brings each piece whole
+_PIECE = 8 << 20  # bytes of a request; fsspec returns each piece whole
 
 
 class FsspecStore(Store):
-    """Files below a path of a file system of fsspec; options are the file system's own."""
+    """Files below a path of a file system of fsspec.
+
+    Args:
+        url: URL with a scheme that fsspec knows.
+        options: Keyword arguments of the file system's class.
+        timeout: Seconds after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         self.url = url
@@ -45,11 +52,11 @@ class FsspecStore(Store):
         return Body(info, chunks, max(0, stop - start), url=safe_url)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return the size, and what the file system has as a version."""
+        """Return the size, and an etag, a generation or the time of change as the version."""
         url = self.url_of(key)
         with translate_errors("head", url):
-            system, path = self._at(key)
-            entry = self._watched(url, "head", lambda: system.info(path))
+            system, path = self._system_and_path(key)
+            entry = self._call_in_thread(url, "head", lambda: system.info(path))
         if entry.get("type") == "directory":
             raise NotFoundError(f"head {url}: it is a folder.", url=url, verb="head")
         return _info(key, entry)
@@ -57,7 +64,7 @@ class FsspecStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files below a prefix."""
         with translate_errors("list", self.url_of(prefix)):
-            system, root = self._at("")
+            system, root = self._system_and_path("")
             try:
                 entries = system.find(root, detail=True)
             except FileNotFoundError:
@@ -71,7 +78,7 @@ class FsspecStore(Store):
     def delete(self, key: str) -> None:
         """Remove the file."""
         with translate_errors("delete", self.url_of(key)):
-            system, path = self._at(key)
+            system, path = self._system_and_path(key)
             try:
                 system.rm_file(path)
             except FileNotFoundError:
@@ -80,7 +87,7 @@ class FsspecStore(Store):
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         del size
         with translate_errors("put", self.url_of(key)):
-            system, path = self._at(key)
+            system, path = self._system_and_path(key)
             temporary = f"{path}.{secrets.token_hex(6)}.mds-part"
             parent = system._parent(path)  # noqa: SLF001 - the name that every file system has
             system.makedirs(parent, exist_ok=True)
@@ -97,15 +104,20 @@ class FsspecStore(Store):
                 raise
 
     def _pieces(self, key: str, start: int, stop: int) -> Iterator[bytes]:
-        system, path = self._at(key)
+        """Yield the bytes from ``start`` to before ``stop``, one request for each `_PIECE`."""
+        system, path = self._system_and_path(key)
         url = self.url_of(key)
         for offset in range(start, stop, _PIECE):
             until = min(offset + _PIECE, stop)
-            read = _Read(system, path, offset, until)
-            yield self._watched(url, "get", read)
+            read = partial(system.cat_file, path=path, start=offset, end=until)
+            yield self._call_in_thread(url, "get", read)
 
-    def _watched(self, url: str, verb: str, act: Callable[[], T]) -> T:
-        """Call ``act`` in a thread and return its value; abandon the thread at the timeout."""
+    def _call_in_thread(self, url: str, verb: str, act: Callable[[], T]) -> T:
+        """Call ``act`` in a thread and return its value.
+
+        Raises what ``act`` raises, and StalledError at the timeout; the thread is abandoned then.
+        ``url`` and ``verb`` are for this error.
+        """
         result: Future[T] = Future()
 
         def run() -> None:
@@ -118,7 +130,7 @@ class FsspecStore(Store):
         try:
             return result.result(self._timeout)
         except FutureTimeoutError as error:
-            if result.done():
+            if result.done():  # the error is one that `act` raised
                 raise
             raise StalledError(
                 f"{verb} {url}: nothing came for {self._timeout:g} s.",
@@ -127,15 +139,18 @@ class FsspecStore(Store):
                 seconds=self._timeout,
             ) from error
 
-    def _at(self, key: str) -> tuple[Any, str]:
-        system, root = self._open()
+    def _system_and_path(self, key: str) -> tuple[Any, str]:
+        """Return the file system, and the path of an object in it."""
+        system, root = self._shared_system()
         return system, f"{root.rstrip('/')}/{check_key(key)}" if key else root
 
-    def _open(self) -> tuple[Any, str]:
+    def _shared_system(self) -> tuple[Any, str]:
+        """Return the file system of this process, and the path of the store in it."""
         key = (FsspecStore, self.url, repr(sorted(self._options.items(), key=lambda item: item[0])))
-        return per_process(key, self._make)
+        return per_process(key, self._make_system)
 
     def _check_scheme(self) -> None:
+        """Raise MissingDependencyError without fsspec, and ConfigError for an unknown scheme."""
         try:
             from fsspec import available_protocols
         except ImportError as error:
@@ -146,7 +161,8 @@ class FsspecStore(Store):
                 f"library and to fsspec. mds.storage.register_store() adds one."
             )
 
-    def _make(self) -> tuple[Any, str]:
+    def _make_system(self) -> tuple[Any, str]:
+        """Create the file system, and return it with the path of the store in it."""
         from fsspec.core import url_to_fs
 
         settings = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
@@ -157,19 +173,8 @@ class FsspecStore(Store):
         return system, str(root)
 
 
-class _Read:
-    """A call that reads a range; a class, for closures in a loop see its last turn."""
-
-    def __init__(self, system: Any, path: str, start: int, stop: int) -> None:
-        self._call = system.cat_file
-        self._arguments = {"path": path, "start": start, "end": stop}
-
-    def __call__(self) -> bytes:
-        data: bytes = self._call(**self._arguments)
-        return data
-
-
 def _info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:
+    """Return size and version from fsspec's ``info`` of a file; file systems name them freely."""
     for name in ("etag", "ETag", "version_id", "generation", "mtime", "last_modified", "created"):
         if entry.get(name):
             return ObjectInfo(key, int(entry["size"]), str(entry[name]).strip('"'))

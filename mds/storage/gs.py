@@ -1,8 +1,9 @@
 """Google Cloud Storage: gs://bucket/prefix.
 
-With GCS_KEY and GCS_SECRET (or the options of those names) it is spoken to as S3 through boto3,
-which takes HMAC keys; otherwise with google-cloud-storage and the default credentials, and the
-bytes come over our own connections, so that they stream and stalls are noticed.
+With the HMAC keys GCS_KEY and GCS_SECRET (or the options of these names) boto3 sends requests of
+S3's kind, which Google Cloud Storage understands. Without them google-cloud-storage is used, with
+the default credentials. Then bytes are read by HTTP requests of this library, which stream and
+notice stalls.
 STORAGE_EMULATOR_HOST points to an emulator.
 """
 
@@ -32,7 +33,15 @@ _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 
 @dataclass(frozen=True, slots=True)
 class GsOptions:
-    """``credentials_file``: of a service account. ``user_project``: is billed for the requests."""
+    """Credentials and addresses of Google's own SDK.
+
+    Attributes:
+        project: Project of the client; only creating buckets needs one.
+        credentials_file: Key file of a service account (default: the default credentials).
+        anonymous: Whether to send requests without credentials.
+        endpoint: URL to use instead of https://storage.googleapis.com.
+        user_project: Project that is billed for the requests ("requester pays").
+    """
 
     project: str | None = None
     credentials_file: str | None = None
@@ -42,7 +51,10 @@ class GsOptions:
 
 
 def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
-    """Return the store for a gs:// URL: boto3 for HMAC keys, else Google's own SDK."""
+    """Return the store for a gs:// URL: boto3 for HMAC keys, else Google's own SDK.
+
+    ``options`` are fields of `GsOptions`, or with HMAC keys of `S3Options`.
+    """
     remaining_options = dict(options)
     key = remaining_options.pop("gcs_key", None) or env("GCS_KEY")
     secret = remaining_options.pop("gcs_secret", None) or env("GCS_SECRET")
@@ -58,13 +70,20 @@ class GsHmacStore(S3Store):
     """Objects below a prefix of a bucket, through the S3 dialect of Google Cloud Storage."""
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
+        """Return the options of S3 with the endpoint and the region of Google Cloud Storage."""
         settings = parse_options(S3Options, options, "gs")
         endpoint = settings.endpoint_url or "https://storage.googleapis.com"
         return replace(settings, endpoint_url=endpoint, region_name=settings.region_name or "auto")
 
 
 class GsStore(Store):
-    """Objects below a prefix of a bucket, through google-cloud-storage."""
+    """Objects below a prefix of a bucket, through google-cloud-storage.
+
+    Args:
+        url: URL ``gs://bucket/prefix``.
+        options: Fields of `GsOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -73,7 +92,7 @@ class GsStore(Store):
         settings = parse_options(GsOptions, options, "gs")
         emulator = env("STORAGE_EMULATOR_HOST")
         if emulator and settings.endpoint is None:
-            # Emulators know no credentials.
+            # An emulator needs no credentials.
             address = emulator if "://" in emulator else f"http://{emulator}"
             settings = replace(settings, endpoint=address, anonymous=True)
         self.url = url
@@ -94,18 +113,20 @@ class GsStore(Store):
         if self._options.user_project:
             url += f"&userProject={quote(self._options.user_project, safe='')}"
         with translate_errors("get", safe_url, classify):
-            headers = self._signed(url)
+            headers = self._auth_headers(url)
         body = self._http.stream(
             url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
-        # The generation is what `head` and `list` tell.
+        # Use the generation as the version, as `head` and `list` do.
         body.info = replace(body.info, version=body.headers.get("x-goog-generation", ""))
         return body
 
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the generation as the version."""
         with translate_errors("head", self.url_of(key), classify):
-            blob = self._at().get_blob(self._name(key), timeout=self._timeout, retry=None)
+            blob = self._bucket_of_sdk().get_blob(
+                self._name(key), timeout=self._timeout, retry=None
+            )
         if blob is None:
             url = self.url_of(key)
             raise NotFoundError(f"head {url}: there is no such object.", url=url, verb="head")
@@ -114,7 +135,7 @@ class GsStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects below a prefix."""
         with translate_errors("list", self.url_of(prefix), classify):
-            blobs = self._at().list_blobs(
+            blobs = self._bucket_of_sdk().list_blobs(
                 prefix=self._prefix + prefix,
                 fields="items(name,size,generation),nextPageToken",
                 timeout=self._timeout,
@@ -133,7 +154,7 @@ class GsStore(Store):
     def delete(self, key: str) -> None:
         """Delete the object."""
         with translate_errors("delete", self.url_of(key), classify):
-            bucket = self._at()
+            bucket = self._bucket_of_sdk()
             from google.api_core.exceptions import NotFound
 
             try:
@@ -143,7 +164,7 @@ class GsStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with translate_errors("put", self.url_of(key), classify):
-            self._at().blob(self._name(key)).upload_from_file(
+            self._bucket_of_sdk().blob(self._name(key)).upload_from_file(
                 file,
                 size=size,
                 content_type="application/octet-stream",
@@ -160,18 +181,20 @@ class GsStore(Store):
             blob.name[len(self._prefix) :], int(blob.size or 0), str(blob.generation or "")
         )
 
-    def _at(self) -> Any:
+    def _bucket_of_sdk(self) -> Any:
         return self._client().bucket(self._bucket, user_project=self._options.user_project)
 
     def _client(self) -> Any:
         options = self._options
         return per_process((GsStore, options), lambda: _make_client(options))
 
-    def _signed(self, url: str) -> dict[str, str]:
+    def _auth_headers(self, url: str) -> dict[str, str]:
+        """Return headers of authentication for a GET of a URL."""
         headers: dict[str, str] = {}
         if not self._options.anonymous:
-            credentials, refresh = self._login()
-            credentials.before_request(refresh, "GET", url, headers)
+            credentials, transport = self._login()
+            # Adds the headers; the transport renews expired credentials.
+            credentials.before_request(transport, "GET", url, headers)
         return headers
 
     def _login(self) -> tuple[Any, Any]:
@@ -180,7 +203,7 @@ class GsStore(Store):
 
 
 def _make_login(options: GsOptions) -> tuple[Any, Any]:
-    """Credentials, and the transport that renews them."""
+    """Return Google's credentials, and the transport by which they are renewed."""
     try:
         import google.auth
         from google.auth.transport.requests import Request
@@ -196,6 +219,7 @@ def _make_login(options: GsOptions) -> tuple[Any, Any]:
 
 
 def _make_client(options: GsOptions) -> Any:
+    """Return a client of google-cloud-storage. Raises MissingDependencyError."""
     try:
         from google.auth.credentials import AnonymousCredentials
         from google.auth.transport.requests import AuthorizedSession
@@ -218,7 +242,7 @@ def _make_client(options: GsOptions) -> Any:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what Google's libraries raise."""
+    """Return the failure that an exception of Google's libraries means; None for others."""
     code = getattr(error, "code", None)
     name = type(error).__name__
     if name in ("DefaultCredentialsError", "RefreshError", "InvalidOperation"):
@@ -227,7 +251,7 @@ def classify(error: Exception) -> Failure | None:
         return Failure(kind, f"{name}: {error}")
     if isinstance(code, int):  # google.api_core's exceptions carry the status
         return status_failure(code, str(getattr(error, "message", "")))
-    answer: Any = getattr(error, "response", None)  # google.resumable_media's the whole answer
+    answer: Any = getattr(error, "response", None)  # those of google.resumable_media
     if getattr(answer, "status_code", None):
         return status_failure(answer.status_code, str(error))
     return by_status(error)

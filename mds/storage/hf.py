@@ -1,10 +1,10 @@
 """Repositories of the Hugging Face Hub: hf://datasets/org/name/folder.
 
 ``hf://datasets/org/name@revision/folder`` reads another revision than main. Files are read by
-plain HTTP with ranges: the hub answers with the address of the bytes, which is good for a while
-and remembered. Writing and deleting go through huggingface_hub; every write is a commit. A hub that
-counts requests is waited for (`_RequestGate`). The token is the option, HF_TOKEN, or the one
-that `hf auth login` left. With HF_HUB_OFFLINE set every read raises StoreError at once.
+plain HTTP with ranges: the hub answers with the address of the bytes, which is valid for a while
+and kept. Writing and deleting go through huggingface_hub; every write is a commit. If the hub
+limits requests, all processes wait (`_RequestGate`). The token is the option, HF_TOKEN, or the one
+that `hf auth login` saved. With HF_HUB_OFFLINE set every read raises StoreError at once.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from mds.storage.url import Url, parse_url, redact
 from mds.storage.waiting import waiting
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
-# Addresses of the bytes are signed for an hour.
+# Seconds for which an address of bytes is kept; the hub signs it for an hour.
 _GOOD_FOR = 600.0
-_REMEMBERED = 1 << 14
+_REMEMBERED = 1 << 14  # most addresses that are kept
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads its variables
 _NEXT = re.compile(r'<([^>]+)>; *rel="next"')
@@ -57,7 +57,13 @@ _NEXT = re.compile(r'<([^>]+)>; *rel="next"')
 
 @dataclass(frozen=True, slots=True)
 class HfOptions:
-    """``endpoint``: another hub, else HF_ENDPOINT. ``revision``: a branch, tag or commit."""
+    """Options of the hub.
+
+    Attributes:
+        token: Access token (default: HF_TOKEN, else the one of `hf auth login`).
+        endpoint: URL of another hub (default: HF_ENDPOINT).
+        revision: Branch, tag or commit to read (default: the one in the URL, else "main").
+    """
 
     token: str | None = field(default=None, repr=False)
     endpoint: str | None = None
@@ -65,21 +71,35 @@ class HfOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The address of a file's bytes, with its size and version."""
+class _Source:
+    """The address of a file's bytes, with its size and version.
+
+    Attributes:
+        url: Address, often on a CDN.
+        info: Size and version of the file.
+        until: Time by `time.monotonic` until which the address is used.
+        own: Whether the address is on the hub itself, which needs the token.
+    """
 
     url: str
     info: ObjectInfo
     until: float
-    own: bool  # on the hub itself, which wants the token
+    own: bool
 
 
 #: Resolved addresses of files, by hub. Plain data, so a forked worker can use its parent's.
-_addresses: dict[HfOptions, dict[str, _Found]] = {}
+_addresses: dict[HfOptions, dict[str, _Source]] = {}
 
 
 class HfStore(Store):
-    """Files below a folder of a repository."""
+    """Files below a folder of a repository.
+
+    Args:
+        url: URL ``hf://datasets/org/name@revision/folder``; "models" and "spaces" are the other
+            kinds of repositories, and without a kind it is a model.
+        options: Fields of `HfOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -95,8 +115,9 @@ class HfStore(Store):
         self.url = url
         self._kind = kind
         self._repository = f"{parts[0]}/{name}"
-        is_pinned = _COMMIT.fullmatch(revision) is not None  # what `pinned_url` gave
-        self._revision = (is_pinned and revision) or settings.revision or revision or "main"
+        # A commit in the URL, which `pinned_url` returns, precedes the option.
+        pinned_revision = revision if _COMMIT.fullmatch(revision) else ""
+        self._revision = pinned_revision or settings.revision or revision or "main"
         self._prefix = "/".join(parts[2:]) + "/" if parts[2:] else ""
         self._options = replace(
             settings,
@@ -111,7 +132,7 @@ class HfStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it."""
         safe_url = self.url_of(key)
-        source = self._find("get", key)
+        source = self._locate("get", key)
         if end is not None and end <= start:
             return empty_body(source.info, safe_url)
         headers = self._headers() if source.own else {}
@@ -130,10 +151,11 @@ class HfStore(Store):
         try:
             body = self._gate.run(ask) if source.own else ask()
         except (DeniedError, NotFoundError):
-            # A remembered address that ran out; a fresh one is refused for a reason.
+            # A kept address may have expired, so ask the hub for a new one. On the hub itself no
+            # address expires.
             if self._addresses().pop(self._target(key), None) is None or source.own:
                 raise
-            source = self._find("get", key)
+            source = self._locate("get", key)
             body = self._http.stream(
                 source.url, key, start, end, safe_url=safe_url, min_rate=self.min_rate
             )
@@ -144,7 +166,7 @@ class HfStore(Store):
     def head(self, key: str) -> ObjectInfo:
         """Return the size and the digest, by a new request to the hub."""
         self._addresses().pop(self._target(key), None)
-        return self._find("head", key).info
+        return self._locate("head", key).info
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the files below a prefix."""
@@ -157,7 +179,7 @@ class HfStore(Store):
                     headers, entries = self._call(url)
                 except StatusError as error:
                     if error.headers.get("x-error-code") == "EntryNotFound":
-                        return  # the hub knows no empty folders
+                        return  # no such folder, so no files
                     raise
                 for entry in entries:
                     name = str(entry["path"])[len(self._prefix) :]
@@ -211,13 +233,17 @@ class HfStore(Store):
                 commit_message=f"Add {os.path.basename(self._name(key))}",
             )
 
-    def _find(self, verb: str, key: str) -> _Found:
+    def _locate(self, verb: str, key: str) -> _Source:
+        """Return the address of a file's bytes: the kept one, or a new one from the hub.
+
+        Threads that look for the same file wait for the first one. ``verb`` is for errors.
+        """
         self._check_online(verb, key)
         target, sources = self._target(key), self._addresses()
         asking: dict[str, threading.Lock] = per_process((HfStore, "asking", self._options), dict)
         lock = asking.setdefault(target, new_lock())
         try:
-            with lock:  # shards of one file begin together
+            with lock:
                 source = sources.get(target)
                 if source is not None and source.until > time.monotonic():
                     return source
@@ -230,8 +256,11 @@ class HfStore(Store):
         finally:
             asking.pop(target, None)
 
-    def _resolve(self, key: str, target: str) -> _Found:
-        """Follow the hub to the bytes; size and digest are in its first answer about the file."""
+    def _resolve(self, key: str, target: str) -> _Source:
+        """Follow redirects from ``target``, the hub's URL of a file, to the address of its bytes.
+
+        Size and digest come from the headers of the hub's last answer.
+        """
         url = target
         for _ in range(5):
             headers = {**self._headers(), "Accept-Encoding": "identity"}
@@ -244,16 +273,17 @@ class HfStore(Store):
             size = facts.get("x-linked-size") or facts.get("content-length") or ""
             info = ObjectInfo(key, parse_size(size, self.url_of(key)), version.strip('"'))
             if response.status < 300:
-                return _Found(url, info, time.monotonic() + _GOOD_FOR, own=True)
+                return _Source(url, info, time.monotonic() + _GOOD_FOR, own=True)
             following = urljoin(url, facts.get("location", ""))
             check_redirect(response.status, url, following)
-            if urlsplit(following)[:2] != urlsplit(url)[:2]:
-                return _Found(following, info, time.monotonic() + _GOOD_FOR, own=False)
+            is_elsewhere = urlsplit(following)[:2] != urlsplit(url)[:2]  # scheme or host differ
+            if is_elsewhere:
+                return _Source(following, info, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
         raise StatusError(508, "the hub redirects in a circle", {})
 
     def _check_online(self, verb: str, key: str) -> None:
-        """Raise StoreError where the environment forbids requests to the hub."""
+        """Raise StoreError if HF_HUB_OFFLINE forbids requests to the hub."""
         if (env("HF_HUB_OFFLINE") or "").upper() in _TRUE:
             url = self.url_of(key)
             raise StoreError(
@@ -269,17 +299,20 @@ class HfStore(Store):
         return headers, json.loads(body)
 
     def _api(self, verb: str) -> str:
+        """Return the URL of the hub's JSON interface for a verb: "tree" or "revision"."""
         revision = quote(self._revision, safe="")
         return f"{self._options.endpoint}/api/{self._kind}/{self._repository}/{verb}/{revision}"
 
-    def _addresses(self) -> dict[str, _Found]:
+    def _addresses(self) -> dict[str, _Source]:
         return _addresses.setdefault(self._options, {})
 
     def _headers(self) -> dict[str, str]:
+        """Return the header with the token, if there is one."""
         token = self._options.token or per_process((HfStore, "token"), _saved_token)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _target(self, key: str) -> str:
+        """Return the hub's URL of a file, which redirects to the bytes."""
         kind = "" if self._kind == "models" else f"{self._kind}/"
         revision, name = quote(self._revision, safe=""), quote(self._name(key))
         return f"{self._options.endpoint}/{kind}{self._repository}/resolve/{revision}/{name}"
@@ -293,6 +326,7 @@ class HfStore(Store):
 
 
 def _make_hub(options: HfOptions) -> Any:
+    """Return the client of huggingface_hub, for writing. Raises MissingDependencyError."""
     try:
         from huggingface_hub import HfApi
     except ImportError as error:
@@ -301,6 +335,7 @@ def _make_hub(options: HfOptions) -> Any:
 
 
 def _saved_token() -> str | None:
+    """Return the token that `hf auth login` saved, or None."""
     try:
         from huggingface_hub import get_token
     except ImportError:
@@ -310,7 +345,10 @@ def _saved_token() -> str | None:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what huggingface_hub and the hub itself say."""
+    """Return the failure for an exception of huggingface_hub or an answer of the hub.
+
+    Return None for other exceptions.
+    """
     answer: Any = getattr(error, "response", None)
     status = getattr(answer, "status_code", None)
     if isinstance(status, int):
@@ -332,17 +370,17 @@ _TOO_MANY = 429
 _DEFAULT_WAIT, _LONGEST_WAIT = 10.0, 900.0
 #: Seconds after which a request fails like any other.
 _GATE_TIMEOUT = 3600.0
-#: How the Hub says it: ``"api";r=0;t=57``, t being seconds.
+#: Seconds until the limit is reset, in the Hub's header ``ratelimit: "api";r=0;t=57``.
 _RESETS = re.compile(r"\bt=(\d+)")
 
 
 class _RequestGate:
     """A gate before a server that limits requests: after an answer 429, all processes wait.
 
-    The time until which the server wants no requests is the time of a small file, so every process
-    of this user finds it without asking the server. The first one that meets it takes the lock of
-    the file and waits; the others wait for the lock. A request that finds the gate open pays one
-    `stat`, about a microsecond.
+    The modification time of a small file is the time at which the gate opens again, so that all
+    processes of this user know it. The first process that finds the gate closed takes the lock of
+    the file and waits for this time; the others wait for the lock. A request through an open gate
+    costs one `stat`, about a microsecond. ``server`` is the URL of the server.
     """
 
     def __init__(self, server: str) -> None:
@@ -354,7 +392,7 @@ class _RequestGate:
         """Call ``ask`` and return its value; call it again whenever the server asks to wait."""
         deadline = time.monotonic() + _GATE_TIMEOUT
         while True:
-            if self._seconds() > 0:
+            if self._closed_seconds() > 0:
                 self._wait()
             try:
                 return ask()
@@ -364,7 +402,7 @@ class _RequestGate:
                     raise
                 self._close(_seconds_of(answer.headers))
 
-    def _seconds(self) -> float:
+    def _closed_seconds(self) -> float:
         """Return the seconds for which the gate stays closed; 0 or less if it is open."""
         try:
             return min(os.stat(self._path).st_mtime - time.time(), _LONGEST_WAIT)
@@ -372,17 +410,18 @@ class _RequestGate:
             return 0.0
 
     def _close(self, seconds: float) -> None:
+        """Keep the gate closed for ``seconds`` from now, or longer if it already is."""
         with open(self._path, "ab"):
-            until = time.time() + max(seconds, self._seconds())
+            until = time.time() + max(seconds, self._closed_seconds())
             os.utime(self._path, (until, until))
 
     def _wait(self) -> None:
-        """Wait until the gate is open: one process for the time, the others for its lock."""
+        """Wait until the gate is open. Only the process with the lock waits for the time."""
         lock = open_locks(f"{self._path}.lock")
         try:
             with waiting("the end of its limit of requests,", self.server):
                 lock.wait_lock(0)
-                while (seconds := self._seconds()) > 0:
+                while (seconds := self._closed_seconds()) > 0:
                     log.warning(
                         "%s: too many requests (429); going on in %.1f s.", self.server, seconds
                     )
@@ -392,7 +431,7 @@ class _RequestGate:
 
 
 def _too_many(error: BaseException) -> StatusError | None:
-    """Return the answer that asks to wait, which is the error or its cause."""
+    """Return the answer with status 429, which is ``error`` or its cause; None if it is another."""
     for answer in (error, error.__cause__):
         if isinstance(answer, StatusError) and answer.status == _TOO_MANY:
             return answer
@@ -400,6 +439,7 @@ def _too_many(error: BaseException) -> StatusError | None:
 
 
 def _seconds_of(headers: Mapping[str, str]) -> float:
+    """Return the seconds to wait from the headers of an answer 429."""
     seconds = str(headers.get("retry-after") or "").strip()
     if seconds.isdecimal():
         return float(seconds)

@@ -52,7 +52,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """``headers``: sent with every request. ``verify``: False, or a file of certificates."""
+    """Headers and certificates.
+
+    Attributes:
+        headers: Mapping of names to values that are sent with every request; kept as sorted pairs.
+        verify: Whether to check the server's certificate, or a file of trusted certificates.
+    """
 
     headers: Any = field(default=(), repr=False)
     verify: bool | str = True
@@ -69,7 +74,13 @@ class HttpOptions:
 
 
 class HttpStore(Store):
-    """Objects below a http(s) URL."""
+    """Objects below a http(s) URL.
+
+    Args:
+        url: URL; its login becomes a header, and its query is sent with every object.
+        options: Fields of `HttpOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     can_list = False
 
@@ -138,6 +149,7 @@ class HttpStore(Store):
             self._http.call("PUT", self._target(key), headers=headers, body=body)
 
     def _target(self, key: str) -> str:
+        """Return the URL of an object as it is requested: without login, with the query."""
         scheme, host, path, query = self._base
         if key:
             path = f"{path}/{quote(check_key(key))}" if path else quote(check_key(key))
@@ -176,7 +188,13 @@ def by_status(error: Exception) -> Failure | None:
 
 
 class HttpClient:
-    """Requests to HTTP servers over the connections of this process."""
+    """Requests to HTTP servers over the connections of this process.
+
+    Args:
+        timeout: Seconds without a byte after which a request has stalled.
+        verify: As in `HttpOptions`.
+        classify: Function that returns the failure for an exception (default `by_status`).
+    """
 
     def __init__(
         self, timeout: float, verify: bool | str = True, classify: Classify | None = None
@@ -195,9 +213,17 @@ class HttpClient:
         redirect: bool = True,
         also: tuple[int, ...] = (),
     ) -> urllib3.BaseHTTPResponse:
-        """Send a request and return its answer, whose body is unread.
+        """Send a request and return its answer, whose body is not read yet.
 
-        Raises StatusError from status 400 on, but for the statuses in ``also``.
+        Args:
+            method: HTTP method.
+            url: URL without login.
+            headers: Headers of the request.
+            body: Body of the request.
+            redirect: Whether to follow redirects.
+            also: Statuses of errors that are returned instead of raised.
+
+        Raises StatusError for other statuses from 400 on, and for 304.
         """
         request_headers = dict(headers or {})
         response = self._pool(url).request(
@@ -268,12 +294,14 @@ class HttpClient:
             raise
 
     def _pool(self, url: str) -> urllib3.PoolManager:
+        """Return the connections of this process to a server or its proxy, with these settings."""
         proxy = find_proxy(url)
         return per_process(
             ("http", self._timeout, self._verify, proxy), lambda: self._make_pool(proxy)
         )
 
     def _make_pool(self, proxy: str | None) -> urllib3.PoolManager:
+        """Return a new pool of connections; ``proxy`` is the URL of a proxy."""
         import urllib3
 
         settings: dict[str, Any] = {
@@ -295,7 +323,10 @@ class HttpClient:
 
 
 def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return arguments that make urllib3 try once; `Retrying` repeats requests."""
+    """Return arguments with which urllib3 makes one try and leaves the body unread and unchanged.
+
+    ``headers`` are those of the request. The wrapper `Retrying` around a store repeats requests.
+    """
     # A redirect to another host, scheme or port must not carry credentials.
     secret = [name for name in headers if name.lower() not in _HARMLESS]
     retries = _retry_kind()(
@@ -311,6 +342,7 @@ def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _status_error(response: urllib3.BaseHTTPResponse) -> StatusError:
+    """Return the error for an answer, with the first words of its body; close the answer."""
     text = response.read(2000, decode_content=True).decode("utf-8", "replace")
     response.close()
     return StatusError(response.status, _first_words(text), response.headers)
@@ -344,7 +376,7 @@ def _retry_kind() -> type[urllib3.Retry]:
 
 def check_redirect(status: int, url: str, target: str) -> None:
     """Raise StatusError for a redirect from https to http, which could be tampered with."""
-    if scheme_of(url) == "https" != scheme_of(target):
+    if scheme_of(url) == "https" and scheme_of(target) != "https":
         reason = f"the server redirects from https to {redact(target)}, which is not encrypted"
         raise StatusError(status, reason, {})
 
@@ -401,6 +433,14 @@ def make_body(
 ) -> Body:
     """Return the body of an answer to a request for bytes ``start`` to ``end`` of an object.
 
+    Args:
+        response: Answer, whose body is not read yet.
+        key: Key of the object.
+        start: First byte of the request.
+        end: End of the request, exclusive; None for the end of the object.
+        safe_url: URL in errors.
+        least_rate: Rate at which the body must arrive.
+
     Raises CorruptError for a range outside the object, TransientError for another range, and
     StoreError for a compressed answer. A web page in place of the object is a StoreError too,
     raised when the first bytes are read.
@@ -425,7 +465,7 @@ def make_body(
             verb="get",
         )
     else:
-        # The whole object, whether or not a range was requested.
+        # The server sent the whole object, whether or not a range was requested.
         if info.size >= 0 and max(start, end or 0) > info.size:
             raise CorruptError(
                 f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked "
@@ -504,10 +544,11 @@ def cut_range(chunks: Iterator[bytes], start: int, end: int | None) -> Iterator[
 def _parse_content_range(
     content_range: str, start: int, end: int | None, safe_url: str
 ) -> tuple[int, int]:
-    """Return the size of the object and the number of bytes in an answer with status 206.
+    """Return the size of the object (-1: unknown) and the number of bytes in an answer 206.
 
     Raises CorruptError and TransientError if it is not the requested range.
     """
+    # Such as "bytes 0-99/1000": first byte, last byte, size of the object (or '*').
     match = _RANGE.match(content_range)
     total = parse_size(content_range.rpartition("/")[2], safe_url)
     if total >= 0 and max(start, end or 0) > total:
@@ -516,15 +557,16 @@ def _parse_content_range(
             url=safe_url,
             verb="get",
         )
-    last = int(match[2]) + 1 if match else -1
-    if not match or int(match[1]) != start or last != (end or (total if total >= 0 else last)):
+    actual_end = int(match[2]) + 1 if match else -1
+    expected_end = end or (total if total >= 0 else actual_end)  # an unknown size fits any end
+    if not match or int(match[1]) != start or actual_end != expected_end:
         raise TransientError(
             f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked for, "
             f"the server answered with {content_range[:_MAX_SHOWN] or 'no Content-Range'!r}",
             url=safe_url,
             verb="get",
         )
-    return total, last - start
+    return total, actual_end - start
 
 
 def _first_words(body: str) -> str:
@@ -541,8 +583,11 @@ def find_proxy(url: str) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _proxy_for(scheme: str, host: str, _: tuple[str | None, ...]) -> str | None:
-    # urllib looks through all variables, which took 40 us with 35 of them. The last argument holds
-    # the values of those that matter, so that a change of one is looked up again.
+    """Return the proxy for a host from the environment, as urllib finds it.
+
+    urllib looks through all variables, which took 40 us with 35 of them, so its answer is cached.
+    The last argument is a part of the cache's key: the values of the variables of proxies.
+    """
     proxies = urllib.request.getproxies()
     if not proxies or urllib.request.proxy_bypass(host):
         return None
@@ -567,6 +612,8 @@ _PIECE = 128 << 10  # bytes; smaller pieces are joined
 
 class PacedStream:
     """A response of urllib3 whose bytes must arrive at a least rate; SDKs call `read`.
+
+    Other attributes are those of ``response``. ``url`` is the URL in errors.
 
     Over loopback HTTP a mebibyte took 0.20 ms of CPU, and 0.15 ms when megabytes were read at once.
     """
@@ -625,6 +672,7 @@ def bounded_pools(seconds: float) -> dict[str, type[urllib3.HTTPConnectionPool]]
 
     class BoundedResponse(http.client.HTTPResponse):
         def begin(self) -> None:
+            """Read the headers; meanwhile each read of the socket compares the time."""
             raw: Any = self.fp.raw
             read, until = raw.readinto, float("inf")
 

@@ -2,7 +2,8 @@
 
 `http.client` connects, with TLS and through proxies. The rest is done here: idle connections that
 any thread may take, a deadline for the headers, a least rate for the body, and a second request
-when the server closes an idle connection. Requests come as bytes because their headers are signed.
+when the server closes an idle connection. Callers give requests as bytes, since their headers are
+signed.
 
 Answers are parsed here too. `http.client` parses headers as those of an e-mail, which took a third
 of the processor time of a GET of 8 KB. It also accepts headers and chunks that are cut off by the
@@ -44,10 +45,14 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The address of a server; TLS is used if ``context`` is given.
+    """The address of a server.
 
-    ``tunnel`` is the host and port of a proxy, and the headers that it requires. A connection, the
-    headers of an answer and each read may take ``seconds``.
+    Attributes:
+        name: Name or address of the host.
+        port: Port.
+        seconds: Timeout of connecting, of the headers of an answer and of each read.
+        context: Settings of TLS; None for plain HTTP.
+        tunnel: Host and port of a proxy, and the headers that it requires.
     """
 
     name: str
@@ -63,12 +68,13 @@ class Connections:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._idle: deque[Connection] = deque()
-        weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._idle)  # close the sockets with this pool
 
     def get(self, request: bytes) -> Answer:
-        """Send a GET and return its answer, whose body is still to be read.
+        """Send a GET and return its answer, whose body is not read yet.
 
-        Raises OSError.
+        ``request`` is the whole request: its first line, its headers and an empty line. Raises
+        OSError.
         """
         while True:
             try:
@@ -97,7 +103,10 @@ class Connections:
 
 
 class Answer:
-    """Status, headers by lower-case name, and a body of ``length`` bytes (-1: unknown)."""
+    """Status, headers by lower-case name, and a body of ``length`` bytes (-1: unknown).
+
+    The body is read from ``connection``, which then returns to ``pool``.
+    """
 
     def __init__(
         self, pool: Connections, connection: Connection, status: int, headers: dict[str, str]
@@ -121,6 +130,7 @@ class Answer:
             return iter(())
         connection.pace = Pace(least_rate, safe_url)
         if self.length > _BUFFER:
+            # Close the connection of an answer that is dropped before its end.
             self._guard = weakref.finalize(self, connection.close)
             return self._pieces()
         pieces: list[bytes] = []
@@ -174,7 +184,10 @@ class Answer:
         return b"".join(pieces)
 
     def _pieces(self) -> Generator[bytes, None, None]:
-        """Return the body as it arrives, however its length is given."""
+        """Yield the body as it arrives: in chunks, of a known length, or to the connection's end.
+
+        At the end the connection returns to the pool. If the caller stops early, it is closed.
+        """
         connection = self._connection
         if connection is None:
             return
@@ -206,7 +219,7 @@ class Answer:
 
 
 class Connection:
-    """A socket, and bytes that arrived at it and are not read yet."""
+    """A connection to ``host``: a socket, and bytes that arrived and are not read yet."""
 
     def __init__(self, host: Host) -> None:
         self._socket = _connect(host)
@@ -224,7 +237,10 @@ class Connection:
         return bool(self._unread or self._poll.poll(0))
 
     def send(self, request: bytes) -> tuple[int, dict[str, str]]:
-        """Send a request and return the status and the headers of its answer."""
+        """Send a request and return the status and the headers of its answer.
+
+        Bytes behind the headers are kept for the body. Raises OSError.
+        """
         self.pace, self.has_answered = None, False
         self._socket.sendall(request)
         deadline = float("inf")
@@ -240,7 +256,7 @@ class Connection:
                 continue
             if len(received) >= _BUFFER:
                 raise ConnectionError(f"the headers of the answer have more than {_BUFFER} bytes")
-            searched = max(0, len(received) - 3)
+            searched = max(0, len(received) - 3)  # the end may begin in the last three bytes
             piece = self._socket.recv(_BUFFER)
             if not piece:
                 raise ConnectionResetError("the connection ended before the headers of the answer")
@@ -250,12 +266,12 @@ class Connection:
             now = time.monotonic()
             if now > deadline:
                 raise TimeoutError(f"the headers were not there after {self._seconds:g} s")
-            deadline = min(deadline, now + self._seconds)
+            deadline = min(deadline, now + self._seconds)  # counted from the first byte
 
     def receive_piece(self, max_size: int) -> bytes:
         """Return the next bytes of a body, at most ``max_size``; none if there are no more.
 
-        Bytes that are here are returned at once, others when there are enough of them.
+        Bytes that already arrived are returned at once. Others are collected up to `_PIECE`.
         """
         if self._unread:
             piece, self._unread = self._unread[:max_size], self._unread[max_size:]
@@ -273,6 +289,8 @@ class Connection:
 
     def receive_chunks(self) -> Iterator[bytes]:
         """Return the bytes of a body in chunks. Raises ConnectionError if any byte is missing."""
+        # Each chunk is a line with its size in hex, its bytes and an empty line. Size 0 ends the
+        # body; optional headers (trailers) and an empty line follow.
         while remaining := _parse_chunk_size(self._receive_line()):
             while remaining:
                 if not self._unread:
@@ -292,6 +310,7 @@ class Connection:
         self._socket.close()
 
     def _receive(self, max_size: int) -> bytes:
+        """Receive up to ``max_size`` bytes, b'' at the end. Raises StalledError if too slow."""
         started = time.monotonic()
         piece = self._socket.recv(max_size)
         if self.pace is not None:
@@ -299,6 +318,7 @@ class Connection:
         return piece
 
     def _receive_more(self) -> None:
+        """Append received bytes to the unread ones. Raises ConnectionResetError at the end."""
         piece = self._receive(_BUFFER)
         if not piece:
             raise ConnectionResetError("the connection ended before the last chunk of the answer")
@@ -320,7 +340,10 @@ def _then_raise(pieces: list[bytes], error: Exception) -> Iterator[bytes]:
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """Return the status and the headers. Raises ConnectionError for lines of another form."""
+    """Return status and headers by lower-case name from ``head``, the text before the body.
+
+    Equal headers are joined by commas. Raises ConnectionError for lines of another form.
+    """
     first, *lines = head.decode("latin-1").split("\r\n")
     status_line = _STATUS_LINE.fullmatch(first)
     if status_line is None:
@@ -336,7 +359,7 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
                 raise ConnectionError("the answer has two different lengths")
             value = f"{headers[name]}, {value}"
         headers[name] = value
-    if status_line[1] == "0":
+    if status_line[1] == "0":  # HTTP/1.0 closes connections by default
         headers.setdefault("connection", "close")
     return int(status_line[2]), headers
 
@@ -350,6 +373,7 @@ def _parse_name(text: str) -> str:
 
 
 def _parse_chunk_size(line: bytes) -> int:
+    """Return the number of bytes in a chunk from the line before it, in hex."""
     match = _CHUNK_SIZE.fullmatch(line)
     if match is None:
         raise ConnectionError(f"the answer has a chunk without a length: {line[:80]!r}")
@@ -364,6 +388,10 @@ def _parse_length(headers: Mapping[str, str]) -> int:
 
 
 def _connect(host: Host) -> socket.socket:
+    """Return a connected socket, with TLS and through the proxy if ``host`` has them.
+
+    Raises OSError, with EHOSTUNREACH after a timeout.
+    """
     name, port, headers = host.tunnel or (host.name, host.port, {})
     if host.context is None:
         connection = http.client.HTTPConnection(name, port, timeout=host.seconds)

@@ -27,12 +27,15 @@ from mds.storage.url import local_path
 
 
 class LocalStore(Store):
-    """Files below a folder, which is created by the first write."""
+    """Files below a folder, which is created by the first write.
+
+    ``url`` is a path or a file:// URL. Options and the timeout have no meaning for files.
+    """
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0
     ) -> None:
-        del options, timeout  # a file system takes no credentials and cannot be interrupted
+        del options, timeout
         self.url = url
         self._root = local_path(url)
         self.local_path = self._root
@@ -49,7 +52,9 @@ class LocalStore(Store):
             file.close()
             raise
         length = (info.size if end is None else end) - start
-        chunks = self._whole(file, info, translate_chunks(_chunks(file, start, length), url))
+        chunks = self._check_unchanged(
+            file, info, translate_chunks(_chunks(file, start, length), url)
+        )
         return Body(info, chunks, length, url=url, close=file.close)
 
     def head(self, key: str) -> ObjectInfo:
@@ -62,7 +67,7 @@ class LocalStore(Store):
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
     ) -> ObjectInfo:
-        """Copy the file to ``path``, by the kernel if it can."""
+        """Copy the file to ``path``, by the kernel if it can; see `Store.get_file`."""
         url = self.url_of(key)
         before = self.head(key)
         if size is not None and before.size != size:
@@ -86,10 +91,10 @@ class LocalStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List all files below the folder except temporary files of this library."""
         for folder, folders, names in os.walk(self._root):
-            folders.sort()
-            inside = os.path.relpath(folder, self._root).replace(os.sep, "/")
+            folders.sort()  # `os.walk` visits them in this order
+            folder_key = os.path.relpath(folder, self._root).replace(os.sep, "/")
             for name in sorted(names):
-                key = name if inside == "." else f"{inside}/{name}"
+                key = name if folder_key == "." else f"{folder_key}/{name}"
                 if key.startswith(prefix) and temporary_owner(name) is None:
                     try:
                         yield self.head(key)
@@ -124,7 +129,7 @@ class LocalStore(Store):
         # The file was closed without an error before it was renamed, so its size is known.
         return ObjectInfo(key, size)
 
-    def _whole(
+    def _check_unchanged(
         self, file: BinaryIO, before: ObjectInfo, chunks: Iterator[bytes]
     ) -> Iterator[bytes]:
         """Yield the chunks. Raises ReplacedError if the file was written to meanwhile."""
@@ -142,6 +147,7 @@ class LocalStore(Store):
 
 
 def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+    """Yield ``length`` bytes of a file from ``start`` on; end early if the file does."""
     file.seek(start)
     while length > 0:
         chunk = file.read(min(CHUNK, length))
@@ -152,13 +158,14 @@ def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
 
 
 def _other_size(url: str, size: int, expected_size: int) -> StoreError:
+    """Return the error for a file of ``size`` bytes instead of ``expected_size``."""
     return CorruptError(
         f"get {url}: it has {size} bytes, {expected_size} were expected", url=url, verb="get"
     )
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> int:
-    """Copy all bytes, by the kernel if it can, and return their number."""
+    """Copy all bytes of one file to an empty one, by the kernel if it can; return their number."""
     copied = 0
     try:
         while count := os.sendfile(target.fileno(), source.fileno(), copied, 1 << 30):

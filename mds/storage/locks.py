@@ -77,7 +77,10 @@ class LockFile(Protocol):
 
 
 class RangeLockFile:
-    """Byte locks of an open file description (Linux)."""
+    """Byte locks of an open file description (Linux).
+
+    ``path`` is the lock file, and ``mode`` that of a new one.
+    """
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
         self._fd = -1
@@ -120,16 +123,21 @@ class RangeLockFile:
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         # An owner that is garbage must not keep others waiting. At the end of the interpreter the
-        # process ends anyway, and the modules that closing needs may be gone already.
+        # process ends anyway, and the modules that closing needs may be gone already. `is_over` is
+        # a default argument because `sys` may be gone too.
         if getattr(self, "_fd", -1) >= 0 and not is_over():
             self.close()
 
     def _set(self, command: int, kind: int, offset: int) -> None:
+        """Set or release the lock on one byte: ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK."""
         fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
 
 
 class FileLockFile:
-    """Byte locks for systems without open file description locks: one small file for each byte."""
+    """Byte locks for systems without open file description locks: one small file for each byte.
+
+    Byte n is the file ``{path}.n``, which is created with ``mode``.
+    """
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
         self._path, self._mode = path, mode
@@ -173,6 +181,7 @@ class FileLockFile:
             self.close()
 
     def _file(self, offset: int) -> int:
+        """Return the descriptor of the file for a byte, opened at its first use."""
         if offset not in self._fds:
             self._fds[offset] = _open(f"{self._path}.{offset}", self._mode)
         return self._fds[offset]
@@ -223,6 +232,7 @@ def lock_within(
             is_stuck = [_Stopped.is_stuck(number) for number in holders]  # records each of them
             return past_stopped and bool(is_stuck) and all(is_stuck)
 
+        # `is_hopeless` is called every `_LOOK_SECONDS`; it also keeps the note of the log line.
         return waiter.result(seconds, is_hopeless)
 
 
@@ -242,7 +252,10 @@ class _Stopped:
 
 
 class _Waiter:
-    """Wait of a helper thread for one lock, which the caller may give up."""
+    """Wait of a helper thread for the lock on byte ``offset``, which the caller may give up.
+
+    The helper thread calls `run`, and the caller `result`.
+    """
 
     def __init__(self, locks: LockFile, offset: int) -> None:
         self._locks, self._offset = locks, offset
@@ -264,15 +277,18 @@ class _Waiter:
         self._locks.close()
 
     def result(self, seconds: float, is_hopeless: Callable[[], bool]) -> LockFile | None:
-        """Return the lock, or None after that many seconds or once the wait ``is_hopeless``."""
+        """Return the owner of the lock, or None after ``seconds`` or once ``is_hopeless()``.
+
+        Raises the OSError with which the wait of the helper thread failed.
+        """
         end = time.monotonic() + seconds
         while not self._is_done_within(min(_LOOK_SECONDS, end - time.monotonic())):
             if time.monotonic() < end and not is_hopeless():
                 continue
             with self._state:
-                if self._is_held:
+                if self._is_held:  # locked just now
                     break
-                self._is_given_up = True
+                self._is_given_up = True  # so `run` releases a lock that comes later
                 return None
         if self._error is not None:
             self._locks.close()
@@ -289,6 +305,7 @@ def _open(path: str, mode: int) -> int:
 
 
 def _open_or_make(path: str, mode: int) -> int:
+    """Return a descriptor of a lock file; create the file and its folders if they are missing."""
     try:
         return open_control_file(path, create_mode=mode)
     except FileNotFoundError:  # the folder was deleted meanwhile
@@ -361,6 +378,7 @@ def describe_processes(numbers: Sequence[int]) -> str:
 
 
 def _facts(number: int) -> list[str]:
+    """Return the command of a process, without its arguments, and "stopped" if it is."""
     try:
         with open(f"/proc/{number}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
@@ -382,7 +400,13 @@ _TRIES = 64  # of folders that are deleted between their opening and their locki
 
 
 class FolderLock(Directory):
-    """A locked folder, until `close` or the end of the process."""
+    """A locked folder, until `close` or the end of the process.
+
+    Args:
+        folder: Path of the folder.
+        fd: Its descriptor.
+        file_fd: Descriptor of the file `LOCK_NAME` if that is locked in place of the folder, or -1.
+    """
 
     def __init__(self, folder: str, fd: int, file_fd: int = -1) -> None:
         super().__init__(folder, fd)
@@ -397,18 +421,18 @@ class FolderLock(Directory):
             # Delete it while it is locked, so that a waiting process notices its deletion.
             with contextlib.suppress(OSError):
                 os.unlink(LOCK_NAME, dir_fd=fd)
-        for each in (file_fd, fd):
-            if each >= 0:
+        for descriptor in (file_fd, fd):
+            if descriptor >= 0:
                 # Closing alone leaves the lock to a child that was forked a moment ago.
                 with contextlib.suppress(OSError):
-                    fcntl.flock(each, fcntl.LOCK_UN)
-                os.close(each)
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                os.close(descriptor)
 
     def abandon(self) -> None:
         """Close the descriptors in a forked child; the parent keeps its lock."""
-        for each in (self._file_fd, self._fd):
-            if each >= 0:
-                os.close(each)
+        for descriptor in (self._file_fd, self._fd):
+            if descriptor >= 0:
+                os.close(descriptor)
         self._fd = self._file_fd = -1
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -419,8 +443,13 @@ class FolderLock(Directory):
 def try_lock_folder(folder: str, *, make: bool = True, on_folder: bool = True) -> FolderLock | None:
     """Lock a folder, or return None if it is locked already.
 
-    A missing folder is created, or without ``make`` raises FileNotFoundError. ``on_folder=False``
-    locks the file `LOCK_NAME` in it, as on a network file system.
+    Args:
+        folder: Path of the folder.
+        make: Whether to create a missing folder; else FileNotFoundError is raised.
+        on_folder: Whether to lock the folder itself if its file system can; else the file
+            `LOCK_NAME` in it is locked, as on a network file system.
+
+    Raises StoreError if the folder is deleted again and again.
     """
     for _ in range(_TRIES):
         if make:
@@ -434,10 +463,10 @@ def try_lock_folder(folder: str, *, make: bool = True, on_folder: bool = True) -
         lock = FolderLock(folder, fd)
         try:
             is_taken = _flock(fd) if on_folder else None
-            if is_taken is None:
+            if is_taken is None:  # the folder itself cannot be locked
                 is_taken = _lock_file(lock)
         except FileNotFoundError:
-            is_taken = True  # the folder was deleted, so `is_in_place` fails and the loop goes on
+            is_taken = True  # the folder was deleted, so `is_in_place` fails: try again
         except BaseException:
             lock.close()
             raise
@@ -461,7 +490,11 @@ def is_locked_here(folder: str) -> bool:
 
 
 def _flock(fd: int) -> bool | None:
-    """Return whether the lock was taken, or None if only files open for writing can be locked."""
+    """Lock an open folder or file, if no other process has locked it.
+
+    Return whether it is locked, or None if only files open for writing can be locked. On a file
+    system without locks it counts as locked.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -475,7 +508,10 @@ def _flock(fd: int) -> bool | None:
 
 
 def _lock_file(lock: FolderLock) -> bool:
-    """Lock the file `LOCK_NAME` in a folder; return whether it was free."""
+    """Lock the file `LOCK_NAME` in the folder of ``lock``; return whether it was free.
+
+    ``lock`` then owns the descriptor of the file.
+    """
     folder = lock._fd  # noqa: SLF001 - made here
     for _ in range(_TRIES):
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -485,7 +521,8 @@ def _lock_file(lock: FolderLock) -> bool:
             os.close(fd)
             return False
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(LOCK_NAME, dir_fd=folder, follow_symlinks=False).st_ino == state.st_ino:
+            current = os.stat(LOCK_NAME, dir_fd=folder, follow_symlinks=False)
+            if current.st_ino == state.st_ino:  # the locked file still has the name
                 lock._file_fd = fd  # noqa: SLF001 - made here
                 return True
         os.close(fd)  # its owner deleted it; another process may have created a new one
@@ -500,6 +537,7 @@ _folder_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _close_inherited() -> None:
+    """Close the descriptors of the parent's locks, in a forked child."""
     for lock_file in list(_lock_files):
         lock_file.abandon()
     for folder_lock in list(_folder_locks):

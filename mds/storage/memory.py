@@ -15,11 +15,11 @@ from mds.storage.url import join, reveal
 
 # Single operations on a dictionary are atomic; a lock could be held at the moment of a fork.
 _objects: dict[str, tuple[bytes, int]] = {}
-_changes = itertools.count(1)
+_changes = itertools.count(1)  # numbers of writes, which serve as versions
 
 
 class MemoryStore(Store):
-    """Objects in a dictionary of this process, named by their URLs."""
+    """Objects in a dictionary of this process, named by their URLs; options are ignored."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0
@@ -43,7 +43,7 @@ class MemoryStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys start with ``prefix``."""
-        root = reveal(join(self.url, "x"))[:-1]
+        root = reveal(join(self.url, "x"))[:-1]  # the URL with a slash at its end
         for url, (data, change) in list(_objects.items()):
             if url.startswith(root + prefix):
                 yield ObjectInfo(url[len(root) :], len(data), str(change))
@@ -56,6 +56,7 @@ class MemoryStore(Store):
         _objects[reveal(join(self.url, check_key(key)))] = file.read(size), next(_changes)
 
     def _object(self, verb: str, key: str) -> tuple[bytes, int]:
+        """Return the bytes of an object and the number of its write. Raises NotFoundError."""
         url = reveal(join(self.url, check_key(key)))
         try:
             return _objects[url]

@@ -1,7 +1,7 @@
 """Oracle Cloud Object Storage: oci://bucket@namespace/prefix, through its own SDK.
 
-Without a namespace in the URL the account's own is asked for, once. Credentials are those of
-~/.oci/config, or of the machine with ``auth='instance_principal'``.
+Without a namespace in the URL, one request asks for the account's own. Credentials come from
+~/.oci/config, or with ``auth='instance_principal'`` from the machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,16 @@ from mds.storage.url import parse_url, redact
 
 @dataclass(frozen=True, slots=True)
 class OciOptions:
-    """``config_file`` and ``profile`` of the SDK; ``auth`` is 'config' or a principal.
+    """Credentials and addresses.
 
-    Principals are 'instance_principal' and 'resource_principal'. ``endpoint`` replaces the
-    region's usual address.
+    Attributes:
+        config_file: Configuration file of the SDK.
+        profile: Section of this file.
+        auth: "config" for the credentials in the file, "instance_principal" for those of the
+            machine, "resource_principal" for those of a cloud function or job.
+        region: Region, instead of the one in the file.
+        namespace: Namespace of the bucket (default: in the URL, else the account's own).
+        endpoint: URL to use instead of the region's usual address.
     """
 
     config_file: str = "~/.oci/config"
@@ -47,7 +53,13 @@ class OciOptions:
 
 
 class OciStore(Store):
-    """Objects below a prefix of a bucket."""
+    """Objects below a prefix of a bucket.
+
+    Args:
+        url: URL ``oci://bucket@namespace/prefix``.
+        options: Fields of `OciOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -70,7 +82,7 @@ class OciStore(Store):
             return empty_body(self.head(key), safe_url)
         range_header = {"range": format_range(start, end)} if start or end is not None else {}
         with translate_errors("get", safe_url, classify):
-            client, container = self._at()
+            client, container = self._client_and_bucket()
             answer = client.get_object(*container, self._name(key), **range_header)
         raw = answer.data.raw
         try:
@@ -84,7 +96,7 @@ class OciStore(Store):
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the etag as the version."""
         with translate_errors("head", self.url_of(key), classify):
-            client, container = self._at()
+            client, container = self._client_and_bucket()
             headers = client.head_object(*container, self._name(key)).headers
         return parse_info(key, headers, self.url_of(key))
 
@@ -92,7 +104,7 @@ class OciStore(Store):
         """List the objects below a prefix, a thousand per request."""
         next_page: dict[str, str] = {}
         with translate_errors("list", self.url_of(prefix), classify):
-            client, container = self._at()
+            client, container = self._client_and_bucket()
             while True:
                 page = client.list_objects(
                     *container, prefix=self._prefix + prefix, fields="name,size,etag", **next_page
@@ -113,7 +125,7 @@ class OciStore(Store):
     def delete(self, key: str) -> None:
         """Delete the object."""
         with translate_errors("delete", self.url_of(key), classify):
-            client, container = self._at()
+            client, container = self._client_and_bucket()
             from oci.exceptions import ServiceError
 
             try:
@@ -124,13 +136,13 @@ class OciStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         with translate_errors("put", self.url_of(key), classify):
-            client, container = self._at()
+            client, container = self._client_and_bucket()
             client.put_object(*container, self._name(key), file, content_length=size)
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
 
-    def _at(self) -> tuple[Any, tuple[str, str]]:
+    def _client_and_bucket(self) -> tuple[Any, tuple[str, str]]:
         """Return the client, and the namespace and bucket that its calls take first."""
         options, timeout = self._options, self._timeout
         client = per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
@@ -141,6 +153,7 @@ class OciStore(Store):
 
 
 def _make_client(options: OciOptions, timeout: float) -> Any:
+    """Return the SDK's ObjectStorageClient. Raises MissingDependencyError and ConfigError."""
     try:
         import oci
         from requests.adapters import HTTPAdapter
@@ -155,7 +168,7 @@ def _make_client(options: OciOptions, timeout: float) -> Any:
     client = oci.object_storage.ObjectStorageClient(
         config,
         timeout=(timeout, timeout),
-        # One try: trying again is the business of the wrapper around the store.
+        # No retries here: the wrapper `Retrying` around the store retries.
         retry_strategy=oci.retry.NoneRetryStrategy(),
         circuit_breaker_strategy=oci.circuit_breaker.NoCircuitBreakerStrategy(),
         **settings,
@@ -166,6 +179,10 @@ def _make_client(options: OciOptions, timeout: float) -> Any:
 
 
 def _login(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
+    """Return the SDK's configuration and the signer of requests; None: the keys in the former.
+
+    ``oci`` is the imported SDK.
+    """
     if options.auth == "instance_principal":
         return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
     if options.auth == "resource_principal":
@@ -180,19 +197,19 @@ def _login(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what the SDK raises."""
+    """Return the failure that an exception of the SDK means; None for other exceptions."""
     import oci
 
     if isinstance(error, oci.exceptions.ServiceError):
         after = (error.headers or {}).get("retry-after")
         judged = status_failure(error.status, str(error.code or ""), after)
         return replace(judged, kind=CorruptError) if error.status == 416 else judged
-    unknown = (
+    missing_credentials = (
         oci.exceptions.ConfigFileNotFound,
         oci.exceptions.InvalidConfig,
         oci.exceptions.ProfileNotFound,
     )
-    if isinstance(error, unknown):
+    if isinstance(error, missing_credentials):
         return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
     if isinstance(error, oci.exceptions.RequestException):
         network = network_failure(error)

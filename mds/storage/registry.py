@@ -22,6 +22,7 @@ from mds.storage.wrappers import Hedged, Limited, Unversioned
 #: Function ``factory(url, options, timeout_seconds)`` that returns a store with one try per verb.
 Factory = Callable[[str, Mapping[str, Any], float], Store]
 
+# Factory by scheme: module of this package, and name in it. '' is a plain path.
 _HOMES = {
     "": "local:LocalStore",
     "file": "local:LocalStore",
@@ -92,7 +93,7 @@ def open_store(
     store.min_rate = common.min_rate
     if not common.compare_versions:
         store = Unversioned(store)
-    if store.local_path is None:
+    if store.local_path is None:  # a remote store
         store = Limited(store, common.concurrency)
         if common.hedge > 0:
             store = Hedged(store, common.hedge)
@@ -101,6 +102,7 @@ def open_store(
 
 
 def _factory(url: str) -> Factory:
+    """Return the factory for the scheme of a URL. Raises ConfigError for what is not a URL."""
     scheme = scheme_of(url)
     if not url:
         raise ConfigError(
@@ -121,7 +123,7 @@ def _factory(url: str) -> Factory:
 
 
 def refuse(url: str, options: Mapping[str, Any], timeout: float) -> NoReturn:
-    """Raise a ConfigError that says what to do instead."""
+    """Raise ConfigError for alipan:// URLs, with alternatives; serves as their `Factory`."""
     del options, timeout
     raise ConfigError(
         f"{redact(url)!r}: Alipan is not supported. Copy the dataset to a store that is, mount the "

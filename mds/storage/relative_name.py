@@ -37,7 +37,10 @@ _plain = re.compile(PLAIN_NAME).fullmatch
 class RelativeName(str):
     """A relative path with '/' that stays inside the folder it is joined to.
 
-    Raises ``error`` (default FormatError), whose text begins with ``source``, for other names.
+    Args:
+        text: The name.
+        source: Origin of the name, with which the text of an error begins.
+        error: Class of the error that is raised for other names (default FormatError).
 
     >>> RelativeName("train/shard.00000.mds").under("/data")
     '/data/train/shard.00000.mds'
@@ -48,7 +51,7 @@ class RelativeName(str):
     def __new__(
         cls, text: str, source: str = "a name", error: type[MdsError] = FormatError
     ) -> RelativeName:
-        """Check a name."""
+        """Check a name. Most are plain, and one match of a regular expression is enough."""
         if len(text) > MAX_PLAIN_BYTES or not _plain(text) or INDEX_NAME in text.lower():
             _check(text, source, error)
         return super().__new__(cls, text)
@@ -91,6 +94,7 @@ def shown(value: object) -> str:
 
 
 def _check(name: str, source: str, error: type[MdsError]) -> None:
+    """Raise ``error`` for a name that leaves its folder, is reserved or is too long."""
     parts = name.split("/")
     is_outside = (
         any(part in {"", ".", ".."} for part in parts)
@@ -135,7 +139,10 @@ def check_beneath(folder: str, name: RelativeName) -> None:
 
 
 def unlink_beneath(folder: str, name: RelativeName) -> None:
-    """Delete a file below ``folder``.
+    """Delete a file below ``folder``, without following links.
+
+    Each directory is opened by its descriptor in the one above, so a link that another process
+    creates meanwhile is not followed either.
 
     Raises FileNotFoundError if it is missing, and ConfigError if one of its directories is a link.
     """
@@ -156,10 +163,12 @@ def unlink_beneath(folder: str, name: RelativeName) -> None:
                     raise _no_folder(folder, path) from error
                 raise
             stack.callback(os.close, parent)
+        # The last part of the name is the file.
         os.unlink(name.rpartition("/")[2], dir_fd=parent)
 
 
 def _no_folder(folder: str, path: str) -> ConfigError:
+    """Return the error for a link or a file at ``path``, where ``folder`` needs a directory."""
     if os.path.islink(path):
         return ConfigError(
             f"{path}: a link leads out of the cache folder {folder} to {os.path.realpath(path)}. "

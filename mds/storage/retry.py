@@ -87,7 +87,10 @@ class RetryPolicy:
 
 
 class Retrying(Wrapper):
-    """A store that retries the verbs of another one after a TransientError."""
+    """A store that retries the verbs of ``inner`` after a TransientError, as ``policy`` says.
+
+    After an UnauthenticatedError it tries once more with fresh credentials.
+    """
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
@@ -124,7 +127,8 @@ class Retrying(Wrapper):
         listed_keys: set[str] = set()
         items: Iterator[ObjectInfo] | None = None
 
-        def following() -> builtins.list[ObjectInfo]:
+        def list_next() -> builtins.list[ObjectInfo]:
+            """Return up to `_LISTED` objects that were not listed yet; none at the end."""
             nonlocal items
             items = items or self.inner.list(prefix)
             objects: builtins.list[ObjectInfo] = []
@@ -133,12 +137,12 @@ class Retrying(Wrapper):
                     itertools.islice((i for i in items if i.key not in listed_keys), _LISTED)
                 )
             except _MENDABLE:
-                items = None
+                items = None  # list again from the beginning
                 if not objects:
                     raise
             return objects
 
-        while infos := self._run("list", prefix, following):
+        while infos := self._run("list", prefix, list_next):
             listed_keys.update(info.key for info in infos)
             yield from infos
 
@@ -154,12 +158,13 @@ class Retrying(Wrapper):
         start = file.tell()
 
         def write() -> None:
-            file.seek(start)
+            file.seek(start)  # a failed try may have read a part of the file
             super(Retrying, self)._write(key, file, size)
 
         self._run("put", key, write)
 
     def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
+        """Call ``act``, with retries, and return its value; ``verb`` and ``key`` are for logs."""
         url = self.url_of(key)
         with waiting(verb, url) as wait:
             try:
@@ -188,7 +193,15 @@ class RetryingFiles(Retrying):
 
 
 class _Transfer:
-    """The transfer of one object or range, over several connections if they break."""
+    """The transfer of one object or range, over several connections if they break.
+
+    Args:
+        retrying: Store whose policy is used.
+        key: Key of the object.
+        start: First byte of the range.
+        end: End of the range, exclusive; None for the end of the object.
+        body: Answer to the first request.
+    """
 
     def __init__(
         self, retrying: Retrying, key: str, start: int, end: int | None, body: Body
@@ -218,10 +231,11 @@ class _Transfer:
             return
         if self._process == os.getpid():
             body.close()
-        else:
+        else:  # the connection belongs to the parent, which still uses it
             abandon(body)
 
     def _next(self) -> bytes | None:
+        """Return the next chunk, from a new connection after a break; None at the end."""
         if self._process != os.getpid():
             # A connection belongs to the process that opened it; a forked child opens its own.
             self.close()
@@ -239,6 +253,10 @@ class _Transfer:
                 return recover(self._retrying, self.url, self._reopened, error, wait)
 
     def _reopened(self) -> bytes | None:
+        """Request the remaining bytes and return their first chunk; None if none remain.
+
+        Raises ReplacedError if the object is another one now.
+        """
         if self._end is not None and self._position >= self._end:
             return None
         body = self._retrying.inner.stream(self._key, self._position, self._end)
@@ -255,7 +273,10 @@ class _Transfer:
 
 
 def recover(store: Retrying, url: str, act: Callable[[], T], error: StoreError, wait: waiting) -> T:
-    """Call ``act`` again after ``error``, one of `_MENDABLE`, and return its value."""
+    """Call ``act`` again after ``error``, one of `_MENDABLE`, and return its value.
+
+    ``url`` and ``wait`` are for log lines about the wait. Raises the error of the last try.
+    """
     if isinstance(error, UnauthenticatedError):
         try:
             return _renew(store, act, error)
@@ -293,9 +314,16 @@ def try_again(
     first: TransientError,
     wait: waiting,
 ) -> T:
-    """Retry ``act`` after ``first`` and return its value, or raise the last error.
+    """Retry ``act`` and return its value, or raise the error of the last try.
 
-    The error of the last try says how many there were and how long they took.
+    This error says how many tries there were and how long they took.
+
+    Args:
+        policy: Number, duration and waits of retries.
+        url: URL for ``policy.notify``.
+        act: Function to call.
+        first: Error of the first try, which the caller made.
+        wait: Wait whose log lines describe the failures.
     """
     if policy.attempts <= 1:
         raise first
@@ -305,7 +333,8 @@ def try_again(
     failures: list[TransientError] = [first]
 
     def attempt() -> T:
-        # The first try already failed; the loop counts it and waits after it.
+        # The first call raises the error of the caller's try, so that tenacity counts this try and
+        # waits after it.
         if failures:
             raise failures.pop()
         return act()

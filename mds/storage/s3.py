@@ -1,9 +1,9 @@
-"""Amazon S3 and everything that speaks it, through boto3: s3://bucket/prefix.
+"""Amazon S3 and stores with the same interface, through boto3: s3://bucket/prefix.
 
 The endpoint comes from the options, from S3_ENDPOINT_URL or from the SDK's own configuration. The
-SDK's integrity checksums are asked for where the endpoint is Amazon's: other stores reject their
-headers on upload or answer ranges with checksums of something else. Without credentials, and where
-the store turns them down as malformed (400), reading is tried unsigned.
+SDK's integrity checksums are used if the endpoint is Amazon's: other stores reject their headers on
+upload or answer ranges with checksums of something else. Without credentials, and if the store
+refuses them as malformed (400), unsigned requests are tried for reading.
 """
 
 from __future__ import annotations
@@ -64,11 +64,16 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Names as boto3 has them, and a few of ours.
+    """Options of S3. Those that are not listed here have the names and meanings of boto3.
 
-    ``anonymous``: do not sign. ``requester_pays``: agree to pay; else the buckets named in
-    MOSAICML_STREAMING_AWS_REQUESTER_PAYS. ``acl``: of uploads, else S3_CANNED_ACL. ``checksums``:
-    whether the SDK's integrity checksums are used, by default on Amazon only.
+    Attributes:
+        anonymous: Whether to send unsigned requests.
+        requester_pays: Whether to agree to pay for requests (default: for the buckets named in
+            MOSAICML_STREAMING_AWS_REQUESTER_PAYS).
+        acl: Access control list of uploads (default: S3_CANNED_ACL).
+        verify: Whether to check the server's certificate, or a file of trusted certificates.
+        addressing_style: "path", "virtual" or "auto": where URLs of requests name the bucket.
+        checksums: Whether to use the SDK's integrity checksums (default: on Amazon only).
     """
 
     endpoint_url: str | None = None
@@ -86,7 +91,13 @@ class S3Options:
 
 
 class S3Store(Store):
-    """Objects below a prefix of a bucket."""
+    """Objects below a prefix of a bucket.
+
+    Args:
+        url: URL ``s3://bucket/prefix``.
+        options: Fields of `S3Options`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     #: Files above this size go up in parts; a shard of the usual size is one request.
     multipart_from = 128 << 20
@@ -105,22 +116,24 @@ class S3Store(Store):
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
         self._options = self._settings(options)
-        self._reading: dict[str, str] = {}
+        # Arguments of the SDK that all requests take.
+        self._common_arguments: dict[str, str] = {}
         if self._options.requester_pays:
-            self._reading["RequestPayer"] = "requester"
+            self._common_arguments["RequestPayer"] = "requester"
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the object, or a range of it."""
+        """Stream the object, or a range of it, if possible without the SDK."""
         safe_url = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
+        # Value of the Range header, or None for the whole object.
         span = format_range(start, end) if start or end is not None else None
         body = self._stream_directly(key, start, end, span, safe_url)
         if body is not None:
             return body
         range_argument = {} if span is None else {"Range": span}
         answer = self._read("get", "get_object", key, **range_argument)
-        info, length = self._answer(key, answer, start, end, safe_url)
+        info, length = self._check_answer(key, answer, start, end, safe_url)
         body = answer["Body"]
         raw = getattr(body, "_raw_stream", None)
         if hasattr(raw, "read1"):
@@ -168,7 +181,7 @@ class S3Store(Store):
                 "",
                 Bucket=self._bucket,
                 Prefix=self._prefix,
-                **self._reading,
+                **self._common_arguments,
                 **next_page,
             )
             for entry in page.get("Uploads", ()):
@@ -190,11 +203,11 @@ class S3Store(Store):
                 Bucket=self._bucket,
                 Key=self._name(upload.key),
                 UploadId=upload.identifier,
-                **self._reading,
+                **self._common_arguments,
             )
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        extra = dict(self._reading)
+        extra = dict(self._common_arguments)
         if self._options.acl:
             extra["ACL"] = self._options.acl
         name = self._name(key)
@@ -222,6 +235,7 @@ class S3Store(Store):
                 manager.upload(file, self._bucket, name, extra_args=extra).result()
 
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
+        """Return the options, with missing ones taken from the environment."""
         settings = parse_options(S3Options, options, "s3")
         payers = (env("MOSAICML_STREAMING_AWS_REQUESTER_PAYS") or "").split(",")
         pays = settings.requester_pays
@@ -238,17 +252,23 @@ class S3Store(Store):
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
 
     def _read(self, verb: str, operation: str, key: str, **arguments: Any) -> Any:
+        """Call an operation of the SDK that reads an object; see `_call`."""
         return self._call(
             verb,
             operation,
             key,
             Bucket=self._bucket,
             Key=self._name(key),
-            **self._reading,
+            **self._common_arguments,
             **arguments,
         )
 
     def _call(self, verb: str, operation: str, key: str, **arguments: Any) -> Any:
+        """Call an operation of the SDK, such as "get_object", and return its answer.
+
+        If the store refuses the signature of a request that reads, it is sent again unsigned.
+        ``verb`` and ``key`` are for errors.
+        """
         with translate_errors(verb, self.url_of(key), classify):
             signed = self._options
             client = self._client()
@@ -260,14 +280,15 @@ class S3Store(Store):
                 self._forget(signed)
                 if verb in {"put", "delete"}:
                     raise
-                # Public data are readable without a signature, and with a wrong one they are not.
-                # Other threads go on with signatures until it is known that this one is better off.
+                # Public data can be read without a signature, but not with a wrong one. Other
+                # threads continue to sign until an unsigned request has succeeded.
                 unsigned = replace(signed, anonymous=True)
                 try:
                     answer = getattr(self._client(unsigned), operation)(**arguments)
                 except Exception as second:  # noqa: BLE001 - judged at the translate_errors
-                    telling = classify(second) or network_failure(second)
-                    kind = telling.kind if telling else StoreError
+                    # Raise the second error only if it says more than that access is denied.
+                    failure = classify(second) or network_failure(second)
+                    kind = failure.kind if failure else StoreError
                     is_clear = issubclass(kind, (NotFoundError, TransientError))
                     raise (second if is_clear else error) from None
                 self._options = unsigned
@@ -276,9 +297,10 @@ class S3Store(Store):
     def _stream_directly(
         self, key: str, start: int, end: int | None, span: str | None, safe_url: str
     ) -> Body | None:
-        """Stream by a signed request of our own, or return None if the SDK must be asked.
+        """Stream by a request of this library, or return None if the SDK must send it.
 
-        A whole object of which the SDK would check a sum is left to it.
+        ``span`` is the value of the Range header, None for a whole object. The SDK must read whole
+        objects whose checksums it checks.
         """
         name = self._name(key)
         with translate_errors("get", safe_url, classify):
@@ -288,7 +310,8 @@ class S3Store(Store):
             answer = requests.ask(name, span)
             if answer is None:
                 if requests.have_lengths:
-                    # Perhaps the bucket is elsewhere, or the keys are new; the SDK will know.
+                    # The bucket may be in another region, or the credentials may be new: prepare
+                    # the requests anew after the SDK has found out.
                     forget(self._ranges_key(self._options))
                 return None
         facts = {
@@ -299,13 +322,16 @@ class S3Store(Store):
             "ETag": answer.headers.get("etag", ""),
             "Body": answer,
         }
-        info, length = self._answer(key, facts, start, end, safe_url)
+        info, length = self._check_answer(key, facts, start, end, safe_url)
         pieces = answer.body(LeastRate(self.min_rate, self._timeout), safe_url)
         chunks = translate_chunks(pieces, safe_url, classify)
         return Body(info, chunks, length, url=safe_url, close=answer.close)
 
     def _list_directly(self, prefix: str, next_token: str) -> ListingPage | None:
-        """List a page by a request of our own, or return None if the SDK must be asked."""
+        """List a page by a request of this library, or return None if the SDK must send it.
+
+        ``next_token`` is the token of the page, '' for the first one.
+        """
         safe_url = self.url_of(prefix)
         with translate_errors("list", safe_url, classify):
             requests = self._range_requests()
@@ -318,7 +344,8 @@ class S3Store(Store):
             return page
 
     def _list_by_sdk(self, prefix: str, next_token: str) -> ListingPage:
-        place = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **self._reading}
+        """List a page by the SDK; the arguments are those of `_list_directly`."""
+        place = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **self._common_arguments}
         if next_token:
             place["ContinuationToken"] = next_token
         page = self._call("list", "list_objects_v2", prefix, **place)
@@ -331,17 +358,18 @@ class S3Store(Store):
         )
 
     def _range_requests(self) -> RangeRequests | None:
+        """Return the sender of direct requests to the bucket, or None if the SDK must send."""
         options = self._options
 
         def make() -> RangeRequests | None:
             client = self._shared_client(options)
-            return open_range_requests(client, self._bucket, self._reading, self._timeout)
+            return open_range_requests(client, self._bucket, self._common_arguments, self._timeout)
 
         try:
             return per_process(self._ranges_key(options), make)
         except MdsError:
             raise
-        except Exception:  # noqa: BLE001 - without credentials, say: the SDK tells it
+        except Exception:  # noqa: BLE001 - the SDK raises it again, as for missing credentials
             return None
 
     def _ranges_key(self, options: S3Options) -> tuple[object, ...]:
@@ -358,18 +386,19 @@ class S3Store(Store):
         timeout = self._timeout
         return per_process((S3Store, options, timeout), lambda: make_client(options, timeout))
 
-    def _answer(
+    def _check_answer(
         self, key: str, answer: Any, start: int, end: int | None, safe_url: str
     ) -> tuple[ObjectInfo, int | None]:
-        """Return what the object is and how much of it comes, None where the store does not say.
+        """Return the facts about an object, and the length of the answer's body (None: unknown).
 
-        That is exactly the range, or an error.
+        ``answer`` is the SDK's answer to a GET of bytes ``start`` to ``end``. If it is not this
+        range, a StoreError is raised and the body is closed.
         """
         try:
             check_encoding(
                 key, {"content-encoding": str(answer.get("ContentEncoding", ""))}, safe_url
             )
-            info, length = _described(key, answer, start, end, safe_url)
+            info, length = _parse_answer(key, answer, start, end, safe_url)
             self._check_range(info, start, end)
         except StoreError:
             answer["Body"].close()
@@ -377,13 +406,20 @@ class S3Store(Store):
         return info, length
 
 
-def _described(
+def _parse_answer(
     key: str, answer: Any, start: int, end: int | None, safe_url: str
 ) -> tuple[ObjectInfo, int | None]:
+    """Return the facts about an object, and the length of the answer's body (None: unknown).
+
+    ``answer`` is the SDK's answer to a GET of bytes ``start`` to ``end`` (None: to the end).
+    Raises StoreError if the answer is another range or no range.
+    """
     length = int(answer.get("ContentLength", -1))
     content_range = str(answer.get("ContentRange") or "")
     if not content_range:
-        if (start or end is not None) and (start or length != end):
+        is_range = start or end is not None
+        # A range from 0 to the end of the object may be answered with the whole object.
+        if is_range and (start or length != end):
             page = is_page(key, {"content-type": str(answer.get("ContentType", ""))})
             reason = (
                 "a web page. Does it want a login? Check the endpoint and the credentials"
@@ -415,12 +451,13 @@ def _etag(answer: Mapping[str, Any]) -> str:
 
 
 def _status(error: Exception) -> int:
+    """Return the HTTP status in an exception of botocore, or 0."""
     answer = getattr(error, "response", None)
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if answer else 0
 
 
 def signature_refused(error: Exception) -> bool:
-    """Whether a request failed for its signature, so that another or none may do better."""
+    """Whether a request failed for its signature: an unsigned or newly signed one may succeed."""
     from botocore.exceptions import ClientError, NoCredentialsError
 
     code = error.response["Error"].get("Code") if isinstance(error, ClientError) else ""
@@ -466,7 +503,7 @@ _BY_NAME: dict[str, type[StoreError]] = {
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what botocore raises."""
+    """Return the failure for an exception of botocore or of s3_requests; None for others."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     if isinstance(error, StoreAnswerError):
@@ -483,16 +520,18 @@ def classify(error: Exception) -> Failure | None:
 
 
 def _judge(status: int, code: str, message: str, retry_after: str | None) -> Failure:
+    """Return the failure for an HTTP status and S3's error code, such as "NoSuchKey"."""
     text = f"{code}: {message}" if message not in ("", code) and not code.isdecimal() else code
     judged = status_failure(status, text, retry_after)
     return replace(judged, kind=_BY_CODE.get(code, judged.kind))
 
 
 @cache
-def _models(folders: str | None) -> Any:
-    """Load botocore's large descriptions of services: 50 ms of a client's 55.
+def _model_loader(folders: str | None) -> Any:
+    """Return botocore's loader of service descriptions, which take 50 of a client's 55 ms to load.
 
-    They are data and nothing else, so forked workers may go on with those of their parent.
+    They are plain data, so forked workers may use those of their parent. ``folders`` is botocore's
+    search path for them.
     """
     from botocore.loaders import create_loader
 
@@ -502,16 +541,16 @@ def _models(folders: str | None) -> Any:
 def make_client(options: S3Options, timeout: float) -> S3Client:
     """Create a client of the SDK. Raises MissingDependencyError without the package.
 
-    The SDK is botocore, on which boto3 stands. What boto3 adds took a third of the processor time
-    until a process has its first client: 0.48 in place of 0.70 s.
+    The SDK is botocore, the basis of boto3. Without the rest of boto3 a process has its first
+    client after 0.48 s of processor time instead of 0.70 s.
     """
     try:
         import botocore.session
     except ImportError as error:
         raise need("boto3", "s3", "s3:// URLs") from error
     session = botocore.session.Session(profile=options.profile_name)
-    # What its clients are made of is read once a process, not once a client.
-    models = _models(session.get_config_variable("data_path"))
+    # Load the descriptions of services once per process, not once per client.
+    models = _model_loader(session.get_config_variable("data_path"))
     session.register_component("data_loader", models)
     keys = (options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token)
     if any(keys):
@@ -528,6 +567,7 @@ def make_client(options: S3Options, timeout: float) -> S3Client:
 
 
 def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
+    """Return botocore's S3 client, which uses checksums as `S3Options.checksums` says."""
     import botocore
     from botocore.config import Config
 
@@ -536,7 +576,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
         connect_timeout=timeout,
         read_timeout=timeout,
         tcp_keepalive=True,
-        # One try: trying again is the business of the wrapper around the store.
+        # No retries here: the wrapper `Retrying` around the store retries.
         retries={"total_max_attempts": 1, "mode": "standard"},
         s3={"addressing_style": options.addressing_style},
         signature_version=botocore.UNSIGNED if options.anonymous else None,
@@ -548,7 +588,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
             config=settings,
             endpoint_url=options.endpoint_url,
             verify=options.verify,
-            # A signature needs a region, also where the store has none.
+            # A signature needs a region, even if the store has none.
             region_name=session.get_config_variable("region") or "us-east-1",
         )
 
@@ -563,7 +603,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
     if options.endpoint_url is not None and not _is_amazon(options.endpoint_url):
         return make(unchecked)
     client = make(config)
-    # The endpoint may also come from AWS_ENDPOINT_URL or a profile.
+    # The endpoint may also come from AWS_ENDPOINT_URL or a profile, which the SDK reads.
     return client if _is_amazon(client.meta.endpoint_url) else make(unchecked)
 
 

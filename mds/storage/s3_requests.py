@@ -54,7 +54,13 @@ class StoreAnswerError(Exception):
 
 
 class S3Client(NamedTuple):
-    """A client of the SDK, where its credentials come from, and which certificates it trusts."""
+    """A client of the SDK, and facts about it.
+
+    Attributes:
+        client: The client of botocore.
+        provider: The SDK's credentials, which it renews; None for unsigned requests.
+        verify: Whether to check certificates, or a file of trusted ones.
+    """
 
     client: Any
     provider: Any
@@ -67,7 +73,13 @@ class S3Client(NamedTuple):
 
 
 class RangeRequests:
-    """Signed GETs and listings of one bucket, which any thread of a process may send."""
+    """Signed GETs and listings of one bucket, which any thread of a process may send.
+
+    Args:
+        template: Common parts of all GETs of the bucket.
+        connections: Idle connections to its host.
+        client: Client of the SDK, for its credentials.
+    """
 
     def __init__(
         self, template: RequestTemplate, connections: Connections, client: S3Client
@@ -76,8 +88,7 @@ class RangeRequests:
         self._connections = connections
         self._client = client
         self._skew = 0.0
-        #  Whether the SDK would not check a checksum of whole objects, so that none is skipped
-        # here.
+        #: Whether the SDK checks no checksums of whole objects, which requests here do not check.
         self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
         #: Whether all answers had a length so far. Answers without one are left to the SDK.
         self.have_lengths = True
@@ -85,14 +96,15 @@ class RangeRequests:
         self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
 
     def ask(self, name: str, span: str | None) -> Answer | None:
-        """Request an object, or the ``span`` of it in a Range header, and return the answer.
+        """Request an object, or a range of it, and return the answer.
 
-        Return None if the SDK must send the request. Raises OSError, and StoreAnswerError if the
-        store asks for a later retry or refuses a whole object.
+        ``span`` is the value of the Range header, None for the whole object. Return None if the SDK
+        must send the request. Raises OSError, and StoreAnswerError if the store asks for a later
+        retry or refuses a whole object.
         """
         if not self.have_lengths:
             return None
-        answer = self._ask(self._template.path + quote(name, safe="/~"), span)
+        answer = self._send(self._template.path + quote(name, safe="/~"), span)
         if answer is not None and answer.length < 0:
             answer.close()
             self.have_lengths = False
@@ -102,26 +114,32 @@ class RangeRequests:
     def list(
         self, prefix: str, token: str, least_rate: LeastRate, safe_url: str
     ) -> ListingPage | None:
-        """List a page of names that begin with ``prefix``; ``token`` continues another page.
+        """Return a page of the objects whose names begin with ``prefix``.
 
-        Return None if the SDK must send the request; raises as `ask` does.
+        ``token`` is the token that the page before ended with, '' for the first page. Return None
+        if the SDK must send the request; raises as `ask` does.
         """
         path = self._template.path.rstrip("/") or "/"
-        answer = self._ask(path, None, listing_query(prefix, token))
+        answer = self._send(path, None, listing_query(prefix, token))
         body = None if answer is None else answer.whole(least_rate, safe_url, _LONGEST_PAGE)
         return None if body is None else parse_listing(body)
 
-    def _ask(self, path: str, span: str | None, query: str = "") -> Answer | None:
+    def _send(self, path: str, span: str | None, query: str = "") -> Answer | None:
+        """Send a GET and return its answer if it is a success; else raise or return None as `ask`.
+
+        ``path`` and ``query`` are escaped.
+        """
         answer = self._connections.get(self._request(path, span, query))
         words: dict[str, str] = {}
         if answer.status == 403:
-            words = _words_of(answer)
-            if self._has_other_time(answer, words):
+            words = _error_words(answer)
+            if self._adopt_store_time(answer, words):
+                # Send it again, signed with the store's time.
                 answer, words = self._connections.get(self._request(path, span, query)), {}
         if answer.status in (200, 206):
             return answer
         if answer.status in _TRY_LATER or (answer.status in (403, 404) and span is None):
-            words = words or _words_of(answer)
+            words = words or _error_words(answer)
             if answer.status in _TRY_LATER or (answer.status, words.get("Code")) in _REFUSALS:
                 raise StoreAnswerError(
                     answer.status,
@@ -133,6 +151,7 @@ class RangeRequests:
         return None
 
     def _request(self, path: str, span: str | None, query: str) -> bytes:
+        """Return the bytes of a GET, signed now if the template is signed."""
         template = self._template
         headers = {"host": template.host, **dict(template.amazon)}
         if span is not None:
@@ -151,7 +170,7 @@ class RangeRequests:
         lines = "".join([f"{key}: {value}\r\n" for key, value in headers.items()])
         return f"GET {target} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
-    def _has_other_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
+    def _adopt_store_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
         """Whether the store's clock differs; its time is used from then on. True at most once."""
         if self._skew or words.get("Code") != "RequestTimeTooSkewed":
             return False
@@ -179,6 +198,7 @@ def open_range_requests(
     place = urlsplit(f"{template.scheme}://{template.host}")
     proxy, tunnel = find_proxy(f"{template.scheme}://{template.host}/"), None
     if proxy:
+        # A tunnel is possible for TLS and through a plain HTTP proxy only.
         address, login = split_login(proxy)
         via = urlsplit(address)
         if template.scheme != "https" or via.scheme != "http" or via.hostname is None:
@@ -195,11 +215,13 @@ def open_range_requests(
     return RangeRequests(template, Connections(host), client)
 
 
-def _words_of(answer: Answer) -> dict[str, str]:
+def _error_words(answer: Answer) -> dict[str, str]:
+    """Return the Code and the Message in the XML body of an error."""
     return dict(_WORD.findall(answer.read_error().decode("utf-8", "replace")))
 
 
 def _context(verify: bool | str) -> ssl.SSLContext:
+    """Return the settings of TLS; ``verify`` is that of `S3Client`."""
     import ssl
 
     from botocore.httpsession import get_cert_path
@@ -225,7 +247,16 @@ _CHANGING = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-am
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """The common parts of all GETs of a bucket; ``scope`` is None if they are unsigned."""
+    """The common parts of all GETs of a bucket.
+
+    Attributes:
+        scheme: "http" or "https".
+        host: Host and port, as in the header ``host``.
+        path: Escaped path up to the name of an object.
+        scope: Region and service of signatures; None if requests are unsigned.
+        amazon: Names and values of ``x-amz-`` headers that all requests have.
+        agent: Value of the header ``user-agent``, or ''.
+    """
 
     scheme: str
     host: str
@@ -244,13 +275,19 @@ class _SeenError(Exception):
 
 
 def show_example(request: Any, **_: Any) -> None:
-    """For the SDK's event before a request is sent: keep the example from being sent."""
+    """Raise `_SeenError` with ``request`` if it is the example, so that it is not sent.
+
+    The SDK calls this function before it sends a GET.
+    """
     if urlsplit(request.url).path.endswith(_EXAMPLE):
         raise _SeenError(request)
 
 
 def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> RequestTemplate | None:
-    """Return the template of the SDK's GETs, or None if their signature is another."""
+    """Return the template of the SDK's GETs of a bucket, or None if only the SDK can sign them.
+
+    ``client`` is a client of botocore, and ``extra`` are further arguments of its GETs.
+    """
     try:
         client.get_object(Bucket=bucket, Key=_EXAMPLE, Range="bytes=0-1", **extra)
     except _SeenError as seen:
@@ -324,10 +361,15 @@ def sign(
     stamp: str,
     query: str = "",
 ) -> str:
-    """Return the value of Authorization for a GET.
+    """Return the value of the header Authorization for a GET.
 
-    ``path`` is escaped as it is sent, ``headers`` are all that are signed, by lower name,
-    ``stamp`` is the time of x-amz-date, and ``query`` is sorted and escaped.
+    Args:
+        credentials: Keys to sign with.
+        scope: Region and service.
+        path: Path of the URL, escaped.
+        headers: Headers to sign, by lower-case name.
+        stamp: Time of the request, as in the header x-amz-date.
+        query: Query of the URL, sorted and escaped.
     """
     names = sorted(headers)
     signed = ";".join(names)
@@ -357,6 +399,7 @@ def _timestamp(second: int) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _signing_key(secret: str, day: str, scope: Scope) -> bytes:
+    """Return the key of a day's signatures: a chain of HMACs over day, region and service."""
     key = f"AWS4{secret}".encode()
     for part in (day, scope.region, scope.service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -371,14 +414,14 @@ _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>)?\s*<ListBucketResult[\s>]")
 
 
 class ListingPage(NamedTuple):
-    """Some objects of a bucket, by whole names, and the token of the next page, or ''."""
+    """Some objects of a bucket, with whole names as keys, and the token of the next page or ''."""
 
     objects: list[ObjectInfo]
     next_token: str
 
 
 def listing_query(prefix: str, next_token: str) -> str:
-    """Return the query that asks for a page, in the form in which it is signed."""
+    """Return the query of a request for a page, sorted and escaped as it is signed."""
     parameters = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
     if next_token:
         parameters["continuation-token"] = next_token
@@ -388,7 +431,11 @@ def listing_query(prefix: str, next_token: str) -> str:
 
 
 def parse_listing(body: bytes) -> ListingPage | None:
-    """Parse a page of a listing; return None if it has another form."""
+    """Parse the XML of a page of a listing; return None if it has another form than Amazon's.
+
+    The page is cut at ``<Contents>``, which begins each object: ``head`` is before the first one,
+    and ``last`` follows the last one.
+    """
     head, *parts = body.split(b"<Contents>")
     if not _ROOT.match(head):
         return None

@@ -1,9 +1,9 @@
 """Any SSH server: sftp://user:password@host:port/absolute/folder, through paramiko.
 
 Keys come from the options, COMPOSER_SFTP_KEY_FILE, ~/.ssh or an agent. The server's key must be
-known: from COMPOSER_SFTP_KNOWN_HOSTS_FILE or ~/.ssh/known_hosts. SSH answers one question after
-another, so each transfer takes a connection of its own from a small pool of the process, and
-asks for many pieces before the first has come.
+known: from COMPOSER_SFTP_KNOWN_HOSTS_FILE or ~/.ssh/known_hosts. SSH answers the requests of a
+connection one after another. So each transfer takes its own connection from a small pool of the
+process, and requests many pieces before the first one arrives.
 """
 
 from __future__ import annotations
@@ -44,15 +44,24 @@ from mds.storage.files import temporary_path
 from mds.storage.translate import Failure, translate_chunks, translate_errors
 from mds.storage.url import parse_url, redact
 
-# Servers refuse more than ten connections that are being made (MaxStartups of OpenSSH).
+# OpenSSH refuses more than ten connections that are not logged in yet (MaxStartups).
 _CONNECTIONS = 8
-# Bytes asked for ahead; to stop early waits for as many.
+# Bytes requested ahead. A transfer that stops early still receives as many.
 _WINDOW = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SftpOptions:
-    """``accept_unknown_host``: believe a server with an unknown key; for tests."""
+    """Login, and keys of servers.
+
+    Attributes:
+        username: User (default: the one in the URL).
+        password: Password (default: the one in the URL).
+        key_file: Private key (default: COMPOSER_SFTP_KEY_FILE, else ~/.ssh or an agent).
+        known_hosts_file: Keys of servers (default: COMPOSER_SFTP_KNOWN_HOSTS_FILE), besides
+            ~/.ssh/known_hosts.
+        accept_unknown_host: Whether to trust a server with an unknown key; for tests.
+    """
 
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -62,7 +71,13 @@ class SftpOptions:
 
 
 class SftpStore(Store):
-    """Files below a folder of a server."""
+    """Files below a folder of a server.
+
+    Args:
+        url: URL ``sftp://user:password@host:port/absolute/folder``.
+        options: Fields of `SftpOptions`.
+        timeout: Seconds without a byte after which a request has stalled.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -103,7 +118,7 @@ class SftpStore(Store):
         chunks = translate_chunks(_pieces(file, start, stop), safe_url, classify)
         chunks = _unchanged(file, info, chunks, safe_url)
         body = Body(info, chunks, max(0, stop - start), url=safe_url)
-        # Also when a body is forgotten half read.
+        # A finalizer runs once: at the end, or when the body is dropped before it.
         body.on_close(weakref.finalize(body, _finish, pool, connection))
         return body
 
@@ -168,7 +183,11 @@ class SftpStore(Store):
 
 
 class _Connection:
-    """One use of a connection: given back or dropped once, whatever happens to it afterwards."""
+    """One use of a connection, which ends when it is given back or dropped for the first time.
+
+    ``client`` and ``sftp`` are paramiko's SSHClient and SFTPClient. ``file`` is the open file of a
+    transfer, and ``busy`` is False after the use.
+    """
 
     def __init__(self, client: Any, sftp: Any) -> None:
         self.client = client
@@ -178,7 +197,10 @@ class _Connection:
 
 
 class _Pool:
-    """The connections of a process to one server; an idle one is used before a new one is made."""
+    """The connections of a process to the server at an address, a host and a port.
+
+    An idle connection is used before a new one is opened. At most `_CONNECTIONS` are in use.
+    """
 
     def __init__(self, address: tuple[str, int], options: SftpOptions, timeout: float) -> None:
         self._address, self._options, self._timeout = address, options, timeout
@@ -190,7 +212,7 @@ class _Pool:
         self._slots = new_semaphore(_CONNECTIONS)
 
     def take(self) -> _Connection:
-        """Take a connection, which is to be given back or dropped."""
+        """Take a connection, and wait if all are in use. Call `give_back` or `drop` afterwards."""
         self._slots.acquire()
         try:
             connection = self._idle_one() or self._connect()
@@ -201,7 +223,7 @@ class _Pool:
         return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Keep a connection that is in order for the next user."""
+        """Keep a connection for the next user, if no answer is pending on it."""
         if self._end_use(connection):
             self._idle.append((connection.client, connection.sftp))
             self._slots.release()
@@ -231,6 +253,7 @@ class _Pool:
         return self._process == os.getpid()
 
     def _end_use(self, connection: _Connection) -> bool:
+        """Mark a connection as no longer in use; return whether it was, in this process."""
         was_used = connection.busy and self.is_ours()
         if was_used:
             connection.busy = False
@@ -238,6 +261,7 @@ class _Pool:
         return was_used
 
     def _idle_one(self) -> _Connection | None:
+        """Return an idle connection that is still open, or None; close the broken ones."""
         while True:
             try:
                 client, sftp = self._idle.pop()
@@ -248,6 +272,7 @@ class _Pool:
             client.close()
 
     def _connect(self) -> _Connection:
+        """Open a connection and log in. Raises MissingDependencyError and paramiko's errors."""
         try:
             import paramiko
         except ImportError as error:
@@ -283,15 +308,17 @@ class _Pool:
 
 
 class _PacedChannel:
-    """The channel of a connection, whose bytes must come at a least rate while a file is read.
+    """A channel of paramiko whose bytes must arrive at a least rate while a file is read.
 
-    Answers of other kinds are short, and their rate says nothing.
+    ``pace`` is None otherwise: other answers are too short for a rate. Other attributes are those
+    of ``channel``.
     """
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self.pace: Pace | None = None
-        self.is_cut = False  # an answer was not read to its end
+        #: Whether an error interrupted an answer, so that the connection cannot be used again.
+        self.is_cut = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -310,6 +337,10 @@ class _PacedChannel:
 
 
 def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
+    """Yield the bytes of an open file from ``start`` to before ``stop``.
+
+    The pieces of a window of `_WINDOW` bytes are requested together.
+    """
     for window in range(start, stop, _WINDOW):
         until = min(window + _WINDOW, stop)
         ranges = [(offset, min(CHUNK, until - offset)) for offset in range(window, until, CHUNK)]
@@ -327,13 +358,17 @@ def _unchanged(file: Any, before: ObjectInfo, chunks: Iterator[bytes], url: str)
 
 
 def _finish(pool: _Pool, connection: _Connection) -> None:
-    """End a transfer: what was asked for and is still coming is awaited, then all is in order."""
+    """End a transfer: receive the pieces that were requested, then give the connection back.
+
+    A connection in another state is dropped. A forked child does nothing.
+    """
     if not pool.is_ours():
         return
     channel = connection.sftp.sock
     try:
         if not channel.is_cut:
-            connection.file.close()  # paramiko hides errors of this request
+            # Waits for pending pieces. paramiko hides errors of this request, so look at `is_cut`.
+            connection.file.close()
     except (OSError, EOFError):
         channel.is_cut = True
     if channel.is_cut:
@@ -344,6 +379,7 @@ def _finish(pool: _Pool, connection: _Connection) -> None:
 
 
 def _make_folders(sftp: Any, folder: str) -> None:
+    """Create a folder and its parents unless they exist; ``sftp`` is paramiko's SFTPClient."""
     try:
         sftp.stat(folder)
     except FileNotFoundError:
@@ -357,7 +393,7 @@ def _info(key: str, state: Any) -> ObjectInfo:
 
 
 def classify(error: Exception) -> Failure | None:
-    """Judge what paramiko raises."""
+    """Return the failure that an exception of paramiko means; None for other exceptions."""
     import paramiko
 
     if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in str(error):

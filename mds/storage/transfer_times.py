@@ -49,7 +49,7 @@ class TransferSeconds(NamedTuple):
 
 
 class TransferTimes:
-    """Sums of the seconds of all requests of a process."""
+    """Sums of the seconds of all requests of a process; ``clock`` returns the time in seconds."""
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
@@ -57,7 +57,7 @@ class TransferTimes:
         self._lock = new_lock()
 
     def add(self, request: float, transfer: float, unpack: float = 0.0, requests: int = 0) -> None:
-        """Add seconds to the sums."""
+        """Add seconds of requests, transfers and decompression, and a number of requests."""
         with self._lock:
             old = self._sums
             self._sums = TransferSeconds(
@@ -72,7 +72,7 @@ class TransferTimes:
         return self._sums
 
     def follow(self, body: Body, start: float) -> Body:
-        """Return the body, and add the times of its request when it ends or is closed.
+        """Return ``body``; the times of its request are added when it ends or is closed.
 
         ``start`` is the time by `clock` at which the request was sent.
         """

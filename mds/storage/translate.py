@@ -83,13 +83,15 @@ class ForeignError(Exception):
 
 
 def fit_cause(error: Exception, failure: StoreError) -> Exception | None:
-    """Return the ``__cause__`` for ``failure``: ``error``, or a `ForeignError` without its secrets.
+    """Return the exception to raise ``failure`` from: its cause, with secrets hidden.
 
-    None if both only say that an object is missing.
+    It is ``error``, or a `ForeignError` with its masked text if ``error`` or one of its causes
+    contains a secret. It is None if both only say that an object is missing.
     """
     is_known = isinstance(error, FileNotFoundError) or type(error).__module__.startswith("mds.")
     if is_known and isinstance(failure, NotFoundError):
         return None
+    # The exception and its causes, without repeating a link of a circle.
     chain: list[BaseException] = [error]
     while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
         chain.append(link)
@@ -135,7 +137,16 @@ def translate_chunks(
 def translate(
     error: Exception, verb: str, url: str, seconds: float, classify: Classify | None = None
 ) -> StoreError:
-    """Return the StoreError for a foreign exception; see `translate_errors`."""
+    """Return the StoreError for a foreign exception.
+
+    Args:
+        error: The exception.
+        verb: Verb of the request, such as "get".
+        url: URL without secrets.
+        seconds: Duration of the request.
+        classify: Function of the provider that returns the failure for one of its exceptions, and
+            None for others.
+    """
     failure = (classify(error) if classify else None) or network_failure(error)
     if failure is None:
         failure = Failure(StoreError, f"{type(error).__name__}: {error}")
@@ -153,7 +164,10 @@ def translate(
 
 
 def status_failure(status: int, reason: str = "", retry_after: str | None = None) -> Failure:
-    """Return the failure that an HTTP status means."""
+    """Return the failure that an HTTP status means.
+
+    ``reason`` is the server's text, and ``retry_after`` the header of that name.
+    """
     phrase = _reasons.get(status, "")
     text = f"{status} {phrase}".strip()
     if reason and reason not in (phrase, str(status)):
@@ -203,6 +217,7 @@ def _links(error: BaseException) -> Iterator[BaseException]:
 
 
 def _network_kind(error: BaseException) -> type[StoreError] | None:
+    """Return the class of StoreError for a network or disk error, or None for other exceptions."""
     if isinstance(error, TimeoutError):
         return StalledError
     if isinstance(error, ConnectionRefusedError):

@@ -1,8 +1,8 @@
 """URLs of datasets, taken apart once.
 
-A URL is a plain path, or a scheme and what the scheme makes of the rest. Objects below it are
-named by keys: relative, with '/', never climbing out. A query (a signed URL) belongs to every
-object, so keys are put in front of it.
+A URL is a plain path, or a scheme and a text whose form depends on the scheme. Objects below it are
+named by keys: relative paths with '/' that stay below it. A query (as in a signed URL) belongs to
+every object, so keys are inserted before it.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ _SHARED_ACCESS = re.compile(r"^(?:s[a-z]{1,4}|ses|skoid|sktid|saoid|suoid|scid)$
 
 
 class Url(str):
-    """A URL whose text has no login and no signature, whatever is done with it.
+    """A URL whose text has no password and no signature, so that it is safe to print.
 
-    The characters of this string are the redacted ones, so that no way of printing, formatting or
-    writing it can show more; `reveal` gives the real ones, for the wire. It is equal to the real
-    text, and pickles with it.
+    The characters of this string are the redacted ones, so no way of printing, formatting or
+    writing it shows more. `reveal` returns the full text, for requests. A Url compares equal to its
+    full text, and pickles as it.
 
     >>> url = Url("https://me:secret@host/train?X-Amz-Signature=1f")
     >>> f"{url}", url.reveal() == "https://me:secret@host/train?X-Amz-Signature=1f" == url
@@ -147,12 +147,12 @@ class Location:
 
 
 def parse_url(text: str) -> Location:
-    """Take a URL apart. Raises ConfigError when it is not one."""
+    """Split a URL into its parts. Raises ConfigError for an invalid host or port."""
     url, safe_url = reveal(text), Url(text)
     scheme = scheme_of(url)
     if not scheme:
         return Location(safe_url, "", "", url)
-    if not _facts(scheme).has_query:
+    if not _scheme_facts(scheme).has_query:
         # A '?' or '#' is an ordinary character of an object's name everywhere but in http.
         remainder = url.split(":", 1)[1]
         host, _, path = (
@@ -163,7 +163,7 @@ def parse_url(text: str) -> Location:
         try:
             parts = urlsplit(url)
         except ValueError:
-            # Its text would show the host, with the login before it.
+            # Without the ValueError, whose text shows the host and the login before it.
             raise ConfigError(f"{safe_url!r} is not a URL: its host cannot be read.") from None
         host, path, query = parts.netloc, parts.path, parts.query
     if scheme == "oci" or "@" not in host:
@@ -173,14 +173,15 @@ def parse_url(text: str) -> Location:
         login, _, address = host.rpartition("@")
         name, colon, secret = login.partition(":")
         user, password = unquote(name), unquote(secret) if colon else None
-    hostname, port = _address(url, address)
+    hostname, port = _host_and_port(url, address)
     return Location(safe_url, scheme, host, path.strip("/"), query, user, password, hostname, port)
 
 
 def scheme_of(url: str) -> str:
     """Return the scheme of a URL in lower case; '' for a plain path."""
     match = _SCHEME.match(url)
-    # One letter is a drive, and 'a:b' without slashes is a file's name, but for dbfs:/.
+    # 'C:/data' begins with a drive, and 'a:b' is the name of a file. Most schemes need '://';
+    # only dbfs:/ and file:/ may have one slash.
     if match is None or not url[match.end() :].startswith("/"):
         return ""
     scheme = match[1].lower()
@@ -201,7 +202,9 @@ def is_local(url: str) -> bool:
 def _refuse_one_slash(path: str) -> None:
     """Raise ConfigError for a URL that has lost slashes, unless a folder has its name."""
     match = _ONE_SLASH.match(path) or _NO_SLASH.match(path)
+    # A folder may be called "s3:".
     if match is not None and not os.path.lexists(path.partition("/")[0]):
+        # Show the URL as it was given, with one slash or none, but without its secrets.
         safe_url = _redact_one_slash(match[1], path[match.end() :]).replace(
             f"{match[1]}:/", match[0], 1
         )
@@ -263,7 +266,7 @@ def join(url: str, key: str) -> str:
     if not key:
         return url
     query = ""
-    if "?" in url and _facts(scheme_of(url)).has_query:
+    if "?" in url and _scheme_facts(scheme_of(url)).has_query:
         url, mark, old_query = url.partition("?")
         query = mark + old_query
     return f"{url.rstrip('/')}/{key}{query}" if url else key
@@ -300,26 +303,34 @@ def _redact_one_slash(scheme: str, address: str) -> str:
 
 
 def _redacted(url: str) -> str:
+    """Return a URL with ``***`` in place of its password or token and ``?...`` of its query."""
     scheme = scheme_of(url)
     head, mark, remainder = url.partition("://")
     if not scheme or not mark:
         return url
-    login, address, path, query = _cut(scheme, remainder)
+    login, address, path, query = _split_leniently(scheme, remainder)
     if login is not None:
-        user = login.partition(":")[0]
-        named = _facts(scheme).shows_user and user
-        login = (user if ":" not in login else f"{user}:***") if named else "***"
+        user, colon, _ = login.partition(":")
+        if _scheme_facts(scheme).shows_user and user:
+            login = f"{user}:***" if colon else user
+        else:
+            login = "***"
         address = f"{login}@{address}"
     return f"{head}{mark}{address}{path}{'?...' if query else ''}"
 
 
-def _facts(scheme: str) -> _Scheme:
+def _scheme_facts(scheme: str) -> _Scheme:
     return _SCHEMES.get(scheme, _UNKNOWN)
 
 
-def _cut(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
-    """Split the text after ``://`` into login, address, path and query, however it is escaped."""
-    facts = _facts(scheme)
+def _split_leniently(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
+    """Split the text after ``://`` into login (None: without), address, path and query.
+
+    Unlike `urllib.parse.urlsplit` it never fails, and it finds a login whose password contains
+    characters that should have been escaped: the result decides which characters are hidden.
+    """
+    facts = _scheme_facts(scheme)
+    # The authority, login and address, reaches to the first slash.
     match = re.search(r"[/?#]" if facts.has_query else r"/", remainder)
     authority = remainder[: match.start()] if match else remainder
     if facts.has_login:
@@ -345,16 +356,17 @@ def _cut(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
 
 
 def _secrets_of(url: str) -> Iterator[str]:
-    """Return the secrets in a URL: password or token, and the values of its query."""
+    """Yield the secrets in a URL: password or token, and long values of its query."""
     scheme = scheme_of(url)
     address = url.partition("://")[2]
     if not scheme or not address:
         return
-    login, _, _, query = _cut(scheme, address)
+    login, _, _, query = _split_leniently(scheme, address)
     if login is not None:
         user, _, password = login.partition(":")
-        for each in (password,) if _facts(scheme).shows_user else (login, user, password):
-            yield from (each, unquote(each))
+        secrets = (password,) if _scheme_facts(scheme).shows_user else (login, user, password)
+        for secret in secrets:
+            yield from (secret, unquote(secret))
     yield from (value for _, value in parse_qsl(query, True) if len(value) >= _SIGNATURE)
 
 
@@ -383,9 +395,9 @@ def source_name(url: str) -> str:
     host, slash, path = (
         address[2:].partition("/") if address.startswith("//") else ("", "", address)
     )
-    query, facts = "", _facts(scheme)
+    query, facts = "", _scheme_facts(scheme)
     if facts.has_query:
-        host, path, query = _split(scheme, url)
+        host, path, query = _split_http(scheme, url)
         slash, query = "", _kept_query(query)
     if facts.has_login:
         host = host.rpartition("@")[2]
@@ -394,17 +406,23 @@ def source_name(url: str) -> str:
     return f"{scheme}://{host}{(slash + path).rstrip('/')}{query}"
 
 
-def _split(scheme: str, url: str) -> tuple[str, str, str]:
-    """Host with login, path and query; also of what is no URL, which `parse_url` refuses later."""
+def _split_http(scheme: str, url: str) -> tuple[str, str, str]:
+    """Return the host with its login, the path and the query of a http URL.
+
+    It never fails; `parse_url` refuses invalid URLs later.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
-        return _cut(scheme, url.partition("://")[2])[1:]
+        return _split_leniently(scheme, url.partition("://")[2])[1:]
     return parts.netloc, parts.path, parts.query
 
 
 def _kept_query(query: str) -> str:
-    """Return a digest of the parts of a query that are no signature; '' without any."""
+    """Return ``?`` and a digest of the parameters of a query that belong to no signature.
+
+    Return '' without such parameters.
+    """
     pairs = [(name.lower(), name, value) for name, value in parse_qsl(query, True)]
     is_shared = any(key == "sig" for key, _, _ in pairs)
     kept_pairs = sorted(
@@ -412,14 +430,16 @@ def _kept_query(query: str) -> str:
         for key, name, value in pairs
         if not _SIGNATURES.match(key) and not (is_shared and _SHARED_ACCESS.match(key))
     )
-    return (
-        f"?{hashlib.blake2s(repr(kept_pairs).encode(), digest_size=8).hexdigest()}"
-        if kept_pairs
-        else ""
-    )
+    if not kept_pairs:
+        return ""
+    return f"?{hashlib.blake2s(repr(kept_pairs).encode(), digest_size=8).hexdigest()}"
 
 
-def _address(url: str, address: str) -> tuple[str, int | None]:
+def _host_and_port(url: str, address: str) -> tuple[str, int | None]:
+    """Return the host name and the port in an address; ``url`` is for errors.
+
+    An IPv6 address is in brackets, which are removed. Raises ConfigError for an invalid port.
+    """
     name, colon, digits = address.rpartition(":")
     if not colon or address.endswith("]"):
         return address.strip("[]"), None

@@ -33,9 +33,10 @@ log = get_logger("mds.storage")
 
 
 class waiting:  # noqa: N801 - used as a statement
-    """Context manager around a wait for an operation on a target.
+    """Context manager around a wait for an operation on a target, such as "bytes of" and a URL.
 
-    ``note`` is added to log lines about the wait; it may change meanwhile.
+    ``note`` is added to log lines about the wait; it may change meanwhile. ``since`` is the time by
+    `time.monotonic` at which the wait began.
     """
 
     __slots__ = ("note", "operation", "since", "target")
@@ -65,7 +66,10 @@ class WaitingLines:
         self._next = float("-inf")
 
     def look(self, now: float, waits: Sequence[waiting]) -> float:
-        """Write a line if a wait is late and a line is due; return the time of the next check."""
+        """Write a line if a wait is late and a line is due; return the time of the next check.
+
+        ``now`` and the result are times by `time.monotonic`; ``waits`` are not empty.
+        """
         oldest = min(waits, key=lambda each: each.since)
         if now - oldest.since < FIRST_LINE_SECONDS:
             return max(oldest.since + FIRST_LINE_SECONDS, self._next)
@@ -79,6 +83,7 @@ class WaitingLines:
 
 
 def _line(now: float, oldest: waiting, waits: Sequence[waiting]) -> str:
+    """Return the log line about the oldest wait and the number of other late ones."""
     other_waits = sum(now - each.since >= FIRST_LINE_SECONDS for each in waits) - 1
     return (
         f"Waiting for {oldest.operation} {oldest.target} for {now - oldest.since:.0f} s"
@@ -97,6 +102,7 @@ class _Waits:
 
     @classmethod
     def start(cls) -> None:
+        """Start the thread unless it runs."""
         with cls.changed:
             if cls.thread is None:
                 cls.thread = threading.Thread(target=cls._run, name="mds-waiting", daemon=True)
@@ -113,6 +119,7 @@ class _Waits:
 
     @classmethod
     def resume(cls) -> None:
+        """Start the thread if there are waits, such as after a fork."""
         if cls.waits:
             cls.start()
 
@@ -124,6 +131,10 @@ class _Waits:
 
     @classmethod
     def _run(cls) -> None:
+        """Check the waits until none is left or `stop` ends this thread.
+
+        `stop` sets ``thread`` to None or another thread, so each comparison asks: was I stopped?
+        """
         # A new wait becomes late after all present ones, so it need not wake this thread.
         while waits := list(cls.waits.values()):
             wake_time = cls.lines.look(time.monotonic(), waits)

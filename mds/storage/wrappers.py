@@ -26,7 +26,7 @@ HEDGED_SIZE = 16 << 20
 
 
 class Wrapper(Store):
-    """A store that forwards every verb to another one; subclasses change some."""
+    """A store that forwards every verb to the store ``inner``; subclasses change some."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -85,7 +85,7 @@ class Wrapper(Store):
 
 
 class Limited(Wrapper):
-    """A store with at most ``limit`` requests at a time, over all threads of a process."""
+    """A store that sends at most ``limit`` requests to ``inner`` at a time, over all threads."""
 
     def __init__(self, inner: Store, limit: int) -> None:
         super().__init__(inner)
@@ -102,7 +102,7 @@ class Limited(Wrapper):
         except BaseException:
             slots.release()
             raise
-        # Also release the slot of a body that is dropped before its end.
+        # A finalizer runs once: at the end, or when the body is dropped before it.
         body.on_close(weakref.finalize(body, slots.release))
         return body
 
@@ -144,7 +144,7 @@ class Unversioned(Wrapper):
 
 
 class Prefixed(Wrapper):
-    """The objects of a store below a prefix, as a store of its own."""
+    """The objects of the store ``inner`` below a prefix, as a store of its own."""
 
     def __init__(self, inner: Store, prefix: str) -> None:
         super().__init__(inner)
@@ -190,7 +190,7 @@ class Prefixed(Wrapper):
 
 
 class Hedged(Wrapper):
-    """A store that requests a slow range a second time and returns the first answer.
+    """A store that requests a slow range from ``inner`` a second time; the first answer counts.
 
     It costs a thread per range, and a second request if a range takes longer than ``after``
     seconds. Choose ``after`` near the 95th percentile of your store's answers.
@@ -209,6 +209,10 @@ class Hedged(Wrapper):
         return Body(info, iter((data,)), end - start, url=self.url_of(key))
 
     def _race(self, key: str, start: int, end: int) -> tuple[ObjectInfo, bytes]:
+        """Return the facts about an object and a range of its bytes, from the faster request.
+
+        Raises the error of the faster request, unless it is transient and the other one succeeds.
+        """
         answers: queue.SimpleQueue[tuple[ObjectInfo, bytes] | Exception] = queue.SimpleQueue()
         decided = new_event()
 
@@ -218,14 +222,14 @@ class Hedged(Wrapper):
                     chunks = []
                     for chunk in body:
                         chunks.append(chunk)
-                        if decided.is_set():
+                        if decided.is_set():  # the other request was faster
                             return
                 answers.put((body.info, b"".join(chunks)))
             except Exception as error:  # noqa: BLE001 - raised in the waiting thread
                 answers.put(error)
 
         threading.Thread(target=run, name="mds-hedge", daemon=True).start()
-        running = 1
+        running = 1  # requests
         try:
             answer = answers.get(timeout=self.after)
         except queue.Empty:

@@ -60,7 +60,7 @@ class EpochIterator(itertools.chain[Any]):
         }
 
     def _world_facts(self) -> dict[str, int]:
-        """Return the numbers on which the part of this worker depends, besides the order."""
+        """Return nodes, ranks, workers and batch size, on which this worker's samples depend."""
         shape = self._stretches.epoch.plan.shape
         return {
             "nodes": shape.nodes,
@@ -97,7 +97,13 @@ class EpochIterator(itertools.chain[Any]):
 
 
 class _Stretches:
-    """Generator of iterators over consecutive samples, which can move to another position."""
+    """Generator of iterators over consecutive samples, which can move to another position.
+
+    Args:
+        dataset: Dataset whose samples are read.
+        epoch: Part of this worker in the epoch at which to begin.
+        seek: Returns this worker's part of the epoch of a point, from a place of it on.
+    """
 
     def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> None:
         self._dataset, self.epoch, self._seek = dataset, epoch, seek
@@ -105,6 +111,7 @@ class _Stretches:
         _living.add(self)
 
     def _begin(self, epoch: WorkerEpoch) -> None:
+        """Set up the reading of ``epoch``, without reading any sample yet."""
         self.epoch = epoch
         self._stretches = read_stretches(self._dataset, epoch)
         self._current: Iterator[Any] = iter(())
@@ -146,6 +153,7 @@ class _Stretches:
         self.epoch.leave()
         self.epoch.is_between = True
         for iterator in (self._current, self._stretches):
+            # Iterators written in C have no close(), and hold no shards themselves.
             if isinstance(iterator, Generator):
                 iterator.close()
 
@@ -157,7 +165,9 @@ def _leave_to_parent() -> None:
     """End, in a forked child, the iterators of the parent: their threads exist only there."""
     for stretches in list(_living):
         stretches.epoch.fail(of_parent())
-        with contextlib.suppress(ValueError):  # a function of the iteration forked
+        # close() raises ValueError inside a running generator: a function of the caller, which the
+        # iteration called, has forked.
+        with contextlib.suppress(ValueError):
             stretches.close()
 
 
@@ -165,7 +175,7 @@ call_in_child(_leave_to_parent)
 
 
 def of_parent() -> IterationError:
-    """Return the error of an iterator in a forked child that was made before the fork."""
+    """Return the error that an iterator made before a fork raises in the forked child."""
     return IterationError(
         "this iterator was made before the process forked, and only the parent can go on with it. "
         "Call iter() in the child."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def describe(dataset: Any) -> str:
-    """Describe a dataset in one line, without secrets and without reading any sample."""
+    """Describe a dataset (a `Samples`) in one line, without secrets and without reading samples."""
     first, *other_streams = dataset.streams
     place = first.remote or first.local
     place_text = (
@@ -51,6 +51,7 @@ def describe(dataset: Any) -> str:
 
 
 def _describe_rank(dataset: Any) -> str:
+    """Describe the rank of this process, such as "rank 0 of 8"."""
     if dataset._ranks is None and _is_function(dataset.topology):
         return "rank by topology="
     try:
@@ -66,15 +67,15 @@ def _is_function(topology: Any) -> bool:
 
 
 def _describe_position(dataset: Any) -> str:
+    """Describe how far the run is: a loaded state, a loader's position, or this iteration's."""
     epochs, running = dataset._order.epochs, dataset._running
     if epochs.pending is not None:
-        pending = epochs.pending
-        epoch, place, unit, *_ = pending.position
-        return f"epoch {epoch} from {unit[:-1]} {place} next"
+        position = epochs.pending.position
+        return f"epoch {position.epoch} from {position.unit[:-1]} {position.place} next"
     loop = dataset._order.find_loop()
     if loop is not None and loop.is_under_way and loop.position is not None:
-        epoch, place, unit, *_ = loop.position
-        return f"epoch {epoch} at {unit[:-1]} {place}"
+        position = loop.position
+        return f"epoch {position.epoch} at {position.unit[:-1]} {position.place}"
     if running is None or not running.is_under_way:
         return f"epoch {epochs.next_epoch} next"
     begin, ranks = running.begin, running.world.num_ranks
@@ -113,7 +114,8 @@ def explain(
         packs: Number of packs of an epoch, with packing.
         costs: Costs of files of another format than MDS.
     """
-    raw, zipped = (sum(int(getattr(i, s).sum()) for i in shards.indexes) for s in _SIZES)
+    raw = sum(int(index.raw_size.sum()) for index in shards.indexes)
+    zipped = sum(int(index.zip_size.sum()) for index in shards.indexes)
     head = (
         f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} "
         f"shard{'s' * (shards.num_shards != 1)}, "
@@ -130,9 +132,6 @@ def explain(
     return Explanation.of(head, rows)
 
 
-_SIZES = ("raw_size", "zip_size")
-
-
 def _settings(
     shards: ShardMap,
     plan: EpochPlan,
@@ -141,6 +140,10 @@ def _settings(
     has_batches: bool,
     packs: PackCount | None,
 ) -> list[tuple[str, str, str]]:
+    """Return a row (setting, value, reason) for each setting of the order and of its batches.
+
+    The arguments are those of `explain`.
+    """
     spec, world = plan.spec, plan.world
     as_given = "as given"
     nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
@@ -197,14 +200,18 @@ def _describe_draws(plan: EpochPlan) -> str:
 
 
 def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """Describe each stream of a schedule: its share, its passes, and when all samples have come."""
+    """Return rows about each stream of a schedule: its share in this epoch, and its passes.
+
+    A pass is over when all samples of the stream were given once more. Without a schedule, or in an
+    epoch without steps, there are no rows.
+    """
     run, epoch = plan.schedule, plan.scheduled
     if run is None or epoch is None or epoch.first == epoch.last:
         return []
     unit = run.unit[:-1]
     rows = [("schedule", f"{unit} {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
     first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
-    for i, (name, samples, turns) in enumerate(
+    for i, (name, samples, sample_range) in enumerate(
         zip(run.names, plan.choose, epoch.sample_ranges(), strict=True)
     ):
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
@@ -213,13 +220,13 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         once = (
             f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
         )
-        passes = turns[1] / samples if samples else 0.0
+        passes = sample_range[1] / samples if samples else 0.0
         rows.append((f"  {name}", share, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
 
 
 def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
-    """Describe the samples that were dropped and the steps that were skipped during the run."""
+    """Return rows about samples that were dropped and steps that were skipped during the run."""
     drops, rows = drops_of(plan.edits), []
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
@@ -236,6 +243,7 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
 
 
 def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCount | None) -> str:
+    """Describe the batch size: of what, over all ranks, and how many steps make an epoch."""
     if packs is not None:
         steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
         return f"packs of one rank; {global_batch:,} of all, {steps}"
@@ -249,6 +257,7 @@ def _about(packs: PackCount) -> str:
 
 
 def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, str]]:
+    """Return a row about packing: capacity, kind, number of packs, and long documents."""
     packing = plan.spec.packing
     if packing is None or packs is None:
         return []
@@ -273,6 +282,10 @@ def _costs(
     fetched: Sequence[Index],
     unpacked: Sequence[Index],
 ) -> list[tuple[str, str, str]]:
+    """Return rows about shards: how many are needed at a time, fetched, and kept in the cache.
+
+    The arguments are those of `explain`.
+    """
     at_once = shards_at_once(shards, plan)
     size = sum(int(i.raw_size.sum()) for i in shards.indexes)
     window = at_once * size // max(shards.num_shards, 1)
@@ -320,7 +333,7 @@ def _costs(
 
 
 def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
-    """Describe the space that files read in place take in the cache, and slow columns."""
+    """Return rows about files of another format: their space in the cache, and slow columns."""
     files = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
     why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
     rows = [(costs.format, files, "read in place" if costs.is_in_place else why)]
@@ -333,16 +346,22 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
 
 
 def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
-    """Estimate the number of shards from which a node draws samples at one moment."""
+    """Estimate the number of shards from which a node draws samples at one moment.
+
+    The canonical nodes of a node are read side by side. Each reads shard by shard without a
+    shuffle, and from all shards of a block with one that moves samples within blocks.
+    """
     spec = plan.spec
     if not plan.epoch_size:
         return 0
     per_node = math.ceil(shards.num_shards / plan.world.num_nodes)
-    walks = max(1, math.ceil(plan.num_canonical_nodes / plan.world.num_nodes))
+    parallel_reads = max(1, math.ceil(plan.num_canonical_nodes / plan.world.num_nodes))
     algorithm = spec.algorithm if spec.shuffle else None
     if algorithm is not None and algorithm.needs_all_samples:
         return shards.num_shards
     if algorithm is None or not algorithm.uses_blocks:
-        return min(per_node, walks)
-    mean = shards.num_samples / max(shards.num_shards, 1)
-    return min(per_node, walks * (math.ceil(plan.shuffle_block_size / mean) + 1))
+        return min(per_node, parallel_reads)
+    mean_samples = shards.num_samples / max(shards.num_shards, 1)
+    # A block may begin and end inside a shard, so it touches one shard more than it would fill.
+    shards_per_block = math.ceil(plan.shuffle_block_size / mean_samples) + 1
+    return min(per_node, parallel_reads * shards_per_block)

@@ -27,7 +27,7 @@ MAX_LISTED_SAMPLES = 10_000
 
 
 class SkippedSample(NamedTuple):
-    """Skipped sample: its number and the reason."""
+    """Number of a sample that was skipped, and the reason in words."""
 
     sample: int
     reason: str
@@ -74,9 +74,9 @@ class SampleFilter:
         runner: SampleRunner,
         key: int,
     ) -> tuple[Any, Fate]:
-        """Return a sample after all functions, and its fate.
+        """Return a sample after all functions, and whether it is kept, dropped or broken.
 
-        The sample is None if it is broken.
+        The sample is None if it is broken. Errors of a sample are raised unless `skip_broken`.
 
         Args:
             number: Number of the sample.
@@ -100,13 +100,17 @@ class SampleFilter:
 
 
 class DropCount:
-    """Dropped samples of a dataset: a list of the first ones, and the number of all.
+    """Dropped samples of a dataset, since it was made or since `take`.
 
-    ``empty`` is the number of batches of which no sample was kept.
+    Attributes:
+        listed: The first dropped samples.
+        count: Number of all dropped samples.
+        empty: Number of batches of which no sample was kept.
     """
 
     def __init__(self) -> None:
         self.listed: list[SkippedSample] = []
+        # ``_listed_before`` counts samples that `take` has removed; they count toward the limit.
         self.count = self.empty = self._listed_before = 0
 
     def report(self, skipped: SkippedSample) -> None:
@@ -114,7 +118,13 @@ class DropCount:
         self.add((skipped,), 1)
 
     def add(self, listed: tuple[SkippedSample, ...], count: int, empty: int = 0) -> None:
-        """Add what a worker reported: the first samples, the number of all, and empty batches."""
+        """Add dropped samples, for instance those that a worker process reported.
+
+        Args:
+            listed: The first of them.
+            count: Number of all of them.
+            empty: Number of batches of which no sample was kept.
+        """
         self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._listed_before - len(self.listed)])
         self.count += count
         self.empty += empty

@@ -13,7 +13,7 @@ from mds.errors import ConfigError
 
 
 def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
-    """Return ``get(number)`` for the numbers of an index: a sample, or nested lists of samples.
+    """Return the samples that an index selects: one sample, or nested lists of samples.
 
     An integer gives a sample; it may be negative, from the end. A slice, a list, a tuple, a range
     or an array gives a list in the same order and nesting. Raises IndexError for a number out of
@@ -45,13 +45,14 @@ def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
 
 
 def _way_out(index: Any) -> str:
+    """Return a hint for the frequent mistake ``dataset["column"]``, else ''."""
     return f" For a column write dataset[0][{index!r}]." if isinstance(index, str) else ""
 
 
 def normalize(number: int, count: int) -> int:
-    """Return the number from 0 to ``count`` - 1 of a sample; negative numbers count from the end.
+    """Return a number of one of ``count`` samples as a number from 0 to ``count`` - 1.
 
-    Raises IndexError for a number out of range.
+    Negative numbers count from the end. Raises IndexError for a number out of range.
     """
     place = number + count if number < 0 else number
     if not 0 <= place < count:
@@ -64,7 +65,7 @@ def normalize(number: int, count: int) -> int:
 
 
 def _integers(array: Any) -> Any:
-    """Return an array of integers as an int or nested lists."""
+    """Return an array of integers as an int or nested lists; raise ConfigError for other arrays."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "iu" and numbers.size:
         raise ConfigError(f"samples are named by integers, got an array of {numbers.dtype}.")
@@ -74,16 +75,18 @@ def _integers(array: Any) -> Any:
 class AppliesFunctions:
     """Mixin for a dataset with functions of `map`: its samples are what the functions return.
 
-    The functions get the samples of the caller's own class, which the mixin comes before.
+    `applying_class` puts it before the caller's class, so ``super()`` returns the samples of that
+    class, to which the functions are applied.
     """
 
-    _stored_kind: Any  # the class without functions
+    _stored_kind: Any  # the caller's class, without this mixin
 
     def __getitem__(self: Any, index: Any) -> Any:
         self._filter.chain.refuse_samples()
         return resolve(index, self._shards.num_samples, self._applied_item)
 
     def _applied_item(self: Any, number: int) -> Any:
+        """Return the sample of a number after the functions."""
         from mds.dataset.reading import apply_functions
 
         return apply_functions(self, number, self._stored_item(number))
@@ -105,10 +108,15 @@ def applying_class(kind: type) -> type:
 
 @functools.cache
 def _make_class(kind: type) -> type:
+    """Return a subclass of ``kind`` with `AppliesFunctions`; it has the name and help of ``kind``.
+
+    It is cached, so that two datasets of one class have the same class after `map` too.
+    """
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(kind.__name__, (AppliesFunctions, kind), {**names, "_stored_kind": kind})
 
 
 def _revive(kind: type) -> Any:
+    """Return an empty object of the subclass of ``kind``, whose state pickle sets afterwards."""
     applying = _make_class(kind)
     return applying.__new__(applying)  # type: ignore[call-overload]

@@ -62,7 +62,17 @@ _AT_ONCE = 1 << 20  # samples whose lengths are added up
 
 
 class SelectedLengths:
-    """Lengths of the samples of a dataset, by their numbers in its selection."""
+    """Lengths of the samples of a dataset, by their numbers in its selection.
+
+    Args:
+        joined: Lengths of all stored samples.
+        shards: Shards of the dataset, with its selection.
+
+    Attributes:
+        digest: Digest of the lengths of all stored samples.
+        total: Sum of these lengths.
+        count: Number of these lengths.
+    """
 
     def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
         self._joined, self._shards = joined, shards
@@ -72,8 +82,11 @@ class SelectedLengths:
     def packed(self, counts: Sequence[int], packing: Packing) -> list[Documents]:
         """Return the number of documents and tokens of each stream, as they will be packed.
 
-        ``counts``: number of samples of each stream. It takes about a second for a hundred million
-        samples, once.
+        The first call with the same arguments takes about a second for a hundred million samples.
+
+        Args:
+            counts: Number of samples of each stream.
+            packing: Packing, which may cut or leave out long documents.
         """
         key = tuple(counts), repr(packing.facts())
         if key not in self._packed:
@@ -103,6 +116,10 @@ def open_lengths(sources: Sequence[Source], column: str) -> JoinedLengths:
 
 
 def _of_source(source: Source, column: str) -> Lengths:
+    """Return the lengths of a column for all samples of one source.
+
+    They come from a local file, else from a file of the remote, else from the shards.
+    """
     index, name = source.index, lengths_name(column)
     fingerprint, samples = index.fingerprint(), index.total_samples
     _check_column(source, column)
@@ -125,18 +142,25 @@ def _of_source(source: Source, column: str) -> Lengths:
         if sidecar is not None:
             lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
             return _keep(path, lengths, fingerprint)
-    find = _from_headers if source.data is None else _from_files
-    return _keep(None if in_place else path, find(source, store, column), fingerprint)
+    compute = _from_headers if source.data is None else _from_files
+    return _keep(None if in_place else path, compute(source, store, column), fingerprint)
 
 
 def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
-    """Return the lengths, mapped from a file in the cache folder if one can be written."""
+    """Write lengths to a file of the cache folder; return them, mapped from it if that worked.
+
+    Args:
+        path: The file; None to keep no file.
+        lengths: Lengths to keep.
+        fingerprint: Digest of the index that they belong to.
+    """
     if path is None:
         return lengths
     data = emit_lengths_file(lengths.column, lengths.all(), fingerprint)
     with contextlib.suppress(OSError, StoreError, CacheError):
         folder = os.path.dirname(path)
         make_control_folder(folder)
+        # Readable by whoever may read the folder: its mode without the right to execute.
         mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
         with publish_control_file(path, mode) as file:
             file.write(data)
@@ -147,6 +171,7 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
 
 
 def _check_column(source: Source, column: str) -> None:
+    """Raise ConfigError, naming usable columns, if some shard has no column of this name."""
     for schema in source.index.schemas:
         if column not in schema.columns.names:
             pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
@@ -166,29 +191,31 @@ def _check_column(source: Source, column: str) -> None:
 def _from_headers(source: Source, store: Store, column: str) -> Lengths:
     """Return lengths from the headers of shards. Raises ConfigError if headers do not have them."""
     place = source.remote or source.folder
-    items = [_item_size(schema, column, place) for schema in source.index.schemas]
+    item_sizes = [_item_size(schema, column, place) for schema in source.index.schemas]
 
     def of_shard(shard: ShardInfo) -> Ids:
-        schema = int(source.index.schema_of[shard.number])
+        item_size = item_sizes[int(source.index.schema_of[shard.number])]
         columns = shard.schema.columns
-        if items[schema] is None:
+        if item_size is None:  # all values have the same length
             shape = parse_encoding(columns.encodings[columns.names.index(column)]).shape
             assert shape is not None
             return np.full(shard.samples, shape[0], np.int64)
-        head = 4 * (shard.samples + 2)
+        # A shard begins with uint32: the number of samples, where each begins, and their end.
+        head_bytes = 4 * (shard.samples + 2)
         name = shard.raw.basename
         local = name.under(source.folder)
         if shard.zip is not None and not os.path.isfile(local):
             raise _no_lengths(place, column, "its shards are compressed")
         if os.path.isfile(local):
             with open_regular(local) as file:
-                data = file.read(head)
+                data = file.read(head_bytes)
         else:
-            data = store.get_range(name, 0, head)
+            data = store.get_range(name, 0, head_bytes)
         offsets = parse_offsets(data, shard.samples, shard.raw.size, str(name))
-        fixed = 4 + sum(size for size in columns.sizes if size is not None)
-        sizes = np.asarray(np.diff(offsets.astype(np.int64)) - fixed, np.int64)
-        return _vector_lengths(sizes, items[schema] or 1, place)
+        # A sample is the size of this column (uint32, it alone has no fixed size) and its values.
+        other_bytes = 4 + sum(size for size in columns.sizes if size is not None)
+        sizes = np.asarray(np.diff(offsets.astype(np.int64)) - other_bytes, np.int64)
+        return _vector_lengths(sizes, item_size, place)
 
     with ThreadPoolExecutor(_CONNECTIONS, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, source.index))
@@ -215,6 +242,8 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
         known_lengths = data.value_lengths(number, column, files)
         if known_lengths is not None:
             return known_lengths
+        # With one column, an encoded sample is the size of the value (uint32, unless the size is
+        # fixed) and the value.
         blocks = [*data.blocks(number, files)]
         sizes = np.concatenate([np.zeros(0, np.int64), *(block.sizes for block in blocks)])
         if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
@@ -257,6 +286,7 @@ def _item_size(schema: ShardSchema, column: str, place: str) -> int | None:
 
 
 def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
+    """Return the error for a column whose values are not one-dimensional arrays."""
     return ConfigError(
         f"{place}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
         "the lengths of one-dimensional arrays. Give lengths= another column; make tokens of texts "
@@ -265,25 +295,38 @@ def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
 
 
 def _no_lengths(place: str, column: str, why: str) -> ConfigError:
+    """Return the error for data without a file of lengths and whose headers do not suffice."""
     return ConfigError(
         f"{place} has no file with the lengths of column {shown(column)}, and the headers of "
         f"shards do not tell them: {why}. Record them once: mds lengths {place} --column {column}"
     )
 
 
-def _vector_lengths(sizes: Ids, item: int, place: str) -> Ids:
+def _vector_lengths(sizes: Ids, item_size: int, place: str) -> Ids:
     """Return the number of elements of encoded one-dimensional arrays, from their sizes in bytes.
 
     An encoded array is a byte for the dtype, the number of elements in the smallest of 1, 2, 4 or 8
-    bytes that holds it, and the elements of ``item`` bytes. For each width w of the number,
-    ``count = (size - 1 - w) / item`` must be a whole number that needs w bytes.
+    bytes that holds it, and the elements. For each width w of the number, ``count = (size - 1 - w)
+    / item_size`` must be a whole number that needs w bytes.
+
+    Args:
+        sizes: Bytes of each encoded array, int64 of shape (arrays,).
+        item_size: Bytes of an element.
+        place: URL or path of the data, for errors.
+
+    Raises ConfigError if a size fits no number of elements.
     """
     lengths = np.full(len(sizes), -1, np.int64)
-    for width in range(4):
-        count, remainder = np.divmod(sizes - 1 - (1 << width), item)
-        minimum = 1 << (8 << (width - 1)) if width else 0
-        fits = (remainder == 0) & (count >= minimum) & ((width == 3) | (count < 1 << (8 << width)))
-        lengths[fits & (lengths < 0)] = count[fits & (lengths < 0)]
+    minimum = 0  # smallest number that needs this width
+    for width in (1, 2, 4, 8):
+        end = 1 << (8 * width)
+        count, remainder = np.divmod(sizes - 1 - width, item_size)
+        fits = (remainder == 0) & (count >= minimum)
+        if width < 8:  # all int64 need at most 8 bytes
+            fits &= count < end
+        new = fits & (lengths < 0)
+        lengths[new] = count[new]
+        minimum = end
     if len(lengths) and int(lengths.min()) < 0:
         raise ConfigError(
             f"{place}: sample {int(np.argmin(lengths))} of a shard is not a one-dimensional array, "

@@ -37,7 +37,7 @@ class OpenReaders(dict[int, Reader]):
         self[shard] = reader
         while len(self) > self.max_open:
             self.drop_idle()
-        make_room(self)
+        make_room(self)  # drops idle readers while the process maps too many files
 
     def drop_idle(self) -> bool:
         """Release the reader that was opened first; return False when none is open."""
@@ -48,7 +48,7 @@ class OpenReaders(dict[int, Reader]):
 
 
 class LocalDataset(HasColumns, Dataset[Any]):
-    """The samples of the raw shards in a folder, by number.
+    """Samples of the uncompressed shards in a folder, by number.
 
     ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
 
@@ -56,10 +56,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.
     - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
-    - ``images`` (str | Mapping[str, str], default 'pil'): How images come; ``"array"`` is decoded
-      pixels, upright; ``{"image": "array"}`` says so of some columns.
-    - ``copy`` (bool, default True): Whether arrays are the caller's own; False gives read-only
-      views of the files, and writing into one through torch ends the process.
+    - ``images`` (str | Mapping[str, str], default 'pil'): Form of images: ``"pil"``, or ``"array"``
+      for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
+    - ``copy`` (bool, default True): Whether arrays are copies. False gives read-only views of the
+      files; writing into one through torch ends the process.
 
     Raises NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
     (ValueErrors) for one that is broken or has pickles that are not allowed.
@@ -87,10 +87,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self._index = read_index(path)
         self._index.check_safe(allow_unsafe_types, path)
         self.num_samples = self.size = self._index.total_samples
-        self._forget()
+        self._set_up_readers()
 
-    def _forget(self) -> None:
-        """Set up an object without open shards, when it is made or unpickled."""
+    def _set_up_readers(self) -> None:
+        """Begin without open shards, in the constructor and after unpickling."""
         self._open = OpenReaders()
         offsets = self._index.offsets
         # Bisecting a list is fastest, but a long list takes nine times the memory of an array.
@@ -139,6 +139,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
         return reader.get(sample_id - ends[shard])
 
     def _reader(self, shard: int) -> Reader:
+        """Open a shard, and keep its reader for later samples.
+
+        Raises NotFoundError if the file is missing, with advice if only its compressed form exists.
+        """
         info = self._index.shard(shard)
         try:
             reader = open_reader(
@@ -165,7 +169,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._set_up_readers()
 
     def __repr__(self) -> str:
         size, shards = format_bytes(int(self._index.raw_size.sum())), len(self._index)

@@ -37,11 +37,11 @@ class NodeOrder:
     Args:
         order: Order of the epoch.
         shards: Shards of the dataset.
-        start: Places of each worker that were taken before.
+        start: Number of samples of each worker that were read before; they are left out.
 
     Attributes:
         workers: Number of workers of the node.
-        every: Only each ``every``-th rank is looked at, to save time if there are many workers.
+        every: With many workers, only each ``every``-th rank is looked at, to save time.
         start: Time of the first sample.
     """
 
@@ -86,6 +86,7 @@ class NodeOrder:
         yield from self._pieces_of(following, 0)
 
     def _pieces_of(self, order: Order, start: int) -> Iterator[tuple[Ids, Ids]]:
+        """Yield times and stored samples of one epoch, without each worker's first ``start``."""
         begin = begin_time(order)
         for times, ids in order.node_reads(self._node, start, self.every):
             yield times + begin, self._shards.stored(ids)

@@ -57,7 +57,7 @@ class OrderEdits:
         order.schedule.check_names(set(checked))
         step = self._check_step(at_step)
         changed = order.schedule.with_weights(step, checked)
-        first_shares(changed, order.weights.choose)  # refuses what gives no samples
+        first_shares(changed, order.weights.choose)  # raises ConfigError for an empty stream
         edit: dict[str, Any] = {"step": step, "weights": checked}
         if order.spec.packing is not None:
             edit["window"], step = self._next_window(step)
@@ -65,7 +65,7 @@ class OrderEdits:
         return step
 
     def drop(self, samples: Iterable[int], why: Any, at_step: int | None) -> int:
-        """Leave samples out; see `Samples.drop`."""
+        """Leave samples out, and return the first step without them; see `Samples.drop`."""
         ids = _parse_numbers(samples, self._order.num_samples)
         if not isinstance(why, str) or len(why) > MAX_WHY:
             raise ConfigError(
@@ -73,15 +73,16 @@ class OrderEdits:
             )
         steps = self._steps
         if at_step is None:
-            epoch, inside = steps.next_at(*self._earliest_place())
-            step, place = steps.before(epoch) + inside, inside * steps.batch
+            epoch, step_in_epoch = steps.next_at(*self._earliest_place())
+            step, place = steps.before(epoch) + step_in_epoch, step_in_epoch * steps.batch
         else:
             step = self._check_step(at_step)
             epoch, place = steps.place_of(step, self._earliest_place()[0])
         edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
         if ids and self._order.spec.packing is not None:
             cursor = self._find_cursor(epoch, place)
-            # The first window of each canonical node that has not begun.
+            # The first window of each canonical node that has not begun: the window of the cursor,
+            # or the next one if packs of it were given.
             windows = cursor.windows if cursor is not None else ()
             edit["windows"] = [window + bool(pack) for window, pack in windows]
         if ids:
@@ -91,7 +92,10 @@ class OrderEdits:
         return step
 
     def skip(self, steps: Any) -> int:
-        """Leave global batches out; see `StreamingDataLoader.skip`."""
+        """Leave a range of global batches out; see `StreamingDataLoader.skip`.
+
+        Returns the first step that comes after them.
+        """
         if not isinstance(steps, range) or steps.step != 1 or not steps or steps.start < 0:
             raise ConfigError(
                 f"skip(steps={shown(steps)}): give the global batches since the training began "
@@ -109,7 +113,7 @@ class OrderEdits:
                 f"skip(steps={steps}): step {earliest - 1} was the last that came, so steps can be "
                 f"skipped from {earliest} on. To leave out what came, load an earlier state first."
             )
-        edits: list[dict[str, Any]] = []
+        edits: list[dict[str, Any]] = []  # one for each epoch that has some of the steps
         epoch, place = training.place_of(steps.start, begin[0])
         last_epoch, last_place = training.place_of(steps.stop, begin[0])
         while (epoch, place) < (last_epoch, last_place) and len(edits) <= MAX_EDITS:
@@ -178,19 +182,24 @@ class OrderEdits:
         return max(position.epoch, 0), position.place
 
     def _next_window(self, step: int) -> tuple[int, int]:
-        """Return the first window of documents that begins at or after a step, and its step."""
+        """Return the first window of documents that begins at or after a step, and its step.
+
+        The window is counted over all epochs.
+        """
         steps = self._steps
         epoch, place = steps.place_of(step, self._earliest_place()[0])
         packs = steps.packs(epoch)
         first = packs.scheduled.first if packs.scheduled is not None else 0
         cursor = self._find_cursor(epoch, place)
         window, pack = cursor.windows[0] if cursor is not None else (0, 0)
-        if not pack:
+        if not pack:  # the window begins at this step
             return first + window, step
+        # Place after the remaining packs of the window. The next window begins in the step that has
+        # this place; after the last window of an epoch, it begins with the next epoch's first step.
         end = place + len(packs.load(0, window)) - pack
         is_last = window + 1 >= int(packs.windows[0])
-        inside = -(-end // steps.batch) if is_last else end // steps.batch
-        return first + window + 1, steps.before(epoch) + inside
+        step_in_epoch = -(-end // steps.batch) if is_last else end // steps.batch
+        return first + window + 1, steps.before(epoch) + step_in_epoch
 
     def _find_cursor(self, epoch: int, place: int) -> Cursor | None:
         """Return the cursor of packs at a place, None at the beginning of an epoch."""
@@ -206,7 +215,7 @@ class OrderEdits:
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     """Return distinct sample numbers, ascending. Raises ConfigError for any that does not exist."""
-    array = np.asarray(None)
+    array = np.asarray(None)  # has no axis, so it is refused below
     if not isinstance(samples, (str, bytes, bytearray, memoryview)):
         # Otherwise it is no iterable, or has lists of different lengths.
         with contextlib.suppress(TypeError, ValueError):

@@ -59,7 +59,7 @@ class RunningLoop(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether a change can begin with any of its batches."""
+        """Whether a change of the order can begin with any batch; else only with an epoch."""
         ...
 
     def change_at(self, epoch: int, place: int) -> None:
@@ -125,7 +125,7 @@ class OrderState:
             may_lack_batches=self.may_lack_batches,
         )
         fresh._shards, fresh._sources, fresh.epochs = shards, sources, SharedEpochCounter()
-        fresh._names = [stream._name for stream in streams]
+        fresh._names = [stream._name for stream in streams]  # None without a dict of streams
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
         if not sum(samples) and not is_chosen:
@@ -201,6 +201,7 @@ class OrderState:
         if self._lacks_batches(spec, world):
             spec = dataclasses.replace(spec, batch_size=1)
         epoch, loaded = max(start.position.epoch, 0), self.epochs.loaded
+        # Only a loaded state has settings. They hold for all later epochs too.
         settings = start if start.num_canonical_nodes is not None else loaded
         resume = None
         if settings is not None or start.position.place:
@@ -245,10 +246,10 @@ class OrderState:
         return self._lengths
 
     def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
-        """Whether there is no batch size, and the order does not depend on one.
+        """Whether samples are read one by one, because no batch size is given or needed.
 
-        A single process without a loader takes samples one by one. Several ranks or workers get
-        whole batches, so their order depends on the batch size.
+        This is possible in a single process without a loader. Several ranks or workers get whole
+        batches, so their order depends on the batch size.
         """
         is_free = spec.batch_size is None and spec.batching_method == "random"
         return is_free and world.num_workers == 1 and self.may_lack_batches
@@ -258,7 +259,7 @@ class OrderState:
         return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
 
     def shares(self, world: World, begin: Position) -> tuple[int, int]:
-        """Return the minimum and maximum number of samples of a rank from ``begin`` on."""
+        """Return the minimum and maximum number of samples of a rank from ``begin`` to the end."""
         return self.plan(ResumePoint(begin), world).global_batches.shares
 
     def worker_samples(self, world: World) -> list[int]:
@@ -314,7 +315,7 @@ class OrderState:
     def position_after(self, begin: Position, count: int) -> Position:
         """Return the position ``count`` samples of all ranks after ``begin``.
 
-        Only batches know how many packs they took, so that of packs is ``begin`` itself.
+        With packing it is ``begin`` itself, because only batches know how many packs they took.
         """
         if self.spec.packing is not None:
             return begin._replace(unit="packs")
@@ -322,7 +323,7 @@ class OrderState:
         return Position(begin.epoch, place)
 
     def _has_ended(self, running: WorkerEpoch | None, position: Position, world: World) -> bool:
-        """Whether ``running`` is of the epoch of a position, and ended there or before."""
+        """Whether the iteration ``running`` ended the epoch of ``position``, there or before."""
         if running is None or not running.is_finished or self.epochs.pending is not None:
             return False
         if self.spec.packing is not None:  # the loader alone counts packs
@@ -343,10 +344,10 @@ class OrderState:
         return place_after(skips_of(edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
-        """Return the number of samples from ``begin`` to ``place``, without those skipped."""
+        """Return the number of samples from ``begin`` to ``place`` that are not skipped."""
         edits = self.epochs.edits
         if not edits:
-            return Gaps([(0, begin)]).number(place)
+            return Gaps([(0, begin)]).number(place)  # 0 for a place before ``begin``
         from mds.plan.edits import given_before, skips_of
 
         return given_before(skips_of(edits, epoch), begin, place)
@@ -354,7 +355,10 @@ class OrderState:
     # ------------------------------------------------------------------ states
 
     def state(self, world: World, position: Position) -> dict[str, Any]:
-        """Return the state of this run at a position."""
+        """Return the state of this run at a position, as plain JSON.
+
+        Facts of the order are part of it if the order is known, that is with a batch size.
+        """
         loaded = self.epochs.loaded
         initial = loaded.initial_physical_nodes if loaded is not None else None
         point = ResumePoint(
@@ -413,7 +417,7 @@ class OrderState:
             point.check_place(self.weights.epoch_size)
             self._warn_past_end(position, world)
         if is_packed or self._has_order(world):
-            # With the state's own canonical nodes, on which the default block size depends.
+            # The order uses the state's number of canonical nodes: other settings depend on it.
             self.order(point, world).check(point)
         assert point.shuffle_seed is not None
         self.spec = dataclasses.replace(
@@ -471,9 +475,10 @@ class _Ordered(Protocol):
 
 
 class OrderSetting(Generic[_T]):
-    """Descriptor of an order setting of a dataset, which is stored in the spec of its OrderState.
+    """Descriptor of an order setting of a dataset, such as ``dataset.shuffle``.
 
-    An assignment makes a new spec, which checks the value.
+    The value is stored in the spec of the dataset's OrderState. An assignment makes a new spec,
+    which checks the value.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -540,7 +545,7 @@ class SharedEpochCounter:
                 epoch = record["next_epoch"]
                 if resume is not None:
                     record["loaded"] = resume
-                    # A state from before the first epoch asks for the first.
+                    # A state that was saved before the first epoch has epoch -1.
                     epoch = max(parse_state(resume).position.epoch, 0)
                 start = {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
                 starts.append(start)
@@ -573,7 +578,7 @@ class SharedEpochCounter:
             return list(record["edits"])
 
     def edit(self, edits: Iterable[Mapping[str, Any]]) -> None:
-        """Add changes of the order, for workers that begin an iteration from now on."""
+        """Add changes of the order, which iterations that begin from now on follow."""
         with self._record() as record:
             record["edits"].extend(map(dict, edits))
 
@@ -609,6 +614,7 @@ class SharedEpochCounter:
                 _write(self._file.descriptor, records)
 
     def __getstate__(self) -> dict[str, Any]:
+        # A worker process that is spawned shares the file. Any other pickle is an independent copy.
         if self._file.is_handed_on():
             return {"_file": self._file}
         with self._record() as record:
@@ -621,6 +627,7 @@ class SharedEpochCounter:
             self._file: RankFile = state["_file"]
 
     def _write_first(self, record: Mapping[str, Any]) -> None:
+        """Make the file with the record of this rank, from which forked ranks copy theirs."""
         self._file = RankFile("mds-epochs")
         maker = str(self._file.owner)
         _write(self._file.descriptor, {"maker": maker, maker: record})
@@ -635,6 +642,7 @@ def _parse_point(state: Mapping[str, Any] | None) -> ResumePoint | None:
 
 
 def _parse_start(start: Mapping[str, Any]) -> ResumePoint:
+    """Return the point at which an iteration began, from its entry in ``starts`` of a record."""
     if start["resume"] is None:
         return ResumePoint(Position(start["epoch"]))
     point = parse_state(start["resume"])
@@ -646,12 +654,14 @@ def _blank_record() -> dict[str, Any]:
 
 
 def _read(fd: int) -> dict[str, Any]:
+    """Return the records of a file by rank, and the rank that made it as ``"maker"``."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     records: dict[str, Any] = json.loads(data) if data else {}
     return records
 
 
 def _write(fd: int, records: Mapping[str, Any]) -> None:
+    """Replace the contents of a file, see `_read`."""
     data = json.dumps(records).encode()
     # Padded with blanks, which JSON ignores, so that nothing of a longer record remains.
     size = os.fstat(fd).st_size

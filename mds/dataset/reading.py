@@ -91,8 +91,10 @@ def _close_unfinished() -> None:
 def _generate_windows(
     dataset: ReadableDataset, blocks: Iterable[Ids], epoch: WorkerEpoch | None
 ) -> Generator[Window, None, None]:
+    """Yield the windows of `read_windows`, fetching shards ahead until it is closed."""
     shards = dataset._shards
     ids = blocks if shards.selection is None else map(shards.stored, blocks)
+    # A limited cache evicts shards, for which it needs the order of all workers of this node.
     node: NodeOrder | None
     if dataset.cache_limit is None or epoch is None:
         node = None
@@ -107,10 +109,11 @@ def _generate_windows(
 
 
 def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
-    """Yield iterators over the samples of an epoch, which follow one another.
+    """Yield iterators over consecutive samples of an epoch, until its end.
 
     Samples come from the readers or from the ``__getitem__`` of a user's class, and then pass the
     functions of the dataset. An iterator for many samples costs less than a generator of samples.
+    The progress and the end of the iteration are recorded in ``epoch``.
     """
     from mds.transforms.runner import SampleRunner
 
@@ -127,6 +130,7 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
             yield _own_items(dataset, epoch, runner if chain.maps else None, stream)
         else:
             windows = read_windows(dataset, epoch.blocks(), epoch)
+            # Short pieces first, so that the first sample is there early.
             for readers, shards, rows in cut_growing(
                 (w.readers, w.shards, w.rows) for w in windows
             ):
@@ -140,7 +144,11 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
 
 
 def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tuple[Any, Fate]]:
-    """Yield for every place of this worker its sample, after all functions, and its fate."""
+    """Yield each sample of this worker after all functions, and whether it is kept.
+
+    Dropped samples, and padding of ``exact="mask"``, are yielded too, with their `Fate`. They are
+    reported to the dataset and to ``epoch.dropped``.
+    """
     from mds.transforms.runner import SampleRunner
 
     epoch.dropped = dropped = DropCount()
@@ -174,36 +182,45 @@ def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tupl
         epoch.is_over = True
 
 
-def judge_all(dataset: ReadableDataset, judge: SampleFilter) -> Iterator[tuple[int, Any, Fate]]:
-    """Apply all functions to every sample by number; yield the number, the result and its fate."""
+def judge_all(
+    dataset: ReadableDataset, sample_filter: SampleFilter
+) -> Iterator[tuple[int, Any, Fate]]:
+    """Apply all functions to every sample in stored order; yield number, result and fate of each.
+
+    ``sample_filter`` has the functions, which may be others than those of the dataset.
+    """
     at_hand = ReadersAtHand()
     get = at_hand.lend(dataset._stored_item)
-    return judge_numbers(dataset, _all_numbers(dataset, at_hand), judge, get)
+    return judge_numbers(dataset, _all_numbers(dataset, at_hand), sample_filter, get)
 
 
 def judge_numbers(
     dataset: ReadableDataset,
     numbers: Iterable[int],
-    judge: SampleFilter,
+    sample_filter: SampleFilter,
     get: Callable[[int], Any],
 ) -> Iterator[tuple[int, Any, Fate]]:
-    """Apply all functions to the samples of ``numbers``; yield number, result and fate of each.
+    """Apply functions to samples by number; yield number, result and fate of each.
 
-    ``get`` returns the sample of a number, before the functions.
+    Args:
+        dataset: Dataset of the samples; its seed determines the functions' random numbers.
+        numbers: Numbers of the samples.
+        sample_filter: The functions.
+        get: Returns the sample of a number, before the functions.
     """
     from mds.transforms.runner import SampleRunner
 
-    number, key, is_keyed = 0, 0, judge.chain.is_keyed
-    runner = SampleRunner(judge.chain, lambda: f"sample {number}")
+    number, key, is_keyed = 0, 0, sample_filter.chain.is_keyed
+    runner = SampleRunner(sample_filter.chain, lambda: f"sample {number}")
     for number in numbers:
         if is_keyed:
             key = key_of_number(dataset.shuffle_seed, number)
-        outcome = judge.judge(number, get, lambda _: None, runner, key)
-        yield (number, *outcome)
+        sample, fate = sample_filter.judge(number, get, lambda _: None, runner, key)
+        yield number, sample, fate
 
 
 def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
-    """Return what the functions of `map` make of a sample that is read by number."""
+    """Return ``sample``, which was read by its number, after the dataset's functions of `map`."""
     from mds.transforms.runner import SampleRunner
 
     runner = SampleRunner(dataset._filter.chain, lambda: f"sample {number}")
@@ -217,6 +234,7 @@ def all_items(dataset: ReadableDataset, get: Callable[[int], Any]) -> Iterator[A
 
 
 def _all_numbers(dataset: ReadableDataset, at_hand: ReadersAtHand) -> Iterator[int]:
+    """Yield the numbers of all samples, while ``at_hand`` has the open readers of their shards."""
     count = dataset._shards.num_samples
     blocks = (
         np.arange(start, min(start + _NUMBERS_AT_ONCE, count))
@@ -243,7 +261,7 @@ def _own_items(
             sample = get(number)
             if runner is None:
                 return sample
-            # After the sample: its window adds the keys to the stream.
+            # Take the key after the sample: the keys of a window are added when it is opened.
             return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
         except BaseException as error:
             epoch.take_back(error)
@@ -255,7 +273,10 @@ def _own_items(
 
 
 def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]) -> Any:
-    """Return ``act()``, which makes a sample; charge its time to decoding and to functions."""
+    """Return ``act()``, which makes one sample, and measure its time.
+
+    ``watch`` is charged with the time of the first read as decoding, and the rest as functions.
+    """
     readers = at_hand.readers
     at_hand.readers = TimedReaders(readers, watch)  # type: ignore[assignment]
     watch.begin_sample()
@@ -268,6 +289,7 @@ def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
     """Return the function that gets a sample by number, before the functions of `map`."""
+    # With such functions, ``__getitem__`` of the dataset would apply them, or refuse.
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
 
@@ -275,7 +297,10 @@ def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
 def _numbers(
     dataset: ReadableDataset, blocks: Iterable[Ids], at_hand: ReadersAtHand
 ) -> Iterator[int]:
-    """Yield sample numbers, while ``at_hand`` has the open readers of their shards."""
+    """Yield the sample numbers of ``blocks``, while ``at_hand`` has open readers of their shards.
+
+    ``at_hand`` may be the WorkerEpoch whose samples these are; its progress is then recorded.
+    """
     try:
         epoch = at_hand if isinstance(at_hand, WorkerEpoch) else None
         for window in read_windows(dataset, blocks, epoch):
@@ -290,7 +315,13 @@ def _numbers(
 class TimedReaders:
     """Mapping of readers for one sample, which charges the first read to decoding.
 
-    The object is also the reader that the first access returns, so that it sees the read.
+    The object is both the mapping and the reader that its first access returns, so that it also
+    sees when that reader is used. `Samples.get_item` calls ``readers[shard]``, then ``row in
+    reader`` and ``reader.get(row)``.
+
+    Args:
+        readers: Open readers by shard.
+        watch: Stopwatch that measures the sample.
     """
 
     def __init__(self, readers: Mapping[int, Reader], watch: Stopwatch) -> None:

@@ -56,8 +56,10 @@ _SETTINGS = frozenset(
 class StepRow(NamedTuple):
     """Sample of a global batch: the rank that gets it, its number, and where it is stored.
 
-    ``stream`` is the name in the schedule, else of the folder. ``file`` is the name of the shard's
-    file. ``tokens`` is for a document in a pack: its first token in the pack, and the end.
+    ``stream`` is the name in the schedule, else of the folder. ``shard`` is the number of the shard
+    in its stream, ``file`` the name of its file, and ``row`` the number of the sample in it.
+    ``tokens`` is the range (first, end) of the document's tokens that are in the pack; None without
+    packing.
     """
 
     rank: int
@@ -70,7 +72,10 @@ class StepRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Occurrence of a sample: epoch, step of the run, rank, and whether the step is over."""
+    """Occurrence of a sample in a run: epoch, step of the run, and rank.
+
+    ``is_over`` is whether the step comes before the position of the state.
+    """
 
     epoch: int
     step: int
@@ -79,7 +84,7 @@ class Seen(NamedTuple):
 
 
 class Rewind:
-    """State with the data and the order that it belongs to.
+    """Saved state with its dataset and order, to look up the samples of steps.
 
     - ``state`` (Mapping[str, Any]): A result of ``state_dict()`` of a loader or a dataset.
     - ``places`` (Sequence[str], default ()): URLs or paths of the streams; default is the places
@@ -137,7 +142,8 @@ class Rewind:
     def position(self) -> tuple[int, int]:
         """Epoch of the state, and the next step of the run."""
         epoch, steps = max(self.point.position.epoch, 0), self._steps
-        return epoch, steps.before(epoch) - (-self.point.position.place // steps.batch)
+        steps_over = -(-self.point.position.place // steps.batch)  # a begun step counts as over
+        return epoch, steps.before(epoch) + steps_over
 
     def place_of(self, step: int) -> tuple[int, int]:
         """Return the epoch of a step of the run, and the step in it.
@@ -145,8 +151,8 @@ class Rewind:
         Raises StateError for a step that does not exist or was skipped, and ConfigError for a step
         of packs that is too many epochs ahead.
         """
-        epoch, inside = self._steps.epoch_of(max(step, 0), max(self.point.position.epoch, 0))
-        number = self._number(epoch, inside)
+        epoch, step_in_epoch = self._steps.epoch_of(max(step, 0), max(self.point.position.epoch, 0))
+        number = self._number(epoch, step_in_epoch)
         if step >= 0 and number is None:
             raise StateError(f"step {step:,} was skipped in this run: it never comes.")
         if step < 0 or number is None or number >= self.order(epoch).steps:
@@ -154,14 +160,18 @@ class Rewind:
                 f"step {step:,}: epochs of this run have {self.steps_per_epoch:,} steps, and none "
                 "of them has that one. Steps are counted from 0."
             )
-        return epoch, inside
+        return epoch, step_in_epoch
 
     def _gaps(self, epoch: int) -> Gaps:
+        """Return the skipped places of an epoch."""
         return Gaps(skips_of(self.point.edits, epoch))
 
-    def _number(self, epoch: int, inside: int) -> int | None:
-        """Return the number of a step among those of an epoch that are not skipped, or None."""
-        gaps, place = self._gaps(epoch), inside * self._steps.batch
+    def _number(self, epoch: int, step_in_epoch: int) -> int | None:
+        """Return the number of a step among those of its epoch that are not skipped.
+
+        ``step_in_epoch`` counts all steps of the epoch. The result is None if it was skipped.
+        """
+        gaps, place = self._gaps(epoch), step_in_epoch * self._steps.batch
         return (
             gaps.number(place) // self._steps.batch
             if gaps.is_in_no_gap(np.array([place]))
@@ -169,9 +179,12 @@ class Rewind:
         )
 
     def rows(self, step: int) -> list[StepRow]:
-        """Return the samples of a global batch, rank by rank."""
-        epoch, inside = self.place_of(step)
-        pieces = self.order(epoch).step_rows(self._number(epoch, inside) or 0)
+        """Return the samples of the global batch of a step of the run, rank by rank.
+
+        Raises what `place_of` raises.
+        """
+        epoch, step_in_epoch = self.place_of(step)
+        pieces = self.order(epoch).step_rows(self._number(epoch, step_in_epoch) or 0)
         return [self._row(*piece) for piece in pieces]
 
     def samples(self, numbers: Sequence[int]) -> list[Any]:
@@ -180,28 +193,33 @@ class Rewind:
             return list(pool.map(self.dataset.__getitem__, numbers))
 
     def _row(self, rank: int, sample: int, tokens: tuple[int, int] | None = None) -> StepRow:
+        """Return a sample of a rank with the place where it is stored; see StepRow."""
         shards = self.dataset._shards
         shard, row = shards.locate(sample)
         stream = int(shards.stream_per_shard[shard])
-        own = shard - int(shards.shard_offset_per_stream[stream])
+        shard_in_stream = shard - int(shards.shard_offset_per_stream[stream])
         file = self.dataset.shards[shard].raw.basename
-        return StepRow(rank, sample, self._names[stream], own, file, row, tokens)
+        return StepRow(rank, sample, self._names[stream], shard_in_stream, file, row, tokens)
 
     def find(self, sample: int) -> list[Seen]:
-        """Return all occurrences of a sample up to the end of the epoch of the state."""
-        last, now = self.position
+        """Return all occurrences of a sample up to the end of the epoch of the state.
+
+        Raises StateError for a number that no sample has.
+        """
+        last_epoch, next_step = self.position
         if not 0 <= sample < self.dataset.num_samples:
             raise StateError(
                 f"sample {sample:,}: the data have {self.dataset.num_samples:,}, counted from 0 "
                 "through all streams."
             )
-        batch, places_of_sample = self._steps.batch, []
-        for epoch in range(last + 1):
+        batch, occurrences = self._steps.batch, []
+        for epoch in range(last_epoch + 1):
             first, gaps = self._steps.before(epoch), self._gaps(epoch)
             for place in self.order(epoch).locate(sample):
+                # The order counts only steps that are not skipped; the run counts all.
                 step = first + gaps.place(place.step * batch) // batch
-                places_of_sample.append(Seen(epoch, step, place.rank, step < now))
-        return places_of_sample
+                occurrences.append(Seen(epoch, step, place.rank, step < next_step))
+        return occurrences
 
     def drops_of(self, sample: int) -> list[str]:
         """Return the edits that drop a sample, in words."""
@@ -210,17 +228,17 @@ class Rewind:
 
     def batches(self) -> Iterator[Ids]:
         """Yield the sample numbers of each step since the run began; an empty array if skipped."""
-        nothing, batch = np.zeros(0, np.int64), self._steps.batch
+        no_samples, batch = np.zeros(0, np.int64), self._steps.batch
         for epoch in itertools.count():
             gaps, steps, next_step = self._gaps(epoch), self._steps.in_epoch(epoch), 0
             if not steps:
                 return
             for number, ids in enumerate(self.order(epoch).step_reads()):
-                step = gaps.place(number * batch) // batch
-                yield from itertools.repeat(nothing, step - next_step)
+                step = gaps.place(number * batch) // batch  # its number with skipped steps
+                yield from itertools.repeat(no_samples, step - next_step)
                 yield ids
                 next_step = step + 1
-            yield from itertools.repeat(nothing, steps - next_step)
+            yield from itertools.repeat(no_samples, steps - next_step)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -234,9 +252,10 @@ class Rewind:
 
 
 class Difference(NamedTuple):
-    """Difference of two runs: reasons, and the first step with other samples, or None.
+    """Difference of two runs.
 
-    ``steps`` is the number of steps that were compared.
+    ``reasons`` are differences of their data, settings and edits, in words. ``step`` is the first
+    step in which they have other samples, or None, and ``steps`` the number of compared steps.
     """
 
     reasons: list[str]
@@ -253,45 +272,58 @@ def compare(
     """Compare two runs up to the later of their positions.
 
     - ``first``, ``second`` (Mapping[str, Any]): Their states.
-    - ``places`` (Sequence[str], default ()): As of `Rewind`, the same for both.
-    - ``select`` (Any, default None): As of `Rewind`, the same for both.
+    - ``places`` (Sequence[str], default ()): URLs or paths of the streams, the same for both runs;
+      default is the places that each state names.
+    - ``select`` (Any, default None): Argument of ``select()`` for states of a selection, the same
+      for both runs.
 
     Raises what `Rewind` raises.
     """
-    a, b = parse_state(first), parse_state(second)
-    reasons = differences("dataset", a.dataset, b.dataset or {})
-    reasons += differences("order", a.order, b.order or {})
+    first_point, second_point = parse_state(first), parse_state(second)
+    reasons = differences("dataset", first_point.dataset, second_point.dataset or {})
+    reasons += differences("order", first_point.order, second_point.order or {})
     for name in ("num_canonical_nodes", "shuffle_seed"):
-        before, now = getattr(a, name), getattr(b, name)
+        before, now = getattr(first_point, name), getattr(second_point, name)
         if before != now:
             reasons.append(f"{name} was {before} and is {now}")
     runs = Rewind(first, places, select), Rewind(second, places, select)
-    for which, state, other in (("first", a, b), ("second", b, a)):
-        clauses = [describe_edit(edit) for edit in state.edits if edit not in other.edits]
-        reasons += [f"only the {which} has {text}" for text in clauses]
+    for run_name, point, other_point in (
+        ("first", first_point, second_point),
+        ("second", second_point, first_point),
+    ):
+        clauses = [describe_edit(edit) for edit in point.edits if edit not in other_point.edits]
+        reasons += [f"only the {run_name} has {text}" for text in clauses]
     steps = max(run.position[1] for run in runs)
     pairs = itertools.zip_longest(*(itertools.islice(run.batches(), steps) for run in runs))
-    for step, (these, those) in enumerate(pairs):
-        if these is None or those is None or not np.array_equal(these, those):
+    for step, (first_ids, second_ids) in enumerate(pairs):
+        # None: this run has no such step.
+        if first_ids is None or second_ids is None or not np.array_equal(first_ids, second_ids):
             return Difference(reasons, step, steps)
     return Difference(reasons, None, steps)
 
 
 def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
-    """Return the packing of a state that counts packs."""
+    """Return the packing of a state that counts packs, or None for one that counts samples.
+
+    ``data`` is the entry ``data`` of the state, and ``point`` the parsed state.
+    """
     if point.position.unit != "packs":
         return None
-    order, named = point.order or {}, data.get("packing")
-    if not isinstance(named, Mapping):
+    order, packing_facts = point.order or {}, data.get("packing")
+    if not isinstance(packing_facts, Mapping):
         raise StateError(
             "the state counts packs and does not say of which column: it was written by an earlier "
             "version."
         )
-    return Packing.of_facts(order, named.get("lengths", ""), named.get("balance"))
+    return Packing.of_facts(order, packing_facts.get("lengths", ""), packing_facts.get("balance"))
 
 
 def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
-    """Return the entry ``data`` of a state, after checking the parts that are used."""
+    """Return the entry ``data`` of a state, after checking the parts that are used.
+
+    ``is_selected``: whether the user gave a selection, which the state of a selection needs.
+    Raises StateError if the entry is missing, damaged, or does not fit.
+    """
     data = point.data
     if data is None or not {"streams", "batch_size", "ranks", "nodes"} <= set(data):
         raise StateError(
@@ -349,7 +381,11 @@ def _streams(
 
 
 def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
-    """Return the format of a stream's files; for a table, one that reads the state's version."""
+    """Return the format of a stream of a state, or None for MDS.
+
+    ``entry`` describes the stream. The pin of a table has arguments for its format, such as the
+    version that was read. (A pin with ``remote`` has the URL instead.)
+    """
     pin = entry.get("pin")
     if isinstance(pin, Mapping) and pin and "remote" not in pin:
         return find_format(str(entry.get("kind")))(**pin)
@@ -357,10 +393,15 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
 
 
 class RunMixture(NamedTuple):
-    """Mixture of a run: names of the streams, their samples, and samples given before any step.
+    """Mixture of the streams of a run, to be shown.
 
-    ``until`` is the last step of interest, ``now`` the next step of the run. ``unit`` names what is
-    counted: steps, or with packing windows of documents.
+    Attributes:
+        names: Name of each stream.
+        samples: Number of samples of each stream.
+        mixture: Samples of each stream that come before any step.
+        until: Last step of interest.
+        now: Next step of the run.
+        unit: What steps are here: "steps", or with packing "windows" of documents.
     """
 
     names: tuple[str, ...]
@@ -377,10 +418,10 @@ class RunMixture(NamedTuple):
 
 
 def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
-    """Return the mixture of a run up to step ``until``.
+    """Return the mixture of a run up to step ``until``, in steps or with packing in windows.
 
-    The default is the largest of: a quarter beyond the last change of the schedule, the next step,
-    and the end of the first epoch. Raises StateError for a run without a schedule.
+    The default of ``until`` is the largest of: a quarter beyond the last change of the schedule,
+    the next step, and the end of the first epoch. Raises StateError for a run without a schedule.
     """
     epoch, now = rewind.position
     order = rewind.order(epoch)

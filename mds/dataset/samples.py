@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class Samples(HasColumns):
-    """Samples of one or several streams, in an order that is a function of its arguments alone.
+    """Samples of one or several streams, in an order that depends only on the arguments.
 
     `StreamingDataset` inherits from this class and from torch's IterableDataset; its help lists the
     arguments. This class does not need torch.
@@ -225,7 +225,7 @@ class Samples(HasColumns):
         return self.length
 
     def __getattr__(self, name: str) -> Any:
-        # Sizes and maps that other code reads are attributes of the shard map.
+        # Called for names that are no attributes. Some names are attributes of the shard map.
         if name in SIZES and "_shards" in self.__dict__:
             return getattr(self._shards, name)
         if name == "left_out":  # the former name of ``skipped``
@@ -241,6 +241,7 @@ class Samples(HasColumns):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
+        """Yield each stream's index, and the store that has the sidecar files beside it, if any."""
         from mds.storage import open_store
 
         for source in self._cache.sources:
@@ -408,7 +409,10 @@ class Samples(HasColumns):
         return self._with_function("map_batches", function)
 
     def _with_function(self, kind: str, function: Callable[..., Any]) -> Self:
-        """Return a dataset with one more function, of which no epoch has begun."""
+        """Return a copy of the dataset with one more function, of which no epoch has begun.
+
+        ``kind`` is the name of the method that adds it: "map", "filter" or "map_batches".
+        """
         part = copy.copy(self)
         part._filter = self._filter.with_function(kind, function)
         if kind != "filter":
@@ -443,7 +447,8 @@ class Samples(HasColumns):
         """
         del retry
         shard, row = self._shards.locate(sample_id)
-        at_hand = lent.readers  # of the iteration that makes this call, if one does
+        # If an iteration of this dataset makes this call, the shard may be open there already.
+        at_hand = lent.readers
         if at_hand is not None and shard in at_hand.shards and at_hand.cache is self._cache:
             reader = at_hand.readers[shard]
             if row in reader:
@@ -500,7 +505,14 @@ class Samples(HasColumns):
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        """Return the part of a worker in an epoch, without its first ``position`` places."""
+        """Return the part of a worker in an epoch.
+
+        Args:
+            start: Point of the run at which the epoch begins.
+            world: World, with the number of the worker.
+            position: Places of this worker that are left out, because they were taken before.
+            for_loader: Whether a loader counts the samples, see `_begin_epoch`.
+        """
         order = self._order.order(start, world)
         if order.long_orders:
             from mds.cache.order_files import share_order
@@ -530,6 +542,8 @@ class Samples(HasColumns):
 
     @property
     def _has_own_items(self) -> bool:
+        """Whether the user's class overrides ``__getitem__`` or ``get_item``."""
+        # `map` makes a subclass; the user's class is then its ``_stored_kind``.
         own = getattr(type(self), "_stored_kind", type(self))
         return own.__getitem__ is not Samples.__getitem__ or own.get_item is not Samples.get_item
 
@@ -541,7 +555,10 @@ class Samples(HasColumns):
         return self._world().num_ranks
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
-        """Return the world after replication; ranks are looked up once, when first needed."""
+        """Return the world after replication, for worker number ``worker`` of ``workers``.
+
+        Ranks are looked up once, when first needed.
+        """
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
         world = self._ranks.world(workers, worker)
@@ -685,6 +702,8 @@ class Samples(HasColumns):
     # ------------------------------------------------------------------ inside
 
     def __getstate__(self) -> dict[str, Any]:
+        # ``topology`` may be a process group, which cannot be pickled and does not exist in worker
+        # processes. So the ranks are found here, and the copy has them without the topology.
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
         refuse_second_sharding(self.num_ranks)  # worker processes that are spawned get a copy

@@ -36,18 +36,22 @@ if TYPE_CHECKING:
 
 
 def _of_images(word: Rule) -> Rule:
-    """Return the rule of ``images``: a word for all columns, or a dict from columns to words."""
+    """Return the rule of the argument ``images``: one word, or a dict from columns to words.
+
+    ``word`` is the rule of a single word.
+    """
     return Rule(
-        f"{word.expected}, or a dict such as {{'image': 'array'}}",
-        lambda value: word.is_kind(value) or isinstance(value, Mapping),
-        lambda value: all(
+        expected=f"{word.expected}, or a dict such as {{'image': 'array'}}",
+        is_kind=lambda value: word.is_kind(value) or isinstance(value, Mapping),
+        fits=lambda value: all(
             map(word.fits, value.values() if isinstance(value, Mapping) else [value])
         ),
-        lambda value: "" if isinstance(value, Mapping) else word.fix(value),
+        fix=lambda value: "" if isinstance(value, Mapping) else word.fix(value),
     )
 
 
 def _is_format(value: Any) -> bool:
+    """Whether a value is the name of a format or a Format; formats are imported only if needed."""
     if isinstance(value, str):
         return True
     from mds.formats.base import Format
@@ -56,12 +60,14 @@ def _is_format(value: Any) -> bool:
 
 
 def _is_packing(value: Any) -> bool:
+    """Whether a value is a Packing; the class is imported only for a dataset with ``packing=``."""
     from mds.plan.packing import Packing
 
     return isinstance(value, Packing)
 
 
 def _is_schedule(value: Any) -> bool:
+    """Whether a value is a Schedule; the class is imported only if ``schedule=`` is given."""
     from mds.plan.schedule import Schedule
 
     return isinstance(value, Schedule)
@@ -133,7 +139,8 @@ class FixedSetting(Generic[T]):
     A subclass may assign it before it calls the constructor. Later, an assignment would have no
     effect, so it raises AttributeError. The dataset itself writes to ``vars(dataset)``.
 
-    ``remedy``: end of the message, which names another way to change the setting.
+    Args:
+        remedy: End of the error message, which names another way to change the setting.
     """
 
     def __init__(self, remedy: str = "") -> None:
@@ -147,13 +154,21 @@ class FixedSetting(Generic[T]):
         def __get__(self, dataset: object, owner: type | None = None) -> T: ...
 
     def __set__(self, dataset: Any, value: T) -> None:
+        # The constructor sets ``_shards`` last, so a dataset that has it is complete.
         if "_shards" in vars(dataset) and dataset._is_strict:  # noqa: SLF001 - its own
             raise_fixed(dataset, self._name, value, self._remedy)
         vars(dataset)[self._name] = value
 
 
 def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> NoReturn:
-    """Raise AttributeError for an assignment to a setting that is read only at construction."""
+    """Raise AttributeError for an assignment to a setting that is read only at construction.
+
+    Args:
+        owner: Dataset or Stream whose setting was assigned.
+        name: Name of the setting.
+        value: Value that was assigned.
+        remedy: End of the message, which names another way to change the setting.
+    """
     kind = type(owner).__name__
     raise AttributeError(
         f"{kind}.{name} = {shown(value)} would have no effect: {name} is fixed when the {kind} is "
@@ -167,8 +182,9 @@ LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samp
 def check_settings(owner: str, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments of a dataset that break a rule.
 
-    ``owner``: name of the user's class, for messages. Raises ConfigError, or its subclasses
-    ArgumentError for a wrong type and UnknownNameError for an unknown shuffle.
+    ``owner`` is the name of the user's class, for messages, and ``arguments`` has the values of all
+    arguments by name. Raises ConfigError, or its subclasses ArgumentError for a wrong type and
+    UnknownNameError for an unknown shuffle.
     """
     check_arguments(owner, arguments, DATASET_RULES)
     _check_streams(owner, arguments["streams"])
@@ -177,6 +193,7 @@ def check_settings(owner: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_streams(owner: str, streams: Any) -> None:
+    """Raise ArgumentError unless ``streams`` is None, or a list or dict of Stream objects."""
     if streams is None:
         return
     if not isinstance(streams, (list, tuple, Mapping)):
@@ -193,6 +210,10 @@ def _check_streams(owner: str, streams: Any) -> None:
 
 
 def _check_topology(owner: str, topology: Any) -> None:
+    """Refuse a ``topology`` that cannot name ranks, such as a number or a wrong (rank, size) pair.
+
+    Other objects (a World, a process group, a function) are checked where they are used.
+    """
     if isinstance(topology, (bool, int, float, str, list, Mapping)):
         pair = f" Write topology={tuple(topology)!r}." if isinstance(topology, list) else ""
         raise ArgumentError(
@@ -214,19 +235,24 @@ def resolve_predownload(
 ) -> int:
     """Return how many samples ahead of each worker shards are fetched.
 
-    Without ``predownload`` it is eight batches, or 64 samples without a batch size. A pack counts
-    as 32 documents.
+    The default is eight batches, or 64 samples without a batch size. With packing
+    (``is_packed``), a batch has packs instead of samples, and a pack counts as 32 documents.
     """
     if predownload is not None:
         return predownload
-    return 8 * batch_size * (32 if is_packed else 1) if batch_size else 64
+    if not batch_size:
+        return 64
+    return 8 * batch_size * (32 if is_packed else 1)
 
 
 def check_function(owner: str, method: str, function: Any, example: str) -> Callable[..., Any]:
     """Return ``function``; raise ArgumentError if it cannot be called.
 
-    ``owner``, ``method`` and ``example`` are the names of class and method and a correct argument,
-    for the message.
+    Args:
+        owner: Name of the user's class, for the message.
+        method: Name of the method to which ``function`` was given, for the message.
+        function: Value to check.
+        example: Correct argument of the method, for the message.
     """
     if callable(function):
         return function  # type: ignore[no-any-return]
@@ -237,7 +263,10 @@ def check_function(owner: str, method: str, function: Any, example: str) -> Call
 
 
 def find_column(owner: str, name: Any, columns: list[str]) -> str:
-    """Return ``name`` if it is one of ``columns``, else raise ConfigError with the nearest name."""
+    """Return ``name`` if it is one of ``columns``, else raise ConfigError with the nearest name.
+
+    ``owner`` is the call in which the name was given, for the message.
+    """
     if name in columns:
         return str(name)
     raise ConfigError(
@@ -251,7 +280,8 @@ def check_schedule(
 ) -> ScheduledRun | None:
     """Return the schedule with the names of its streams; None without a schedule.
 
-    Raises ConfigError if the streams have no names, or if other settings contradict a schedule.
+    The arguments are those of the dataset with the same names. Raises ConfigError if the streams
+    have no names, or if other settings contradict a schedule.
     """
     if schedule is None:
         return None

@@ -39,6 +39,10 @@ SIZES = frozenset(
 class ShardMap:
     """Map of the samples of several indexes, whole or selected, to shards and rows.
 
+    Args:
+        indexes: Index of each stream.
+        selection: Stored samples that the dataset has; None for all.
+
     Attributes, all int64: ``samples_per_shard``, ``sample_offset_per_shard``,
     ``shards_per_stream``, ``shard_offset_per_stream``, ``samples_per_stream``,
     ``sample_offset_per_stream``, ``stream_per_shard``, and ``stored_ends`` of shape (shards + 1,):
@@ -70,12 +74,14 @@ class ShardMap:
         self._make_views()
 
     def _fingerprint(self) -> str:
+        """Return a digest of the samples per shard and of the selection."""
         numbers = np.ascontiguousarray(self.samples_per_shard, "<i8").data.cast("B")
         if self.selection is None:
             return hexdigest("xxh3_64", numbers)
         return hexdigest("xxh3_64", bytes(numbers) + self.selection.fingerprint().encode())
 
     def _make_views(self) -> None:
+        """Set the attributes that share memory with arrays, which a pickle would copy."""
         bounds = [*self.shard_offset_per_stream.tolist(), self.num_shards]
         self.sizes_per_stream = [
             self.samples_per_shard[first:last] for first, last in itertools.pairwise(bounds)
@@ -93,9 +99,13 @@ class ShardMap:
         self._make_views()
 
     def part(self, samples: npt.NDArray[np.int64]) -> ShardMap:
-        """Return the map of the samples of these numbers, which are sorted and distinct."""
-        within = self.selection.within(samples) if self.selection is not None else None
-        return ShardMap(self.indexes, Selection(samples) if within is None else within)
+        """Return the map of some samples only, which are numbered anew from 0.
+
+        ``samples``: their numbers in this map, sorted and distinct.
+        """
+        if self.selection is None:
+            return ShardMap(self.indexes, Selection(samples))
+        return ShardMap(self.indexes, self.selection.within(samples))
 
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the shard of a sample and its row there; the number must be in range."""
@@ -123,7 +133,10 @@ class Selection:
         return len(self.ids)
 
     def per_shard(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the selected samples of each shard, given where shards begin, (shards + 1,)."""
+        """Return the number of selected samples of each shard, int64 of shape (shards,).
+
+        ``ends``: first stored sample of each shard, and the end, int64 of shape (shards + 1,).
+        """
         return np.diff(np.searchsorted(self.ids, ends)).astype(np.int64)
 
     def stored(self, sample: int) -> int:
@@ -135,11 +148,11 @@ class Selection:
         return np.asarray(self.ids[samples], np.int64)
 
     def numbers(self, stored: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the numbers in the selection of stored samples, which must be selected."""
+        """Return the positions in the selection of stored samples, all of which are selected."""
         return np.searchsorted(self.ids, stored).astype(np.int64)
 
     def within(self, samples: npt.NDArray[np.int64]) -> Selection:
-        """Return the selection of some of the selected samples."""
+        """Return the selection of those stored samples that have these positions in this one."""
         return Selection(self.stored_many(samples))
 
     def fingerprint(self) -> str:
@@ -148,7 +161,10 @@ class Selection:
 
 
 class ShardList(Sequence["ShardInfo"]):
-    """Sequence of facts about the shards of a dataset, each made when it is read."""
+    """Sequence of facts about the shards of a dataset, each made when it is read.
+
+    Its indexes are numbers of shards through all streams.
+    """
 
     def __init__(self, shards: ShardMap) -> None:
         self._shards = shards
@@ -191,7 +207,7 @@ class Spanner:
 
 
 def _ends(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return 0 and the ends of consecutive ranges of these lengths, int64."""
+    """Return the sums of the first 0, 1, 2, ... counts, int64 of shape (counts + 1,)."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
@@ -204,8 +220,8 @@ def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 class ColumnInfo(NamedTuple):
     """Column of a dataset.
 
-    ``encoding`` says how values are stored. ``class_names`` are the classes that the numbers of the
-    column stand for, by number.
+    ``encoding`` says how values are stored, such as "int". In a column of class numbers,
+    ``class_names[number]`` is the name of a class.
     """
 
     encoding: str
@@ -238,6 +254,8 @@ class HasColumns:
         """
         from mds.index.column_notes import ColumnNote, read_notes
 
+        # The first stream with a column determines its encoding and description. Class names hold
+        # only if all streams agree.
         columns_by_name: dict[str, ColumnInfo] = {}
         for index, store in self._indexes():
             notes = {} if store is None else read_notes(store, index.fingerprint())

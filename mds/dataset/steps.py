@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mds.plan.order import Order
     from mds.world import World
 
+    #: Numbers of packs: an array of shape (windows,) for each canonical node.
     Counts = list[NDArray[np.int64]]
 
 _MOST_DOCUMENTS = 1 << 24  # packed to find a step that is ahead
@@ -38,8 +39,12 @@ _MOST_EPOCHS = 1 << 10  # packed to find a step, if they have few documents
 class TrainingSteps:
     """Steps of a run in a world, with the edits made so far.
 
-    A *place* counts what a position counts in an epoch: samples or packs of all ranks. Skipping
+    A *place* of an epoch is a number of samples of all ranks, or of packs with packing. Skipping
     steps does not change the numbers of later steps.
+
+    Args:
+        order: Order of the dataset.
+        world: Nodes, ranks and workers of the run.
     """
 
     def __init__(self, order: OrderState, world: World) -> None:
@@ -84,16 +89,16 @@ class TrainingSteps:
         """
         if not self._is_packed:
             return divmod(step, max(self._per_epoch, 1))
-        epoch, inside = 0, step
-        while inside >= (steps := self.in_epoch(epoch)) > 0:
+        epoch, step_in_epoch = 0, step
+        while step_in_epoch >= (steps := self.in_epoch(epoch)) > 0:
             if epoch >= current_epoch + self._most_ahead:
                 raise ConfigError(
                     f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
                     f"each would have to be packed to find it. Name one before step "
-                    f"{step - inside + steps:,}, or do it when the training is nearer."
+                    f"{step - step_in_epoch + steps:,}, or do it when the training is nearer."
                 )
-            epoch, inside = epoch + 1, inside - steps
-        return epoch, inside
+            epoch, step_in_epoch = epoch + 1, step_in_epoch - steps
+        return epoch, step_in_epoch
 
     @cached_property
     def _most_ahead(self) -> int:
@@ -105,35 +110,41 @@ class TrainingSteps:
 
         Raises ConfigError as `epoch_of` does.
         """
-        epoch, inside = self.epoch_of(step, current_epoch)
-        return epoch, inside * self.batch
+        epoch, step_in_epoch = self.epoch_of(step, current_epoch)
+        return epoch, step_in_epoch * self.batch
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:
         """Return the epoch of the first step that begins at or after a place, and its number there.
 
-        Steps that were skipped do not count.
+        Steps that were skipped do not count. If they reach to the end of the epoch, the result is
+        the first step of a later epoch.
         """
         while True:
             gaps = Gaps(skips_of(self._order.epochs.edits, epoch))
-            inside = -(-gaps.place(gaps.number(place)) // self.batch)
-            if len(gaps.firsts) == 0 or inside < self.in_epoch(epoch):
-                return epoch, inside
+            # A place in a skipped range (a gap) moves to the end of it, the next place that is
+            # read; others stay. The place is then rounded up to the beginning of a step.
+            step_in_epoch = -(-gaps.place(gaps.number(place)) // self.batch)
+            if len(gaps.firsts) == 0 or step_in_epoch < self.in_epoch(epoch):
+                return epoch, step_in_epoch
             epoch, place = epoch + 1, 0
 
     def step_at(self, epoch: int, place: int) -> int:
         """Return the number in the run of the first step that begins at or after a place."""
-        epoch, inside = self.next_at(epoch, place)
-        return self.before(epoch) + inside
+        epoch, step_in_epoch = self.next_at(epoch, place)
+        return self.before(epoch) + step_in_epoch
 
 
 _COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
 
 
 class PackCount(NamedTuple):
-    """Packs of an epoch, exact or estimated."""
+    """Number of packs of an epoch.
+
+    ``filled`` is the share of the space for tokens in all packs that tokens fill, 0 to 1.
+    ``is_exact`` is False if the epoch was not packed yet and ``packs`` is an estimate.
+    """
 
     packs: int
-    #: The share of all places that have a token.
     filled: float
     is_exact: bool
 
@@ -147,7 +158,7 @@ def count_packs(plan: PackPlan) -> PackCount:
     if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
         counts = _counts_by_key.count(plan)
     if counts is not None:
-        packs = sum(int(of_node.sum()) for of_node in counts)
+        packs = sum(int(window_counts.sum()) for window_counts in counts)
     else:
         _counts_by_key.begin(plan)
         packs = estimate_packs(plan)
@@ -184,20 +195,25 @@ def load_counts(plan: PackPlan) -> PackPlan:
 
 
 def estimate_packs(plan: PackPlan) -> int:
-    """Estimate the packs of an epoch by the mean length, with half a pack of padding a window."""
+    """Estimate the number of packs of an epoch from the mean length of a document.
+
+    The last pack of each window of documents is taken to be half full.
+    """
     return math.ceil(_tokens(plan) / plan.packing.room + int(plan.windows.sum()) / 2)
 
 
 def _tokens(plan: PackPlan) -> float:
+    """Estimate the tokens of an epoch, from the tokens of all documents of the dataset."""
     count = plan.lengths.count
     tokens = plan.packing.estimate_tokens(plan.lengths.total, count)
     return plan.plan.epoch_size * tokens / max(count, 1)
 
 
 class _KnownCounts:
-    """Numbers of packs of each window, by the key of the plan.
+    """Numbers of packs of each window of documents, by plan.
 
-    They are kept in memory for a few plans, and in a file of the cache folder for all.
+    They are kept in memory for a few plans, and in a file of the cache folder for all. ``key()`` of
+    a plan identifies its packs.
     """
 
     def __init__(self) -> None:
@@ -215,7 +231,7 @@ class _KnownCounts:
         return None if counts is None else self._keep(key, counts)
 
     def count(self, plan: PackPlan) -> Counts:
-        """Return the counts, after packing the epoch unless they are known."""
+        """Return the counts of a plan, packing its whole epoch if they are not known yet."""
         key = plan.key()
         with self._lock:
             if key in self._counts:
@@ -223,7 +239,7 @@ class _KnownCounts:
         return self._keep(key, self._file(key, plan).ensure(plan.count))
 
     def begin(self, plan: PackPlan) -> None:
-        """Count in a thread of this process, once."""
+        """Begin to count the packs of a plan in a background thread, unless one does so already."""
         key = plan.key()
         with self._lock:
             thread = self._threads.get(key)
@@ -241,6 +257,7 @@ class _KnownCounts:
             thread.join()
 
     def _keep(self, key: str, counts: Counts) -> Counts:
+        """Keep counts in memory, in place of the oldest ones if there are many; return them."""
         with self._lock:
             while len(self._counts) > 8:
                 del self._counts[next(iter(self._counts))]

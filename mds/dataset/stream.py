@@ -139,6 +139,7 @@ class Stream:
             self._is_in_use = True
 
     def _check_weights(self) -> None:
+        """Raise ConfigError if more than one weight was given, or a negative one."""
         requests = {
             name: getattr(self, name)
             for name in ("proportion", "repeat", "choose")
@@ -154,6 +155,7 @@ class Stream:
                 raise ConfigError(f"{name} of a Stream must not be negative, got {value}.")
 
     def _check_numbers(self) -> None:
+        """Raise ConfigError for a negative number of tries or a timeout that is not positive."""
         if self.download_retry is not None and self.download_retry < 0:
             raise ConfigError(f"download_retry must not be negative, got {self.download_retry}.")
         if self.download_timeout is not None and self.download_timeout <= 0:
@@ -171,7 +173,10 @@ class Stream:
         self._check_numbers()
 
     def _filled(self, default: Mapping[str, Any]) -> Stream:
-        """Return a copy with the defaults applied; the user's stream stays as it is."""
+        """Return a copy in which settings of a dataset replace those that are None.
+
+        ``default`` has the settings by name. The user's stream stays unchanged.
+        """
         stream = copy.copy(self)
         vars(stream).pop("_is_in_use", None)
         stream.apply_default({**_DEFAULTS, **default})
@@ -211,7 +216,7 @@ class Stream:
         """
         from mds.cache import find_index
 
-        filled = self._filled({})
+        filled = self._filled({})  # with the general defaults for retries and timeout
         kind = self._format()
         if kind is not None:
             return self._find_in(kind, filled)
@@ -256,7 +261,11 @@ class Stream:
     ) -> Source:
         """Return the Source of files of another format than MDS.
 
-        ``pinned``: the error of an index.json that lists the files, if `mds index` has written one.
+        Args:
+            kind: Format of the files.
+            filled: Copy of this stream with defaults for retries and timeout.
+            pinned: Error of an index.json that lists the files, if `mds index` has written one.
+
         Raises what `mds.cache.find_table.find_table` raises.
         """
         from mds.cache.find_table import find_table
@@ -275,7 +284,7 @@ class Stream:
             retries=int(filled.download_retry or 0),
             pinned=pinned,
         )
-        assert source.data is not None  # such sources have what reads their files
+        assert source.data is not None  # it reads the files; only sources of MDS have None
         costs = source.data.costs()
         # Files behind a network are never read in place.
         self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
@@ -290,14 +299,15 @@ class Stream:
         Weights are relative if all streams have a ``proportion``. Raises ConfigError if some have
         one and others do not.
         """
-        relative = [stream.proportion is not None for stream in streams]
-        if any(relative) and not all(relative):
+        has_proportion = [stream.proportion is not None for stream in streams]
+        if any(has_proportion) and not all(has_proportion):
             raise ConfigError(
                 "proportion is given for some streams and not for others; give it to all of them, "
                 "or use repeat or choose."
             )
-        weighed = any(s.repeat is not None or s.choose is not None for s in streams)
-        return all(relative) and bool(relative), any(relative) or weighed
+        has_absolute = any(s.repeat is not None or s.choose is not None for s in streams)
+        is_relative = all(has_proportion) and bool(streams)
+        return is_relative, any(has_proportion) or has_absolute
 
     def __repr__(self) -> str:
         attributes = {
@@ -482,16 +492,19 @@ def check_files(
 
 
 def _files(stream: Mapping[str, Any]) -> str:
+    """Describe the files of a stream of a state: number, format, and version of a table."""
     pins = "".join(f", {name} {value}" for name, value in _pin(stream).items())
     return f"{stream.get('files')} files of {stream.get('kind')}{pins}"
 
 
 def _pin(stream: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments by which a stream of a state was pinned, such as a table's version."""
     pin = stream.get("pin")
     return pin if isinstance(pin, dict) else {}
 
 
 def _way_back(old: Mapping[str, Any]) -> str:
+    """Return how to read the files of a stream of a state again, for an error."""
     pin = _pin(old)
     if "remote" in pin:
         return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
@@ -503,25 +516,37 @@ def _way_back(old: Mapping[str, Any]) -> str:
 def other_data(
     recorded_data: Mapping[str, Any] | None, current_data: Mapping[str, Any]
 ) -> list[str]:
-    """Describe each stream whose data differ from the data that a state names.
+    """Describe each stream whose data differ from the data that a state names, for a warning.
+
+    ``recorded_data`` is the entry ``data`` of the state, and ``current_data`` that of this run.
 
     Copies of one index in two places do not differ, nor does a version of a table that was given
     by number from the same version read as the latest.
     """
     clauses = []
+    # The state may have other streams (not strict); its order is checked elsewhere.
     for recorded, current in zip(_contents(recorded_data), _contents(current_data), strict=False):
-        (before, old, version), (after, new, version_now) = recorded, current
-        if old == new or (version and version == version_now):
+        old_place, old_digest, old_version = recorded
+        place, digest, version = current
+        if old_digest == digest or (old_version and old_version == version):
             continue
-        if before == after:
-            clauses.append(f"{after} has the index {new} now and had {old}: it was replaced")
+        if old_place == place:
+            clauses.append(
+                f"{place} has the index {digest} now and had {old_digest}: it was replaced"
+            )
         else:
-            clauses.append(f"{after} with the index {new} is read now, and {before} with {old} was")
+            clauses.append(
+                f"{place} with the index {digest} is read now, and {old_place} with {old_digest} "
+                "was"
+            )
     return clauses
 
 
 def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
-    """Return place, digest and version of each stream, as far as a state records them."""
+    """Return place, digest and version of each stream of the entry ``data`` of a state.
+
+    Entries of a wrong form are left out, so a damaged state gives fewer streams.
+    """
     streams = (data or {}).get("streams")
     if not isinstance(streams, (list, tuple)):
         return []
@@ -533,6 +558,9 @@ def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
 
 
 def _version(stream: Mapping[str, Any]) -> Any:
-    """Return what identifies the files of a version of a table, or None if nothing does."""
+    """Return the format, digest and pinned version of a stream's table, or None without a pin.
+
+    Two streams with equal results read the same files.
+    """
     pin = {name: value for name, value in _pin(stream).items() if name != "remote"}
     return (stream.get("kind"), stream.get("list"), pin) if pin else None

@@ -55,7 +55,11 @@ _calls = itertools.count()
 def choose_numbers(
     dataset: ReadableDataset, choice: Any, where: Callable[[Any], Any] | None, key: str | None
 ) -> Ids:
-    """Return the sorted numbers, int64, of the samples that `Samples.select` chooses."""
+    """Return the sorted numbers, int64, of the samples that `Samples.select` chooses.
+
+    ``choice``, ``where`` and ``key`` are the arguments of `Samples.select`. Raises ConfigError for
+    arguments that are invalid or exclude each other.
+    """
     if (choice is None) == (where is None):
         raise ConfigError(
             "select() takes sample numbers or where=, and one of them: select([0, 7]), or "
@@ -75,7 +79,11 @@ def choose_numbers(
 def choose_parts(
     dataset: ReadableDataset, shares: Mapping[str, float], by: str | None, seed: int
 ) -> dict[str, Ids]:
-    """Return the sorted numbers, int64, of the samples of each part of `Samples.split`."""
+    """Return the sorted numbers, int64, of the samples of each part of `Samples.split`.
+
+    ``shares``, ``by`` and ``seed`` are the arguments of `Samples.split`. Raises ConfigError if they
+    are invalid.
+    """
     if not isinstance(shares, Mapping):
         raise ConfigError(
             "split() takes a share for each name, as in {'train': 0.9, 'val': 0.1}, got "
@@ -99,7 +107,11 @@ def choose_parts(
 
 
 def _evaluate(dataset: ReadableDataset, where: Callable[[Any], Any], key: str | None) -> Ids:
-    """Return the numbers of the samples for which ``where`` is true."""
+    """Return the sorted numbers of the samples for which ``where`` is true.
+
+    Other processes of the node, and later runs if ``key`` is given, use the same result, see
+    `evaluate_once`.
+    """
     sample_filter = dataset._filter.with_function("filter", where)
 
     def evaluate() -> Ids:
@@ -165,6 +177,10 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
 
 
 def _load(path: str | os.PathLike[str]) -> Any:
+    """Return the array of a ``.npy`` file, memory-mapped.
+
+    Raises NotFoundError if there is no file, and ConfigError if it is no file of numbers.
+    """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -182,9 +198,15 @@ def _load(path: str | os.PathLike[str]) -> Any:
 def split_by_hash(
     keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Return disjoint parts that have all samples; samples with equal keys share a part.
+    """Divide samples into disjoint parts by a hash of their keys.
 
-    Shares must sum to 1, or ConfigError (a ValueError) is raised.
+    Args:
+        keys: Key of each sample, uint64 of shape (samples,). Samples with equal keys share a part.
+        shares: Share of the samples by name of the part; ConfigError is raised unless the sum is 1.
+        seed: Seed of the hash.
+
+    Returns:
+        The ascending sample numbers, int64, by name of the part.
     """
     if not shares or any(s < 0 for s in shares.values()):
         raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
@@ -193,6 +215,7 @@ def split_by_hash(
             f"the shares of split() must sum to 1, got {shown(total)}: {shown(dict(shares))}. "
             "Change one of them."
         )
+    # Part i has the samples whose random number is from bounds[i - 1] to below bounds[i].
     bounds = np.cumsum(list(shares.values()))[:-1]
     part = np.searchsorted(bounds, _uniform(keys, seed), "right")
     return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}
@@ -218,6 +241,7 @@ def _uniform(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
+    # A float64 represents the upper 53 of the 64 bits exactly.
     return np.asarray(z >> np.uint64(11), np.float64) / float(1 << 53)
 
 
@@ -237,14 +261,16 @@ def evaluate_once(
         key: Name that replaces the digest, or None.
         evaluate: Returns the chosen sample numbers.
     """
-    number = next(_calls)
+    call_number = next(_calls)
     if key is not None:
         name = f"key-{_digest(data, key)}.ids"
     else:
         function = _digest_of(where)
         if function is None:
             return evaluate()
-        name = f"job-{os.getppid()}-{_digest(data, function, str(number), _start_of_parent())}.ids"
+        # The ranks of a launcher have the same parent process.
+        call_digest = _digest(data, function, str(call_number), _start_of_parent())
+        name = f"job-{os.getppid()}-{call_digest}.ids"
     path = os.path.join(folder, name)
     stored_ids = _read(path)
     if stored_ids is not None:
@@ -256,6 +282,8 @@ def evaluate_once(
         log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
         return evaluate()
     try:
+        # While this process waited for the lock, another one may have written the file. A lock of
+        # None means that the wait was given up; the result is then computed here too.
         stored_ids = _read(path)
         if stored_ids is None:
             stored_ids = evaluate()
@@ -268,6 +296,10 @@ def evaluate_once(
 
 
 def _read(path: str) -> Ids | None:
+    """Return the numbers of a file, or None if it is missing or damaged.
+
+    A file is a digest of 16 hexadecimal digits and then the numbers, little-endian int64.
+    """
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -280,6 +312,7 @@ def _read(path: str) -> Ids | None:
 
 
 def _write(path: str, numbers: Ids) -> None:
+    """Write numbers to a file for `_read`; only log a warning if that fails."""
     data = np.ascontiguousarray(numbers, "<i8").tobytes()
     try:
         with publish(path) as temporary, open(temporary, "xb") as file:
@@ -289,8 +322,9 @@ def _write(path: str, numbers: Ids) -> None:
 
 
 def _delete_files_of_ended_jobs(folder: str) -> None:
+    """Delete the files, and their locks, of launchers whose process no longer exists."""
     for name in os.listdir(folder):
-        match = _NAME.match(name)
+        match = _NAME.match(name)  # its group is the process number of the launcher
         if match and not os.path.exists(f"/proc/{match[1]}"):
             for path in (name, f"{name}.lock"):
                 with contextlib.suppress(OSError):
@@ -298,9 +332,13 @@ def _delete_files_of_ended_jobs(folder: str) -> None:
 
 
 def _start_of_parent() -> str:
-    # Process numbers are used again, so the start time is needed to identify a process.
+    """Return the start time of the parent process, in clock ticks since boot.
+
+    Process numbers are used again, so the start time is needed to identify a process.
+    """
     try:
         with open(f"/proc/{os.getppid()}/stat", encoding="utf-8", errors="replace") as file:
+            # Field 22, the twentieth after the name in brackets, which may contain blanks.
             return file.read().rpartition(")")[2].split()[19]
     except OSError:
         return str(os.getpid())  # not shared
@@ -332,8 +370,8 @@ def _describe_value(value: Any, visited: set[int]) -> Iterable[str]:
     yield from _describe_code(value.__code__)
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
     names = [name for name in value.__code__.co_names if name in value.__globals__]
-    for each in (value.__defaults__, value.__kwdefaults__, *cells):
-        yield from _describe_value(each, visited)
+    for referent in (value.__defaults__, value.__kwdefaults__, *cells):
+        yield from _describe_value(referent, visited)
     for name in names:
         yield name
         yield from _describe_value(value.__globals__[name], visited)

@@ -52,6 +52,7 @@ _ALL = slice(None)
 class OpenWindows:
     """Mixin of an iteration: its generator of windows, which can be closed from outside."""
 
+    # A weak reference to the generator; before `open_windows`, a function that returns None too.
     _windows: Callable[[], Generator[Window, None, None] | None] = staticmethod(lambda: None)
 
     def open_windows(self, windows: Generator[Window, None, None]) -> None:
@@ -123,12 +124,12 @@ call_in_child(_forget_lent_readers)
 
 
 class WorkerEpoch(ReadersAtHand, OpenWindows):
-    """Part of one worker in the order of an epoch.
+    """Part of one worker in the order of an epoch: its sample ids, and its progress.
 
     Args:
         order: Order of the epoch.
         world: World, with the number of this worker.
-        start: Places of this worker that were taken before, and do not come again.
+        start: Number of places of this worker that were taken before a resume. They are left out.
         is_counted: Whether a loader asks for sums of its batches for the order hash.
 
     Attributes:
@@ -137,7 +138,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         is_over: Whether the iteration has ended or was abandoned.
         is_exhausted: Whether the iteration came to the end of the epoch.
         failure: Error that ended the iteration.
-        is_between: False while a stretch of samples is given that are counted one by one.
+        is_between: False while samples are given one by one, by a generator that a signal may end
+            in the middle.
     """
 
     def __init__(
@@ -170,12 +172,12 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def plan(self) -> EpochPlan:
-        """Order of the samples, of an order that is not of packs."""
+        """Plan of the samples of an epoch without packing."""
         assert self.order.packs is None
         return self.order.samples
 
     def packs(self) -> Iterator[RankPacks]:
-        """Yield the packs of this worker, step by step, of an order of packs."""
+        """Yield the packs of this worker, step by step, for an epoch with packing."""
         packs = self.order.packs
         assert packs is not None
         return packs.rank_packs(*self._place)
@@ -183,12 +185,14 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     @property
     def most_samples(self) -> int:
         """Maximum number of samples of this worker."""
+        # ``length`` has full batches; if the epoch is smaller than one global batch, a batch has
+        # at most ``filled`` samples.
         shape = self.plan.shape
         return self.plan.length // shape.batch * self.plan.global_batches.filled
 
     @property
     def position(self) -> int:
-        """Places of this worker that were taken so far, those before ``start`` included."""
+        """Number of places of this worker that were taken so far, with those before ``start``."""
         return self.filled_places - self.remaining
 
     @property
@@ -203,7 +207,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def share(self) -> int:
-        """Places of each rank that the position of all ranks counts, if ranks have one worker.
+        """Number of places of each rank in a position of all ranks, if ranks have one worker.
 
         With ``exact``, ranks get different numbers of samples. At the end, every rank counts the
         largest of these numbers, so that their states are equal.
@@ -231,16 +235,20 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         return not self.is_over and self.position > self.start
 
     def give(self, places: int, samples: Iterator[Any]) -> None:
-        """Count the places of a stretch of samples before they are given.
+        """Count a stretch of samples before they are given.
 
-        ``samples`` is the iterator that gives them; its length hint says how many remain. A counter
-        in the loop would cost a fifth of a small sample.
+        A counter in the loop would cost a fifth of a small sample. Instead, the position is this
+        count less the samples that remain.
+
+        Args:
+            places: Number of the samples.
+            samples: Iterator that gives them; its length hint is the number that remain.
         """
         self.filled_places += places
         self._remaining_samples = samples
 
     def take_back(self, error: BaseException) -> None:
-        """End the iteration by an error in making the sample that was counted last."""
+        """Uncount the last sample, because making it failed, and end the iteration by the error."""
         self.filled_places -= 1
         self.fail(error)
 
@@ -258,11 +266,15 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def leave(self) -> None:
         """Discard the samples that were counted in advance, and do not count them."""
         self.filled_places = self.position
+        # Exhausts the iterator, so that it gives none of them to another holder.
         collections.deque(self._remaining_samples, maxlen=0)
         self._remaining_samples = _NOTHING
 
     def blocks(self) -> Iterator[Ids]:
-        """Yield the sample ids in 1-D int64 arrays, without padding."""
+        """Yield the sample ids of this worker in 1-D int64 arrays, without padding.
+
+        Each block is also kept for the order hash and the row keys, if these are wanted.
+        """
         place = self.start
         for block in self.plan.blocks(*self._place, self.start, is_padded=False):
             real = block >= 0
@@ -275,13 +287,18 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
             yield ids
 
     def key_stream(self) -> KeyStream:
-        """Return a stream of row keys for the ids that ``blocks`` yields from now on."""
+        """Return a stream of row keys for the ids that `blocks` yields from now on."""
         stream = KeyStream(self)
         self._key_streams.append(stream)
         return stream
 
     def marks(self, first: int, count: int) -> Ids:
-        """Return the marks of ``count`` places of this worker from ``first`` on, int64."""
+        """Return the numbers in the epoch of all ranks of some places of this worker, int64.
+
+        Args:
+            first: The first place.
+            count: Number of consecutive places.
+        """
         return self.plan.marks(*self._place, first, first + count)
 
     def describe(self, position: int, count: int = 1) -> str:
@@ -308,13 +325,21 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
             return 0
         while position > self._summed:
             self._sum_block(*self._blocks.popleft())
-        sums = self._sums
-        while position > sums[0][0] + len(sums[0][1]):
-            sums.popleft()
-        before, block = sums[0]
-        return int(block[position - before - 1])
+        blocks = self._sums
+        ids_before, sums_in_block = blocks[0]
+        while position > ids_before + len(sums_in_block):
+            blocks.popleft()
+            ids_before, sums_in_block = blocks[0]
+        return int(sums_in_block[position - ids_before - 1])
 
     def _sum_block(self, first: int, real: npt.NDArray[np.bool_], ids: Ids) -> None:
+        """Append the running sums of the order hash after each id of a block to ``_sums``.
+
+        Args:
+            first: Place at which the block begins.
+            real: Which places of the block have a sample, bool; the others are padding.
+            ids: Ids of the block, as `blocks` yields them.
+        """
         marks = self.marks(first, len(real))
         sums = np.cumsum(self._summands(marks, real, ids), dtype=np.uint64) + self._sum
         if len(sums):
@@ -325,6 +350,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def _summands(
         self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
     ) -> npt.NDArray[np.uint64]:
+        """Return the summand of the order hash for each of ``ids``, uint64."""
         return summands(marks[real], ids)
 
 
@@ -332,7 +358,10 @@ class PaddedWorkerEpoch(WorkerEpoch):
     """Part of one worker for ``exact="mask"``: padded so that all batches are full.
 
     In the place of padding comes the id before it, or sample 0 if there is none; that sample is
-    read and then masked. ``masks`` says which ids are no padding.
+    read and then masked. The arguments are those of WorkerEpoch.
+
+    Attributes:
+        masks: For each block whose mask was not taken yet, which ids are no padding, bool.
     """
 
     def __init__(
@@ -347,7 +376,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
         return self.plan.length
 
     def blocks(self) -> Iterator[Ids]:
-        """Yield the ids in 1-D arrays, as many on every rank."""
+        """Yield the ids of this worker in 1-D int64 arrays, as many ids on every rank."""
         world, last = self.world, np.int64(0)
         batch, workers = self.plan.shape.batch, world.workers_per_rank
         # The plan pads all workers to the same number of steps. Batches beyond this worker's
@@ -358,8 +387,10 @@ class PaddedWorkerEpoch(WorkerEpoch):
             block = padded_block[: max(remaining, 0)]
             remaining -= len(block)
             real = block >= 0
-            places = np.maximum.accumulate(np.where(real, np.arange(len(block)), -1))
-            filled = np.where(places >= 0, block[places], last)
+            # Index of the last real id up to each place of the block, -1 if there is none; then
+            # the last id of the blocks before is repeated.
+            sources = np.maximum.accumulate(np.where(real, np.arange(len(block)), -1))
+            filled = np.where(sources >= 0, block[sources], last)
             if len(filled):
                 last = filled[-1]
                 self.masks.append(real)
@@ -373,6 +404,7 @@ class PaddedWorkerEpoch(WorkerEpoch):
     def _summands(
         self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
     ) -> npt.NDArray[np.uint64]:
+        """Return the summand of the order hash for each of ``ids``, uint64; 0 for padding."""
         return np.where(real, summands(marks, ids), np.uint64(0))
 
     def next_mask(self, size: int) -> npt.NDArray[np.bool_]:
@@ -390,7 +422,11 @@ class PaddedWorkerEpoch(WorkerEpoch):
 class KeyStream:
     """Stream of row keys of a worker's ids, in their order, computed block by block on demand.
 
-    A row key is a uint64 from which a function draws random numbers.
+    A row key is a uint64 from which a function draws random numbers. Keys depend on the seed, the
+    epoch, the sample and its place in the epoch of all ranks.
+
+    Args:
+        epoch: Part of the worker whose ids are added.
     """
 
     def __init__(self, epoch: WorkerEpoch) -> None:
@@ -398,35 +434,39 @@ class KeyStream:
         self._blocks: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = (
             collections.deque()
         )
-        self._remaining_samples = np.empty(0, np.uint64)
+        self._remaining_keys = np.empty(0, np.uint64)
 
     def add_block(self, first: int, is_given: npt.NDArray[np.bool_], ids: Ids) -> None:
         """Add a block.
 
         Args:
             first: Place of its first id or padding.
-            is_given: Which of its places have an id, bool.
+            is_given: Which of its places count_so_far an id, bool.
             ids: The ids of these places.
         """
         self._blocks.append((first, is_given, ids))
 
     def take(self, count: int) -> npt.NDArray[np.uint64]:
         """Return the keys of the next ``count`` ids of the blocks that were added, uint64."""
-        parts = [self._remaining_samples]
-        have = len(self._remaining_samples)
-        while have < count:
+        parts = [self._remaining_keys]
+        count_so_far = len(self._remaining_keys)
+        while count_so_far < count:
             first, is_given, ids = self._blocks.popleft()
             plan = self._epoch.plan
             marks = self._epoch.marks(first, len(is_given))[is_given]
             parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, marks, ids))
-            have += len(ids)
-        keys = np.concatenate(parts) if len(parts) > 1 else self._remaining_samples
-        self._remaining_samples = keys[count:]
+            count_so_far += len(ids)
+        keys = np.concatenate(parts) if len(parts) > 1 else self._remaining_keys
+        self._remaining_keys = keys[count:]
         return keys[:count]
 
 
 def take_dropped(epochs: Iterable[WorkerEpoch]) -> tuple[tuple[SkippedSample, ...], int]:
-    """Return what filters dropped since the last call: the first samples, and the number of all."""
+    """Return the samples that filters dropped in some epochs since the last call.
+
+    Returns:
+        The first of these samples with the reasons, and the number of all.
+    """
     dropped = [epoch.dropped.take() for epoch in epochs if epoch.dropped is not None]
     return tuple(s for listed, _ in dropped for s in listed), sum(count for _, count in dropped)
 
@@ -438,10 +478,10 @@ _collected: ContextVar[tuple[object, list[WorkerEpoch]] | None] = ContextVar(
 
 @contextmanager
 def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]:
-    """Collect the epochs of a dataset that the ``with`` block begins in this thread, in ``epochs``.
+    """Append each epoch of ``dataset`` that the ``with`` block begins in this thread to ``epochs``.
 
-    A loader that runs the ``__iter__`` of a user's class so learns how far that code has read, and
-    gets padding with its mask.
+    A user's class may call ``super().__iter__()`` in its ``__iter__``. A loader that runs that code
+    learns from the collected epochs how far the code has read, and gets padding with its mask.
     """
     token = _collected.set((dataset, epochs))
     try:
@@ -451,6 +491,6 @@ def collect_epochs(dataset: object, epochs: list[WorkerEpoch]) -> Iterator[None]
 
 
 def collected_epochs(dataset: object) -> list[WorkerEpoch] | None:
-    """Return the list of the enclosing `collect_epochs` of this dataset, or None without one."""
+    """Return the list that an enclosing `collect_epochs` of this dataset fills, or None."""
     collection = _collected.get()
     return collection[1] if collection is not None and collection[0] is dataset else None

@@ -32,7 +32,7 @@ from mds.shardfile.layout import INDEX_NAME
 from mds.storage import join, open_store, redact
 from mds.storage.url import Url
 from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.merge import read_recorded
+from mds.writers.merge import read_lengths_files
 
 # ----------------------------------------------------------------------------------- find a dataset
 
@@ -303,4 +303,4 @@ def read_lengths(url: str) -> Iterator[Lengths]:
             index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
         except (FilesIndexError, NotFoundError):
             return  # files in another format: a run counts their lengths
-        yield from read_recorded(store, index.fingerprint(), index.total_samples)
+        yield from read_lengths_files(store, index.fingerprint(), index.total_samples)

@@ -130,21 +130,21 @@ class Writer(Overridable, NativeWriter):
 
         If samples of one size were already written to the file early, only those in memory.
         """
-        if not hasattr(self, "_body"):
+        if not hasattr(self, "_buffer"):
             return []
         samples: list[bytes] = []
         end = self._used
         for size in reversed(self._sizes):
             if end < size:
                 break
-            samples.append(bytes(self._body[end - size : end]))
+            samples.append(bytes(self._buffer[end - size : end]))
             end -= size
         return samples[::-1]
 
     @property
     def new_shard_size(self) -> int:
         """Bytes of the shard that is not full yet."""
-        return self._running
+        return self._shard_size
 
     @property
     def shards(self) -> list[dict[str, Any]]:

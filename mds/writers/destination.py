@@ -38,13 +38,20 @@ if TYPE_CHECKING:
     from mds.writers.spec import OutSpec
 
 #: Up to this number, files in a store are asked for one by one instead of listing them.
-_FEW = 8
+_MAX_SINGLE_REQUESTS = 8
 #: Number of such requests at the same time.
 _CONNECTIONS = 16
 
 
 class Destination:
-    """The folder and the store to which one writer writes; locked until it is closed."""
+    """The folder and the store to which one writer writes; locked until it is closed.
+
+    - ``spec`` (OutSpec): The folder and the store, and whether old datasets are replaced.
+    - ``durable`` (bool): Whether files in folders are synced to the disk before the index appears.
+
+    Raises FileExistsError for a place that is not empty, unless ``spec.exist_ok``, and WriterError
+    for a folder that another writer has locked.
+    """
 
     def __init__(self, spec: OutSpec, *, durable: bool) -> None:
         self._spec = spec
@@ -52,7 +59,7 @@ class Destination:
         self._store: Store | None = None
         self._locks: list[FolderLock] = []
         #: Lock of the remote, if it is a folder as well.
-        self._far: FolderLock | None = None
+        self._remote_lock: FolderLock | None = None
         self._new_folders: list[str] = []
         #: Shards that an unfinished writer left in the store, by name.
         self._leftover_names: set[str] = set()
@@ -62,53 +69,66 @@ class Destination:
         try:
             self._prepare_places()
         except BaseException:
-            self._undo()
+            self._release_after_failure()
             raise
 
     def _prepare_places(self) -> None:
+        """Lock both places, check that they may be written to, and delete old files in them.
+
+        Sets ``directory`` and ``folder``. Raises FileExistsError and WriterError.
+        """
         # Both places are locked and checked before files in either are deleted.
         store, local = self._store, self._spec.local
         if store is not None and store.local_path is not None:
-            self._far = self._lock(store.local_path)
+            self._remote_lock = self._lock(store.local_path)
         is_occupied = store is not None and self._has_dataset(store)
-        near = None if local is None else self._lock(local)
-        names = [] if near is None else _check_folder(near, self._spec.exist_ok)
+        local_folder = None if local is None else self._lock(local)
+        old_names = [] if local_folder is None else _check_empty(local_folder, self._spec.exist_ok)
         if is_occupied:
-            self._clear_old()
+            self._delete_old_dataset()
         if store is not None:
             leftovers = Leftovers.find(store, self.name)
             leftovers.warn()
             self._leftover_names = set(leftovers.shards)
-        if near is not None:
-            _clear_folder(near, names)
+        if local_folder is not None:
+            _delete_old_files(local_folder, old_names)
         else:
-            near = make_staging_folder(store.url if store is not None else "")
-            self._locks.append(near)
-        #: Where shards are written, and its path.
-        self.directory, self.folder = near, near.folder
+            # Shards for a store alone wait for their upload in a temporary folder.
+            local_folder = make_staging_folder(store.url if store is not None else "")
+            self._locks.append(local_folder)
+        #: The locked folder in which shards are written, and its path.
+        self.directory, self.folder = local_folder, local_folder.folder
 
-    def _clear_old(self) -> None:
+    def _delete_old_dataset(self) -> None:
         """Delete the old dataset of the store, its index first."""
-        if self._far is not None:
-            with self._far.open(INDEX_NAME) as file:
-                old = _shard_names(file.read())
-            for name in (INDEX_NAME, *old, *_sidecars_in(self._far, self._far.names())):
+        if self._remote_lock is not None:
+            with self._remote_lock.open(INDEX_NAME) as file:
+                shards = _shard_names(file.read())
+            for name in (
+                INDEX_NAME,
+                *shards,
+                *_sidecars_in(self._remote_lock, self._remote_lock.names()),
+            ):
                 with contextlib.suppress(FileNotFoundError):
-                    self._far.unlink(name)
+                    self._remote_lock.unlink(name)
         elif self._store is not None:
-            old = _shard_names(self._store.get(INDEX_NAME))
-            beside = list(find_sidecars(sidecars_of(self._store), self._store.get))
-            for name in (INDEX_NAME, *old, *beside):
+            shards = _shard_names(self._store.get(INDEX_NAME))
+            sidecars = list(find_sidecars(sidecars_of(self._store), self._store.get))
+            for name in (INDEX_NAME, *shards, *sidecars):
                 self._store.delete(name)
 
     def _lock(self, folder: str) -> FolderLock:
+        """Lock a folder, which is created if it is missing, until the destination is closed.
+
+        Raises WriterError if a writer holds the lock, and DeniedError if it cannot be written to.
+        """
         is_new = not os.path.lexists(folder)
         try:
             lock = try_lock_folder(folder)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            raise _denied(folder, error.strerror) from error
+            raise _denied_error(folder, error.strerror) from error
         if lock is None:
             owner = (
                 "a writer of this process holds it that was neither finished nor aborted; "
@@ -122,7 +142,7 @@ class Destination:
         self._locks.append(lock)
         if not os.access(folder, os.W_OK | os.X_OK):
             # Check this now, and not when the first shard is full.
-            raise _denied(folder, "it is not writable")
+            raise _denied_error(folder, "it is not writable")
         if is_new:
             self._new_folders.append(folder)
         return lock
@@ -138,9 +158,10 @@ class Destination:
         return self._is_durable and self._keeps_local
 
     def _has_dataset(self, store: Store) -> bool:
+        """Return whether the remote holds an index. Raises FileExistsError unless `exist_ok`."""
         try:
-            if self._far is not None:
-                self._far.size(INDEX_NAME)
+            if self._remote_lock is not None:
+                self._remote_lock.size(INDEX_NAME)
             else:
                 store.head(INDEX_NAME)
         except FileNotFoundError:
@@ -166,8 +187,8 @@ class Destination:
         self.check_in_place()
         self._check_untouched(self._store, file.name)
         try:
-            if self._far is not None:
-                self._copy(file, self._far)
+            if self._remote_lock is not None:
+                self._copy(file, self._remote_lock)
                 version = ""
             else:
                 path = os.path.join(self.folder, file.name)
@@ -181,8 +202,9 @@ class Destination:
             self.directory.unlink(file.name)
         return ExpectedFile(file.name, file.size, version)
 
-    def _copy(self, file: ExpectedFile, far: Directory) -> None:
-        with self.directory.open(file.name) as source, far.publish(file.name) as target:
+    def _copy(self, file: ExpectedFile, remote: Directory) -> None:
+        """Copy a file to a remote that is a folder. Raises WriterError if its size is not right."""
+        with self.directory.open(file.name) as source, remote.publish(file.name) as target:
             shutil.copyfileobj(source, target, CHUNK)
             if target.tell() != file.size:
                 raise WriterError(f"it has {target.tell()} bytes instead of {file.size}")
@@ -190,12 +212,15 @@ class Destination:
                 sync_file(target)
 
     def publish_sidecar(self, name: str, data: bytes) -> None:
-        """Write a file beside the index, which follows. Raises WriterError."""
+        """Write a file beside the index, before the index is published. Raises WriterError.
+
+        - ``name`` (str): The name of the sidecar, such as that of a file of lengths.
+        """
         self.check_in_place()
         try:
-            if self._store is not None and self._far is None:
+            if self._store is not None and self._remote_lock is None:
                 self._store.put(name, data)
-            for folder in (self._far, self.directory if self._keeps_local else None):
+            for folder in (self._remote_lock, self.directory if self._keeps_local else None):
                 if folder is not None:
                     with folder.publish(name) as file:
                         file.write(data)
@@ -207,6 +232,9 @@ class Destination:
 
     def publish_index(self, data: bytes, files: Sequence[ExpectedFile]) -> None:
         """Publish the index last: in the store first, then in a folder that is kept.
+
+        - ``data`` (bytes): The content of index.json.
+        - ``files`` (Sequence[ExpectedFile]): All files that the index names.
 
         Raises WriterError unless all files are in their places.
         """
@@ -234,17 +262,19 @@ class Destination:
 
     def _sync_folders(self) -> None:
         """Sync the names of the shards to the disk, and the names of new folders."""
-        near = self.directory if self._keeps_local else None
-        for place in (self._far, near):
+        local_folder = self.directory if self._keeps_local else None
+        for place in (self._remote_lock, local_folder):
             if place is not None:
                 place.sync()
                 if place.folder in self._new_folders:
+                    # The name of a new folder is stored in the folder above.
                     sync(os.path.dirname(place.folder) or ".")
 
     def _put_index(self, store: Store, data: bytes, files: Sequence[ExpectedFile]) -> None:
+        """Publish the index in the store, if all files are there. Raises WriterError."""
         try:
-            if self._far is not None:
-                self._write_index(self._far, data, files)
+            if self._remote_lock is not None:
+                self._write_index(self._remote_lock, data, files)
             else:
                 check_presence(files, store, self.name)
                 store.put(INDEX_NAME, data)
@@ -286,6 +316,7 @@ class Destination:
 
     @property
     def _keeps_local(self) -> bool:
+        """Whether the local folder is a place of the dataset, and not only for staging."""
         return not self._is_temporary and (self._store is None or self._spec.keep_local)
 
     def close(self) -> None:
@@ -301,7 +332,7 @@ class Destination:
                     os.rmdir(self.folder)
         self._release_locks()
 
-    def _undo(self) -> None:
+    def _release_after_failure(self) -> None:
         """Undo what a constructor that failed has created and locked."""
         if self._store is not None:
             self._store.close()
@@ -316,7 +347,8 @@ class Destination:
         self._locks = []
 
 
-def _denied(folder: str, reason: str | None) -> DeniedError:
+def _denied_error(folder: str, reason: str | None) -> DeniedError:
+    """Return the error for a folder that cannot be written to."""
     return DeniedError(
         f"a dataset cannot be written to the folder {folder!r}: {reason}. Choose a folder that you "
         "may write to.",
@@ -325,8 +357,11 @@ def _denied(folder: str, reason: str | None) -> DeniedError:
     )
 
 
-def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
-    """Return the names in a folder. Raises FileExistsError for any without `exist_ok`."""
+def _check_empty(folder: Directory, exist_ok: bool) -> list[str]:
+    """Return the names of the old files in a folder, except that of its lock.
+
+    Raises FileExistsError if there are any and ``exist_ok`` is False.
+    """
     names = [name for name in folder.names() if name != LOCK_NAME]
     if not names or exist_ok:
         return names
@@ -338,7 +373,8 @@ def _check_folder(folder: Directory, exist_ok: bool) -> list[str]:
     )
 
 
-def _clear_folder(folder: Directory, names: list[str]) -> None:
+def _delete_old_files(folder: Directory, names: list[str]) -> None:
+    """Delete those of the ``names`` in a folder that belong to a dataset; others stay."""
     ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
     ours += _sidecars_in(folder, names)
     # The old index goes first, because it would name files that are deleted next.
@@ -357,7 +393,11 @@ def _sidecars_in(folder: Directory, names: Iterable[str]) -> list[str]:
 
 
 def _shard_names(index: bytes) -> list[str]:
-    """Return the files of an old index that are safe to delete: shards right beside it."""
+    """Return the shards that an old index names and that are safe to delete.
+
+    These are names of shards without a folder. The list is empty for a damaged index, which a
+    dataset that is replaced may have.
+    """
     try:
         shards: list[dict[str, Any]] = json.loads(index)["shards"]
         infos = [
@@ -407,34 +447,44 @@ def find_faults(
 ) -> Iterator[tuple[ExpectedFile, str]]:
     """Yield the files below a place that are not as expected, and what is wrong."""
     if isinstance(place, Directory):
-        return _stat_all(files, place.size)
+        return _check_files(files, place.size)
     if place.local_path is not None:
         folder = place.local_path
-        return _stat_all(files, lambda name: os.path.getsize(os.path.join(folder, name)))
-    return _ask_all(list(files), place)
+        return _check_files(files, lambda name: os.path.getsize(os.path.join(folder, name)))
+    return _check_objects(list(files), place)
 
 
-def _stat_all(
+def _check_files(
     files: Iterable[ExpectedFile], size_of: Callable[[str], int]
 ) -> Iterator[tuple[ExpectedFile, str]]:
+    """Yield the files of a folder that are not as expected, and what is wrong."""
     for file in files:
-        if fault := _stat(file, size_of):
+        if fault := _check_file(file, size_of):
             yield file, fault
 
 
-def _stat(file: ExpectedFile, size_of: Callable[[str], int]) -> str:
+def _check_file(file: ExpectedFile, size_of: Callable[[str], int]) -> str:
+    """Return what is wrong with a file of a folder, or ''.
+
+    - ``size_of`` (function): Returns the size of a name in bytes, or raises OSError.
+    """
     try:
         size = size_of(file.name)
     except (FileNotFoundError, NotADirectoryError):
         return f"{file.name} is missing"
     except OSError as error:
         return f"{file.name} cannot be looked at ({error.strerror})"
-    return _other_size(file, size) if size != file.size else ""
+    return _size_fault(file, size) if size != file.size else ""
 
 
-def _ask_all(files: list[ExpectedFile], store: Store) -> Iterator[tuple[ExpectedFile, str]]:
+def _check_objects(files: list[ExpectedFile], store: Store) -> Iterator[tuple[ExpectedFile, str]]:
+    """Yield the objects of a store that are not as expected, and what is wrong.
+
+    Many files are listed in one request; those that the listing does not confirm, and few files,
+    take a request each.
+    """
     listed: dict[str, ObjectInfo] | None = None
-    if store.can_list and len(files) > _FEW:
+    if store.can_list and len(files) > _MAX_SINGLE_REQUESTS:
         names = {file.name for file in files}
         try:
             objects = store.list(_common_prefix(names))
@@ -443,39 +493,40 @@ def _ask_all(files: list[ExpectedFile], store: Store) -> Iterator[tuple[Expected
             listed = None  # credentials that may write, but not list
     if listed is not None:
         # Some stores list a new object late, or with another version than a request returns.
-        files = [file for file in files if not _is_as_listed(file, listed.get(file.name))]
+        files = [file for file in files if not _matches_listing(file, listed.get(file.name))]
     with ThreadPoolExecutor(_CONNECTIONS, "mds-presence") as pool:
-        for file, fault in zip(files, pool.map(lambda file: _ask(file, store), files), strict=True):
+        faults = pool.map(lambda file: _check_object(file, store), files)
+        for file, fault in zip(files, faults, strict=True):
             if fault:
                 yield file, fault
 
 
-def _is_as_listed(file: ExpectedFile, info: ObjectInfo | None) -> bool:
+def _matches_listing(file: ExpectedFile, info: ObjectInfo | None) -> bool:
     return info is not None and info.size == file.size and info.version == file.version
 
 
-def _ask(file: ExpectedFile, store: Store) -> str:
+def _check_object(file: ExpectedFile, store: Store) -> str:
+    """Return what is wrong with an object of a store, or ''."""
     try:
         info = store.head(file.name)
     except NotFoundError:
         return f"{file.name} is missing"
     except DeniedError:
         return ""  # credentials that may only write; the upload was confirmed
-    if info.size not in (file.size, -1):
-        return _other_size(file, info.size)
+    if info.size not in (file.size, -1):  # -1: the store does not report the size
+        return _size_fault(file, info.size)
     if file.version and info.version and info.version != file.version:
         return f"{file.name} is another object than was uploaded"
     return ""
 
 
-def _other_size(file: ExpectedFile, size: int) -> str:
+def _size_fault(file: ExpectedFile, size: int) -> str:
     return f"{file.name} has {size} bytes instead of {file.size}"
 
 
 def _common_prefix(names: set[str]) -> str:
     """Return the longest common prefix of the keys in characters, not in folders."""
+    # All keys are between the first and the last in alphabetical order, and share their prefix.
     first, last = min(names), max(names)
-    same = sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    )
-    return first[:same]
+    same_letters = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return first[: sum(1 for _ in same_letters)]

@@ -70,10 +70,10 @@ def open_engine(name: str, workers: int) -> Engine:
 
 
 class Engine(ABC):
-    """Executor that runs independent calls of functions somewhere; a context manager.
+    """Executor that runs independent function calls, perhaps elsewhere; a context manager.
 
-    Functions must be importable, arguments and results are pickled. An error of a call is raised by
-    its future, with the same class and text.
+    Functions must be importable, because calls and results are pickled. An error of a call is
+    raised by its future, with the same class and text.
     """
 
     #: Number of calls that run at the same time.
@@ -81,7 +81,7 @@ class Engine(ABC):
 
     @abstractmethod
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run a function on the engine."""
+        """Queue a call of a function, and return the future of its result."""
 
     @abstractmethod
     def close(self) -> None:
@@ -98,7 +98,7 @@ class InlineEngine(Engine):
     """Engine that runs every call at once in the calling thread."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Call the function."""
+        """Call the function now, and return a future that is done."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments))
@@ -117,11 +117,14 @@ class InlineEngine(Engine):
 
 
 class LocalEngine(Engine):
-    """Processes of this machine, each started when there is a call to run.
+    """Engine that runs calls in up to ``workers`` processes of this machine.
 
-    They are spawned (threads and locks of the caller do no harm) and end when the process that
-    started them ends, however it does. Each has a pipe, and a thread of the caller that waits for
-    its answers. The death of a process is an error that says how it died.
+    A process is started when there is a call and no idle process.
+
+    Processes are spawned, because forked ones would inherit locks that threads hold. They end when
+    the process that started them ends, even if that is killed. A thread of the caller waits for the
+    answer of each call, on the pipe of its process. The death of a process is a WriterError that
+    says how it died.
     """
 
     def __init__(self, workers: int) -> None:
@@ -133,11 +136,11 @@ class LocalEngine(Engine):
         self._threads = ThreadPoolExecutor(workers, "mds-engine")
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run the function in a process."""
+        """Queue a call for the next idle process, and return the future of its result."""
         return self._threads.submit(self._call, function, arguments)
 
     def close(self) -> None:
-        """Stop the processes."""
+        """Kill the processes, and drop queued calls."""
         with self._lock:
             self._is_closed = True
             workers = list(self._workers)
@@ -146,6 +149,7 @@ class LocalEngine(Engine):
         self._threads.shutdown(cancel_futures=True)
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run a call in an idle process, in a thread of the caller, and return its result."""
         worker = self._take_worker()
         try:
             return worker.call(function, arguments)
@@ -172,22 +176,27 @@ class LocalEngine(Engine):
 
 
 class _Worker:
-    """One process, and the end of its pipe in this process."""
+    """A process that runs calls (`_serve`), with the caller's end of its pipe."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name="mds-convert")
+        self._pipe, worker_pipe = context.Pipe()
+        self._process = context.Process(target=_serve, args=(worker_pipe,), name="mds-convert")
         # Ctrl-C reaches the whole process group, and only the parent process should act on it. A
         # new process inherits the blocked signals of the thread that starts it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        # Only the worker may hold this end, or its death would not close the pipe.
+        worker_pipe.close()
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run a call in the process, and return its result.
+
+        Raises what the function raised, and WriterError if the process died.
+        """
         try:
             self._pipe.send_bytes(pickle.dumps((function, arguments)))
             result, error, trace = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own
@@ -198,11 +207,13 @@ class _Worker:
         return result
 
     def stop(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
     def _exit_reason(self) -> str:
+        """Describe how the process died, with a remedy."""
         self._process.join(5.0)
         code = self._process.exitcode
         if code is not None and code < 0:
@@ -227,6 +238,10 @@ class _TracedError(Exception):
 
 
 def _serve(pipe: Connection) -> None:
+    """Run calls that come through a pipe until it is closed: the main function of a worker.
+
+    A request is a pickled (function, arguments); an answer is a pickled (result, error, traceback).
+    """
     end_with_parent()
     while True:
         try:
@@ -248,10 +263,10 @@ def _serve(pipe: Connection) -> None:
 
 
 class SparkEngine(Engine):
-    """Jobs of one task each on a Spark cluster.
+    """Engine that runs each call as a job of one task on a Spark cluster.
 
-    The active session is used, and left running; without one a local session is started and
-    stopped.
+    - ``session`` (SparkSession, default None): The session to use; None: the active one. These are
+      left running. If there is no active session, a local one is started, and stopped on `close`.
     """
 
     def __init__(self, session: Any = None) -> None:
@@ -259,19 +274,20 @@ class SparkEngine(Engine):
             from pyspark.sql import SparkSession
         except ImportError as error:
             raise need("pyspark", "spark", "the engine spark") from error
-        # Or Spark starts whatever `python3` is on the path, which may not have this package.
+        # By default Spark starts the `python3` on the path, which may not have this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         running: Any = session or SparkSession.getActiveSession()
-        used: Any = running or SparkSession.builder.getOrCreate()
-        self._own = None if running else used
-        self._context: Any = used.sparkContext
+        chosen: Any = running or SparkSession.builder.getOrCreate()
+        #: The session to stop on `close`, if it was started here.
+        self._own_session = None if running else chosen
+        self._context: Any = chosen.sparkContext
         self.slots = int(self._context.defaultParallelism)
         self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
         self._group = f"mds-{id(self)}"
         self._is_closed = False
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run the function on an executor."""
+        """Queue a call for a Spark executor, and return the future of its result."""
         return self._threads.submit(self._call, pickle_call(function, arguments))
 
     def close(self) -> None:
@@ -281,11 +297,13 @@ class SparkEngine(Engine):
         self._is_closed = True
         self._context.cancelJobGroup(self._group)
         self._threads.shutdown(cancel_futures=True)
-        if self._own is not None:
-            self._own.stop()
+        if self._own_session is not None:
+            self._own_session.stop()
 
     def _call(self, call: Callable[[Any], bytes]) -> Any:
+        """Run a pickled call as a Spark job, and return its result or raise its error."""
         self._context.setJobGroup(self._group, "mds conversion", interruptOnCancel=True)
+        # A job over one element, which the call ignores.
         (answer,) = self._context.parallelize([0], 1).map(call).collect()
         return unpickle_answer(answer)
 
@@ -294,10 +312,10 @@ class SparkEngine(Engine):
 
 
 class RayEngine(Engine):
-    """Tasks on a Ray cluster.
+    """Engine that runs each call as a task on a Ray cluster.
 
-    A Ray that is running is used, and left running; without one a local one is started and
-    stopped.
+    The Ray instance of this process is used and left running. If there is none, a local one is
+    started, and stopped on `close`.
     """
 
     def __init__(self) -> None:
@@ -316,12 +334,13 @@ class RayEngine(Engine):
         self._is_closed = False
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run the function on a worker."""
+        """Queue a call for a Ray worker, and return the future of its result."""
         reference = self._run.remote(pickle_call(function, arguments))
         self._pending.add(reference)
         future: Future[Any] = Future()
 
         def settle(finished: Future[bytes]) -> None:
+            # Translate the pickled answer into the result or the error of the call.
             self._pending.discard(reference)
             try:
                 future.set_result(unpickle_answer(finished.result()))
@@ -354,6 +373,11 @@ def _run_call(call: Callable[[Any], bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """Pickled call that can be sent to a cluster: ``data`` is a pickled (function, arguments).
+
+    Clusters pass an argument to it, which is ignored, and get a pickled (result, error).
+    """
+
     data: bytes
 
     def __call__(self, _: Any = None) -> bytes:
@@ -378,7 +402,10 @@ def unpickle_answer(answer: bytes) -> Any:
 
 
 def _pickled_failure(error: BaseException, *details: str) -> bytes:
-    """Return the answer (None, error, *details) of a call that raised."""
+    """Return the pickled answer (None, error, *details) of a call that raised.
+
+    An error that cannot be pickled and loaded again is replaced by a RuntimeError with its text.
+    """
     try:
         data = pickle.dumps((None, error, *details))
         pickle.loads(data)  # noqa: S301 - made in the line before

@@ -99,6 +99,7 @@ class Leftovers:
 
 
 def _shards(store: Store) -> list[str]:
+    """Return the names of shards in a store, and in a folder also unfinished temporary files."""
     if store.local_path is not None:
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(store.local_path)
@@ -111,9 +112,10 @@ def _shards(store: Store) -> list[str]:
 
 
 def _uploads(store: Store) -> list[Upload]:
+    """Return the unfinished uploads of shards and indexes; none if the store does not list them."""
     with contextlib.suppress(StoreError):
-        names = [(each.key, each) for each in store.list_uploads()]
-        return [each for name, each in names if is_shard(name) or name == INDEX_NAME]
+        uploads = store.list_uploads()
+        return [each for each in uploads if is_shard(each.key) or each.key == INDEX_NAME]
     return []
 
 
@@ -134,8 +136,8 @@ def make_staging_folder(url: str) -> FolderLock:
 
 def find_dead_staging_folders(url: str) -> list[str]:
     """Return temporary folders for a URL whose writer ended without removing them."""
-    begins = (_staging_prefix(url), work_folder_name(url))
-    patterns = [os.path.join(glob.escape(tempfile.gettempdir()), f"{each}*") for each in begins]
+    prefixes = (_staging_prefix(url), work_folder_name(url))
+    patterns = [os.path.join(glob.escape(tempfile.gettempdir()), f"{each}*") for each in prefixes]
     folders = [folder for pattern in patterns for folder in sorted(glob.glob(pattern))]
     return [folder for folder in folders if _is_dead(folder)]
 
@@ -146,6 +148,7 @@ def work_folder_name(url: str) -> str:
 
 
 def _is_dead(folder: str) -> bool:
+    """Return whether a folder belongs to this user and no running process has locked it."""
     try:
         state = os.lstat(folder)
         if os.path.islink(folder) or state.st_uid != os.geteuid():

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from mds.writers.writer import Data
 
 
-# Smaller shards, and shards of tiny rows, which are mostly header, are written at the end.
-_WORTH_IT = 4 * GATHERED
-_TINY = 256
+#: A shard is written while it is filled only if its samples take at least so many bytes, and each
+#: row at least so many: shards of tiny rows are mostly header.
+_MIN_EARLY_SHARD = 4 * GATHERED
+_MIN_EARLY_ROW = 256
 
 
 class MDSWriter(Writer):
@@ -80,7 +81,7 @@ class MDSWriter(Writer):
         lengths: str | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
-        self._ended = "never began"
+        self._ended = "never began"  # replaced when the constructor is complete
         check_columns(type(self).__name__, columns)
         parsed = [(name, parse_encoding(columns[name])) for name in sorted(columns)]
         self.columns = Columns(
@@ -89,20 +90,27 @@ class MDSWriter(Writer):
             tuple(encoding.size for _, encoding in parsed),
         )
         self._packers = [(name, self._packer(encoding)) for name, encoding in parsed]
+        #: Positions of the columns whose values differ in size; each sample records these sizes.
         self._variable = [i for i, size in enumerate(self.columns.sizes) if size is None]
-        self._recorded = lengths
+        self._lengths_name = lengths
         if lengths is not None:
             self._length = length_function({name: e.name for name, e in parsed}, lengths)
+            # The length of each sample, and the position of the column it is computed from.
             self._lengths, self._length_column = array("I"), self.columns.names.index(lengths)
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
+        # The header of a shard has an offset of 4 bytes for each sample.
         super().__init__(out=out, extra_bytes_per_sample=4, **options)
         self._config = config_bytes(self.get_config())
-        self._running = self.extra_bytes_per_shard = empty_shard_size(self._config)
-        self._write_early()
-        self._width = len(parsed) if self._strict is not False else self._width
+        self._shard_size = self.extra_bytes_per_shard = empty_shard_size(self._config)
+        self._plan_early_file()
+        self._max_keys = len(parsed) if self._strict is not False else self._max_keys
 
     def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
-        """Return a function from a value to its bytes."""
+        """Return the function from a value of a column to its bytes.
+
+        Some encodings also take values that are encoded already, such as the file of an image.
+        Such bytes are checked, unless every bytes value is valid.
+        """
         if encoding.decode_kind is DecodeKind.BYTES or not encoding.takes_bytes:
             return encoding.pack
         return encoding.pack_checked
@@ -124,9 +132,9 @@ class MDSWriter(Writer):
             for name, pack in self._packers:
                 values.append(pack(sample[name]))
         except Exception as error:
-            raise self._explain(error, name, sample) from error
-        if self._recorded is not None:
-            self._note_length(values[self._length_column])
+            raise self._locate_error(error, name, sample) from error
+        if self._lengths_name is not None:
+            self._record_length(values[self._length_column])
         if not self._variable:
             return values[0] if len(values) == 1 else b"".join(values)
         lengths = [len(values[i]) for i in self._variable]
@@ -135,31 +143,36 @@ class MDSWriter(Writer):
             raise self._too_large(sum(lengths))
         return b"".join((self._pack_sizes(*lengths), *values))
 
-    def _note_length(self, value: bytes) -> None:
+    def _record_length(self, value: bytes) -> None:
+        """Append the length of the array with these bytes, which belongs to the next sample."""
         # Drop the length of a sample that was encoded and then refused.
         del self._lengths[self._samples :]
         self._lengths.append(self._length(value))
 
-    def _publish_beside(self, index: bytes) -> None:
-        if self._recorded is not None:
+    def _publish_sidecars(self, index: bytes) -> None:
+        """Publish the lengths of all samples, if they are recorded."""
+        if self._lengths_name is not None:
             del self._lengths[self._samples :]
             lengths = np.frombuffer(self._lengths, np.uint32)
-            data = emit_lengths_file(self._recorded, lengths, fingerprint_of(index))
-            self._destination.publish_sidecar(lengths_name(self._recorded), data)
+            data = emit_lengths_file(self._lengths_name, lengths, fingerprint_of(index))
+            self._destination.publish_sidecar(lengths_name(self._lengths_name), data)
 
     def _column_encodings(self) -> dict[str, str]:
         return dict(zip(self.columns.names, self.columns.encodings, strict=True))
 
     def _plan_header(self) -> bytes | None:
+        """Return the header of a full shard if all samples have one size and it is worthwhile."""
         row = sum(size for size in self.columns.sizes if size is not None)
         if self._variable or self.compression or self.hashes or self.size_limit is None:
             return None
-        if row < _TINY:
+        if row < _MIN_EARLY_ROW:
             return None
-        count = min(self._max_samples, (self._limit - self.extra_bytes_per_shard) // (row + 4))
-        if count * row < _WORTH_IT:
+        # A row also takes 4 bytes of the header.
+        count = min(self._max_samples, (self._full_size - self.extra_bytes_per_shard) // (row + 4))
+        if count * row < _MIN_EARLY_SHARD:
             return None
         return pack_header([row] * count, self._config)
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
+        """Return the parts of the only file: the header, and the samples."""
         return ((pack_header(sizes, self._config), body),)

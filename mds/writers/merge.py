@@ -41,13 +41,16 @@ if TYPE_CHECKING:
 
 log = get_logger("mds.merge")
 
-_FILES = ("raw_data", "zip_data", "raw_meta", "zip_meta")
+#: Keys of the files in the index entry of a shard.
+_FILE_KEYS = ("raw_data", "zip_data", "raw_meta", "zip_meta")
 
 
-def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
-    """Yield column and lengths of each lengths file that belongs to an index.
+def read_lengths_files(store: Store, index: str, samples: int) -> Iterator[Lengths]:
+    """Yield the content of each lengths file that belongs to an index.
 
-    - ``index`` (str): The fingerprint of the index; ``samples`` (int): its number of samples.
+    - ``store`` (Store): The place of the dataset.
+    - ``index`` (str): The fingerprint of the index.
+    - ``samples`` (int): The number of samples in the index.
 
     Files of another index and damaged ones are left out; `mds verify` reports them.
     """
@@ -60,12 +63,16 @@ def read_recorded(store: Store, index: str, samples: int) -> Iterator[Lengths]:
             continue
 
 
-def join_recorded(
+def join_lengths_files(
     parts: Sequence[Mapping[str, Lengths]], index: str
 ) -> Iterator[tuple[str, bytes]]:
     """Yield name and bytes of each lengths file of the merged index.
 
     There is one for each column whose lengths all merged datasets have recorded.
+
+    - ``parts`` (Sequence[Mapping[str, Lengths]]): The lengths of each merged dataset by column, in
+      the order of the datasets.
+    - ``index`` (str): The fingerprint of the merged index.
     """
     shared = set(parts[0]).intersection(*parts[1:]) if parts else set()
     for column in sorted(shared):
@@ -95,15 +102,16 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError
     for a shard that is missing and for a folder that a writer is filling.
     """
-    listed = "index_file_urls" in kwargs or (bool(args) and "out" in kwargs)
-    if listed or (len(args) > 1 and not isinstance(args[1], bool)):
+    # The second positional argument is `out` after a list, and `keep_local` (a bool) otherwise.
+    has_list = "index_file_urls" in kwargs or (bool(args) and "out" in kwargs)
+    if has_list or (len(args) > 1 and not isinstance(args[1], bool)):
         _merge_listed(*args, **kwargs)
     else:
         _merge_below(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def holding(places: list[str]) -> Iterator[None]:
+def lock_places(places: list[str]) -> Iterator[None]:
     """Lock the local folders among the places of a dataset. Raises WriterError if one is in use."""
     with contextlib.ExitStack() as locks:
         for place in places:
@@ -124,6 +132,7 @@ def holding(places: list[str]) -> Iterator[None]:
 
 
 def _remove_empty(folder: str) -> None:
+    """Delete a folder if it is empty."""
     with contextlib.suppress(OSError):
         os.rmdir(folder)
 
@@ -131,22 +140,23 @@ def _remove_empty(folder: str) -> None:
 def _merge_listed(
     index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
 ) -> None:
-    with holding(_places(out)):
-        merge_held(index_file_urls, out, keep_local, download_timeout)
+    with lock_places(_places(out)):
+        merge_locked(index_file_urls, out, keep_local, download_timeout)
 
 
-def merge_held(
+def merge_locked(
     index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
 ) -> None:
     """Merge listed indexes as `merge_index` does, in places that are locked already."""
     places = _places(out)
     merged = _MergedIndex(places, keep_local, download_timeout)
     for item in index_file_urls:
+        # A pair is one index at two places.
         candidates = [os.fspath(p) for p in (item if isinstance(item, (list, tuple)) else [item])]
         data, place = _fetch_first(candidates, download_timeout)
         folders = [each.rpartition("/")[0] or "." for each in candidates]
-        first = candidates.index(place)
-        folders.insert(0, folders.pop(first))
+        # The folder in which the index was found comes first.
+        folders.insert(0, folders.pop(candidates.index(place)))
         merged.add(data, redact(place), _prefix(candidates, places), folders)
     if not index_file_urls:
         raise NotFoundError("there is no index to merge: the list is empty.")
@@ -154,8 +164,9 @@ def merge_held(
 
 
 def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) -> None:
+    """Merge all indexes below the first of the places of `out` that has any, and lock them."""
     places = _places(out)
-    with holding(places):
+    with lock_places(places):
         for place in places:
             merged = _MergedIndex(places, keep_local, download_timeout)
             with open_store(place, timeout=download_timeout) as store:
@@ -185,6 +196,7 @@ def _places(out: Out) -> list[str]:
 
 
 def _keys_below(place: str, store: Any) -> Iterator[str]:
+    """Yield the key of every index in a folder below a place, but not in the place itself."""
     if is_local(place) and not os.path.isdir(local_path(place)):
         return
     if not store.can_list:
@@ -199,7 +211,13 @@ def _keys_below(place: str, store: Any) -> Iterator[str]:
 
 
 def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
-    """Return the index of the first place that has one, and its place."""
+    """Return the bytes of the first index that exists, and its place.
+
+    - ``candidates`` (list[str]): Paths or URLs of the same index.
+    - ``timeout`` (float): Seconds without data after which a request fails.
+
+    Raises NotFoundError if there is none.
+    """
     for place in candidates:
         folder, _, name = place.rpartition("/")
         if not name:
@@ -215,7 +233,13 @@ def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
 
 
 def _prefix(candidates: list[str], places: list[str]) -> str:
-    """Return the relative path from the merged index to the folder of this one."""
+    """Return the relative path from the merged index to the folder of another index.
+
+    - ``candidates`` (list[str]): The paths or URLs of the other index.
+    - ``places`` (list[str]): The folders and URLs of the merged index.
+
+    The path is '' or ends with a slash.
+    """
     folders = [normalize_place(place).rpartition("/")[0] for place in candidates]
     for folder in folders:
         for place in map(normalize_place, places):
@@ -223,12 +247,17 @@ def _prefix(candidates: list[str], places: list[str]) -> str:
                 return ""
             if folder.startswith(place + "/"):
                 return folder[len(place) + 1 :] + "/"
-    # It is elsewhere, and its folder is expected to be moved beside the merged index.
+    # The other index is elsewhere; its folder is expected to be moved beside the merged index.
     return folders[-1].rpartition("/")[2] + "/"
 
 
 class _MergedIndex:
-    """A merged index in progress: its entries as JSON texts, and the files that must exist."""
+    """A merged index in progress: its entries as JSON texts, and the files that must exist.
+
+    - ``places`` (list[str]): The folders and URLs to publish it in.
+    - ``keep_local`` (bool): Whether to publish it in the folder of a pair too.
+    - ``timeout`` (float): Seconds without data after which a request fails.
+    """
 
     def __init__(self, places: list[str], keep_local: bool, timeout: float) -> None:
         self._places = places
@@ -241,21 +270,27 @@ class _MergedIndex:
         self._notes: list[dict[str, ColumnNote]] = []
 
     def add(self, data: bytes, location: str, prefix: str, folders: list[str]) -> None:
-        """Add the shards of an index, each of which is in one of the folders."""
+        """Add the shards of an index, each of which is in one of the folders.
+
+        - ``data`` (bytes): The content of the index.
+        - ``location`` (str): Its place, for messages.
+        - ``prefix`` (str): The relative path from the merged index to its folder.
+        - ``folders`` (list[str]): Its folders; the first is the one that it was read from.
+        """
         # Raises for a broken index, and for names outside its folder.
         index = Index.parse(data, location)
         with open_store(folders[0], timeout=self._timeout) as store:
-            recorded = read_recorded(store, fingerprint_of(data), index.total_samples)
+            recorded = read_lengths_files(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({each.column: each for each in recorded})
             with contextlib.suppress(IndexFileError):  # `mds verify` reports it
                 self._notes.append(read_notes(store, fingerprint_of(data)))
         shards = json.loads(data)["shards"]
         self._files.add(shards, folders)
         for shard in shards:
-            for key in _FILES:
+            for key in _FILE_KEYS:
                 info = shard.get(key)
                 if info:
-                    info["basename"] = self._name(prefix + info["basename"], location)
+                    info["basename"] = self._reserve_name(prefix + info["basename"], location)
             self._entries.append(json.dumps(shard))
 
     def publish(self) -> None:
@@ -263,11 +298,12 @@ class _MergedIndex:
         self._files.check(self._timeout)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
         notes = self._joined_notes(data)
-        ends = [place for place in self._places if not is_local(place)] or self._places[-1:]
-        for place in ends:
+        # The dataset belongs to the URL of a pair; a folder beside it gets a copy of the index.
+        final_places = [p for p in self._places if not is_local(p)] or self._places[-1:]
+        for place in final_places:
             try:
                 with open_store(place, timeout=self._timeout) as store:
-                    self._put_beside(store, data, notes)
+                    self._put_sidecars(store, data, notes)
                     store.put(INDEX_NAME, data)
                     remove_stale_sidecars(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
@@ -275,18 +311,19 @@ class _MergedIndex:
                     f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
                 ) from error
         for place in self._places:
-            if self._keep_local and place not in ends:
-                self._put_beside(open_store(place), data, notes)
+            if self._keep_local and place not in final_places:
+                self._put_sidecars(open_store(place), data, notes)
                 write_file(os.path.join(local_path(place), INDEX_NAME), data)
 
-    def _put_beside(self, store: Store, data: bytes, notes: bytes) -> None:
+    def _put_sidecars(self, store: Store, data: bytes, notes: bytes) -> None:
+        """Write the files of lengths and of ``notes`` (b"": none) that belong to an index."""
         # Before the index, so that a dataset that has an index has these files too.
-        for name, lengths in join_recorded(self._lengths, fingerprint_of(data)):
+        for name, lengths in join_lengths_files(self._lengths, fingerprint_of(data)):
             store.put(name, lengths)
         if notes:
             store.put(NOTES_NAME, notes)
         elif NOTES_NAME in sidecars_of(store):
-            store.delete(NOTES_NAME)  # several entries may name one shard
+            store.delete(NOTES_NAME)  # the notes of an index that is replaced
 
     def _joined_notes(self, index: bytes) -> bytes:
         """Return the file of notes of the merged index, or b"" if there are no notes."""
@@ -299,7 +336,8 @@ class _MergedIndex:
             )
         return pack_notes(notes, fingerprint_of(index)) if notes else b""
 
-    def _name(self, name: str, location: str) -> str:
+    def _reserve_name(self, name: str, location: str) -> str:
+        """Check the name of a file in the merged index. Raises ConfigError if it is taken."""
         checked = RelativeName(name, location, IndexFileError)
         if checked in self._names:
             raise ConfigError(
@@ -310,18 +348,28 @@ class _MergedIndex:
         return checked
 
 
+#: A place where a file may be: the root of a store, and the file with its path below the root.
 _Choice = tuple[str, ExpectedFile]
 
 
 class ShardFiles:
-    """Files of all merged datasets, with the folders in which each may be."""
+    """Files of all merged datasets, with the folders in which each may be.
+
+    - ``places`` (list[str]): The folders and URLs of the merged index.
+    """
 
     def __init__(self, places: list[str]) -> None:
         self._places = [normalize_place(place) for place in places]
         self._files: list[list[_Choice]] = []
 
     def add(self, shards: list[dict[str, Any]], folders: list[str]) -> None:
-        """Add the files of the shards of an index, which is in the first of the folders."""
+        """Add the files of the shards of an index.
+
+        - ``shards`` (list[dict[str, Any]]): Its entries.
+        - ``folders`` (list[str]): The folders that may hold the files, the likeliest first.
+
+        A shard needs its compressed or its raw file in one of the folders.
+        """
         roots = [self._root(normalize_place(folder)) for folder in folders]
         for shard in shards:
             for suffix in ("data", "meta"):
@@ -337,13 +385,15 @@ class ShardFiles:
 
     def check(self, timeout: float) -> None:
         """Raise WriterError for the first file that is in none of its folders."""
-        reasons: dict[int, str] = {}
+        reasons: dict[int, str] = {}  # why the first choice of a file fails, by number of the file
         missing = list(range(len(self._files)))
-        for turn in range(max(map(len, self._files), default=0)):
+        # In each round every file that was not found yet is looked for in its next place. Files are
+        # grouped by root, so that a store lists all of its files at once.
+        for attempt in range(max(map(len, self._files), default=0)):
             expected_by_root: dict[str, dict[ExpectedFile, int]] = defaultdict(dict)
             for number in missing:
                 choices = self._files[number]
-                root, file = choices[min(turn, len(choices) - 1)]
+                root, file = choices[min(attempt, len(choices) - 1)]
                 expected_by_root[root][file] = number
             missing = []
             for root, files in expected_by_root.items():
@@ -361,7 +411,10 @@ class ShardFiles:
             )
 
     def _root(self, folder: str) -> tuple[str, str]:
-        """Return the place of the merged index and the path from it, or the folder itself."""
+        """Return the root of a folder, and the path from the root to it.
+
+        The root is the place of the merged index that contains the folder, else the folder itself.
+        """
         for place in self._places:
             if folder == place:
                 return place, ""

@@ -45,18 +45,24 @@ _PIECE = 1 << 20
 
 
 class Pipeline:
-    """Thread pool that finalizes and uploads the shards of one writer."""
+    """Thread pool that finalizes and uploads the shards of one writer.
+
+    - ``shards`` (ShardSpec): How shards are compressed and hashed.
+    - ``work`` (WorkSpec): The number of threads, and of full shards that may be in memory.
+    - ``destination`` (Destination): Where files are written and uploaded.
+    """
 
     def __init__(self, shards: ShardSpec, work: WorkSpec, destination: Destination) -> None:
         self._shards = shards
         self._destination = destination
-        self._places = new_semaphore(work.shards_ahead)
+        self._free_places = new_semaphore(work.shards_ahead)
         self._pool = ThreadPoolExecutor(work.threads, thread_name_prefix="mds-writer")
-        self._under_way: deque[Future[tuple[str, list[ExpectedFile]]]] = deque()
+        #: Submitted shards, the oldest first; a result is the index entry and the files.
+        self._pending: deque[Future[tuple[str, list[ExpectedFile]]]] = deque()
         self._entries: list[str] = []
         self._files: list[ExpectedFile] = []
         #: File of each shard that is written while it is filled, by number of the shard.
-        self._early: dict[int, EarlyFile] = {}
+        self._early_files: dict[int, EarlyFile] = {}
         self._failure: BaseException | None = None
         self._stopped = False
         self._progress = _start_progress(destination.name) if work.progress_bar else None
@@ -64,35 +70,39 @@ class Pipeline:
     def spill(self, number: int, header: bytes, piece: memoryview) -> EarlyFile:
         """Write some samples of a shard that is being filled, and return its file.
 
+        - ``number`` (int): The number of the shard.
+        - ``header`` (bytes): The header that the shard has if it becomes full.
+        - ``piece`` (memoryview): The samples that follow those written before.
+
         The calling thread writes. Raises WriterError, also for an earlier shard that failed.
         """
         self._raise_failure()
         try:
-            self._check()
-            early = self._early.get(number)
+            self._raise_if_stopped()
+            early = self._early_files.get(number)
             if early is None:
                 name = shard_name(number, "mds")
                 early = EarlyFile(self._destination.directory, name, header)
-                self._early[number] = early
+                self._early_files[number] = early
             early.append(piece)
-        except Exception as error:  # noqa: BLE001 - told as one of a thread is
+        except Exception as error:  # noqa: BLE001 - raised as a WriterError, like one of a thread
             self._failure = error
             self._raise_failure()
-        return self._early[number]
+        return self._early_files[number]
 
     def submit(self, shard: FullShard) -> None:
         """Queue a full shard, and wait until one of the places in memory is free.
 
         Raises WriterError if an earlier shard failed.
         """
-        self._places.acquire()
+        self._free_places.acquire()
         try:
             self._raise_failure()
-            self._under_way.append(self._pool.submit(self._work, shard))
+            self._pending.append(self._pool.submit(self._write_and_upload, shard))
         except BaseException:
-            self._places.release()
+            self._free_places.release()
             raise
-        while self._under_way and self._under_way[0].done():
+        while self._pending and self._pending[0].done():
             self._collect()
 
     def finish(self) -> tuple[list[str], list[ExpectedFile]]:
@@ -100,7 +110,7 @@ class Pipeline:
 
         Raises WriterError if one failed.
         """
-        while self._under_way:
+        while self._pending:
             self._collect()
         self._raise_failure()
         return self._entries, self._files
@@ -109,39 +119,39 @@ class Pipeline:
         """Stop: queued shards are dropped, and running threads stop at their next piece."""
         self._stopped = True
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for early in self._early.values():
+        for early in self._early_files.values():
             with contextlib.suppress(OSError):  # the folder may have been deleted with the file
                 early.discard()
-        self._early.clear()
+        self._early_files.clear()
         if self._progress is not None:
             self._progress.stop()
 
     def _collect(self) -> None:
         """Wait for the oldest shard, and keep its index entry and its files."""
-        future = self._under_way.popleft()
+        future = self._pending.popleft()
         if future.exception() is not None:
-            # Raise the first failure in time; it stopped the others.
+            # Raise the failure that happened first; it stopped the others.
             self._raise_failure()
         entry, files = future.result()
         self._entries.append(entry)
         self._files += files
         self._show_progress()
 
-    def _work(self, shard: FullShard) -> tuple[str, list[ExpectedFile]]:
+    def _write_and_upload(self, shard: FullShard) -> tuple[str, list[ExpectedFile]]:
         """Write and upload a shard, in a thread; return its index entry and its files."""
         place = self._destination
         try:
             finalized = finalize_shard(
-                replace(shard, release=self._released(shard)),
+                replace(shard, release=self._release_function(shard)),
                 self._shards,
                 place.directory,
-                self._check,
+                self._raise_if_stopped,
                 syncs=place.syncs_shards,
             )
-            self._early.pop(shard.number, None)
+            self._early_files.pop(shard.number, None)
             files = []
             for file in finalized.files:
-                self._check()
+                self._raise_if_stopped()
                 files.append(place.upload(file))
         except BaseException as error:
             if self._failure is None:
@@ -150,14 +160,17 @@ class Pipeline:
         else:
             return finalized.entry, files
 
-    def _released(self, shard: FullShard) -> Callable[[], None]:
+    def _release_function(self, shard: FullShard) -> Callable[[], None]:
+        """Return a function that frees the memory of a shard, and its place for the next one."""
+
         def release() -> None:
             shard.release()
-            self._places.release()
+            self._free_places.release()
 
         return release
 
-    def _check(self) -> None:
+    def _raise_if_stopped(self) -> None:
+        """Raise WriterError if the writer was closed, a shard failed, or a folder was replaced."""
         if self._stopped or self._failure is not None:
             raise WriterError("the writer was stopped")
         self._destination.check_in_place()
@@ -176,11 +189,12 @@ class Pipeline:
         if self._progress is not None:
             written = len(self._entries)
             self._progress.update(
-                self._progress.task_ids[0], completed=written, total=written + len(self._under_way)
+                self._progress.task_ids[0], completed=written, total=written + len(self._pending)
             )
 
 
 def _start_progress(name: str) -> Any:
+    """Return a running progress bar with one task: the shards written to ``name``."""
     from rich.progress import Progress
 
     progress = Progress(transient=True)
@@ -196,6 +210,7 @@ def _start_progress(name: str) -> Any:
 class FullShard:
     """A shard that is ready to be written.
 
+    - ``number`` (int): Its place in the dataset, from 0.
     - ``files``: The parts of its data file and, if the format has one, of its meta file.
     - ``config``: Its index entry without files and number of samples.
     - ``release``: Called when the memory of the parts is no longer needed.
@@ -227,8 +242,9 @@ def finalize_shard(
     *,
     syncs: bool,
 ) -> FinalizedShard:
-    """Write a shard into `folder`, release its memory, and return its index entry.
+    """Write a shard into `folder`, release its memory, and return its index entry and files.
 
+    - ``shard`` (FullShard), ``spec`` (ShardSpec): The shard, and how it is compressed and hashed.
     - ``check`` (function): Called between pieces; it raises to stop.
     - ``syncs`` (bool): Whether the files are synced to the disk.
     """
@@ -239,13 +255,14 @@ def finalize_shard(
     with contextlib.ExitStack() as files:
         written = []
         try:
+            # `shard.files` has a data file, and in some formats also a meta file.
             for suffix, parts in zip(("data", "meta"), shard.files, strict=False):
                 extension = shard.format + (".meta" if suffix == "meta" else "")
                 name = shard_name(shard.number, extension)
                 zip_name = f"{name}.{spec.codec.extension}" if spec.codec else name
                 file = files.enter_context(folder.publish(zip_name))
                 written.append(file)
-                raw, zipped = _write(name, zip_name, parts, spec, file, check)
+                raw, zipped = _write_file(name, zip_name, parts, spec, file, check)
                 entry[f"raw_{suffix}"], entry[f"zip_{suffix}"] = raw, zipped
                 expected.append(ExpectedFile(zip_name, (zipped or raw)["bytes"]))
         finally:
@@ -260,7 +277,11 @@ def finalize_shard(
 def _finalize_early(
     shard: FullShard, early: EarlyFile, check: Callable[[], None], *, syncs: bool
 ) -> FinalizedShard:
-    """Complete a file that holds most of the samples already, without digests or compression."""
+    """Complete a file that holds most of the samples already, and publish it.
+
+    Only shards without digests and compression are written early, so ``shard.files`` is one file:
+    its header, and the samples that are not in the file yet.
+    """
     ((header, *blocks),) = shard.files
     try:
         for piece in _pieces(blocks):
@@ -274,11 +295,11 @@ def _finalize_early(
     check()
     early.publish()
     entry = {**shard.config, "samples": shard.samples, "zip_data": None}
-    entry["raw_data"] = _info(early.name, size, {})
+    entry["raw_data"] = _file_entry(early.name, size, {})
     return FinalizedShard(json.dumps(entry, sort_keys=True), (ExpectedFile(early.name, size),))
 
 
-def _write(
+def _write_file(
     name: str,
     zip_name: str,
     parts: Sequence[Data],
@@ -286,28 +307,36 @@ def _write(
     file: BinaryIO,
     check: Callable[[], None],
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Write one file, and return its raw and its compressed part of the index entry."""
+    """Write one file of a shard, compressed if `spec` says so.
+
+    - ``name`` (str), ``zip_name`` (str): The name without and with the ending of the compression.
+    - ``parts`` (Sequence[Data]): The content of the file.
+
+    Returns the index entries of the raw and of the compressed file; the latter is None without
+    compression.
+    """
     codec, hashes = spec.codec, {hash_: new_hash(hash_) for hash_ in spec.hashes}
     if codec is None:
         size = 0
         for piece in _pieces(parts):
             check()
-            _update(hashes, piece)
+            _update_hashes(hashes, piece)
             size += file.write(piece)
-        return _info(name, size, hashes), None
+        return _file_entry(name, size, hashes), None
     for piece in _pieces(parts) if hashes else ():
-        _update(hashes, piece)
+        _update_hashes(hashes, piece)
     zip_hashes = {hash_: new_hash(hash_) for hash_ in spec.hashes}
     zip_size = 0
     for out in codec.compress_parts(parts):
         check()
-        _update(zip_hashes, out)
+        _update_hashes(zip_hashes, out)
         zip_size += file.write(out)
-    raw = _info(name, sum(map(len, parts)), hashes)
-    return raw, _info(zip_name, zip_size, zip_hashes)
+    raw = _file_entry(name, sum(map(len, parts)), hashes)
+    return raw, _file_entry(zip_name, zip_size, zip_hashes)
 
 
 def _pieces(parts: Sequence[Data]) -> list[memoryview]:
+    """Return views of the parts, each of at most `_PIECE` bytes."""
     return [
         memoryview(part)[start : start + _PIECE]
         for part in parts
@@ -315,12 +344,13 @@ def _pieces(parts: Sequence[Data]) -> list[memoryview]:
     ]
 
 
-def _update(hashes: dict[str, Hash], piece: Data) -> None:
+def _update_hashes(hashes: dict[str, Hash], piece: Data) -> None:
     for digest in hashes.values():
         digest.update(piece)
 
 
-def _info(name: str, size: int, hashes: dict[str, Hash]) -> dict[str, Any]:
+def _file_entry(name: str, size: int, hashes: dict[str, Hash]) -> dict[str, Any]:
+    """Return what the index records of a file: its name, its size in bytes and its digests."""
     digests = {hash_: digest.hexdigest() for hash_, digest in hashes.items()}
     return {"basename": name, "bytes": size, "hashes": digests}
 
@@ -339,6 +369,9 @@ class EarlyFile:
 
     New memory is what makes writing expensive: with three shards of it per writer, a sample of 8 KB
     took 5 us on a system without free huge pages, as much as everything else together.
+
+    - ``directory`` (Directory): The folder of the file; ``name`` (str): its final name.
+    - ``header`` (bytes): The header that the shard has if it becomes full.
     """
 
     def __init__(self, directory: Directory, name: str, header: bytes) -> None:
@@ -369,13 +402,14 @@ class EarlyFile:
         If its length differs from the planned header, all samples are moved. ``check`` is called
         between pieces and raises to stop.
         """
-        planned, body = len(self._header), self._size - len(self._header)
+        planned, body = len(self._header), self._size - len(self._header)  # sizes in bytes
         if header == self._header:
             return self._size
         with self._pending.explaining():
             starts = range(0, body, GATHERED)
             if len(header) != planned:
-                # Begin at the end towards which samples move, so that none is overwritten unread.
+                # Samples move by the difference of the headers' lengths. Begin at the end towards
+                # which they move, so that none is overwritten before it is read.
                 for start in starts if len(header) < planned else reversed(starts):
                     check()
                     piece = os.pread(self.fd, min(GATHERED, body - start), planned + start)
@@ -394,6 +428,7 @@ class EarlyFile:
 
 
 def _write_at(file: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all data at an offset of an open file; one call of pwrite may write only some."""
     written = 0
     while written < len(data):
         written += os.pwrite(

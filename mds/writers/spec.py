@@ -77,7 +77,12 @@ DEFAULTS: WriterOptions = {
 class OutSpec:
     """Target of a dataset: a folder, and a store if the folder is not the final place.
 
-    `local` is None if there is only a store; shards are then written to a temporary folder first.
+    - ``local`` (str | None): The folder; None if there is only a store: shards are then written to
+      a temporary folder first.
+    - ``remote`` (Url | None): The store, or a second folder; None if `local` is the final place.
+    - ``keep_local`` (bool): Whether shards stay in `local` after their upload.
+    - ``exist_ok`` (bool): Whether an old dataset is replaced.
+    - ``retry`` (int): The least number of tries of an upload.
     """
 
     local: str | None
@@ -89,7 +94,14 @@ class OutSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """Settings that every shard of a dataset shares. `size_limit` None means no limit."""
+    """Settings that every shard of a dataset shares.
+
+    - ``compression`` (str | None), ``codec`` (Codec | None): Name of the compression and its
+      implementation; None for none.
+    - ``hashes`` (tuple[str, ...]): Digests of every file, by name.
+    - ``size_limit`` (int | None): The largest shard in bytes; None for no limit.
+    - ``samples_per_shard`` (int | None): The most samples of a shard; None for no limit.
+    """
 
     compression: str | None
     codec: Codec | None
@@ -100,11 +112,14 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """Limits of concurrent work: threads, and shards in memory beside the one being filled.
+    """Settings of how a writer works, which do not change the output.
 
+    - ``threads`` (int): Number of threads that write and upload shards.
+    - ``shards_ahead`` (int): Number of full shards in memory beside the one being filled.
+    - ``progress_bar`` (bool): Whether to show how many shards are written.
     - ``durable`` (bool): Whether local files are synced to the disk before the index appears.
-    - ``strict`` (bool | None): Whether a key of a sample that no column has is an error; None: it
-      is a warning.
+    - ``strict`` (bool | None): Whether a key of a sample that no column has is an error (True),
+      ignored (False), or a warning (None).
     """
 
     threads: int
@@ -114,7 +129,7 @@ class WorkSpec:
     strict: bool | None = None
 
 
-#: Check of each argument of the writers; add one for a new argument.
+#: Check of the value of each option; a new option needs a check here.
 WRITER_RULES: dict[str, Rule] = {
     "keep_local": flag(),
     "compression": text("the name of a compression such as 'zstd:3'").or_none(),
@@ -152,11 +167,12 @@ def check_columns(owner: str, columns: Any) -> None:
                 f"Write '{name}'."
             )
         if not isinstance(encoding, str):
-            named = getattr(encoding, "__name__", None)
-            near = f" Write {{{name!r}: {named!r}}}." if isinstance(named, str) else ""
+            # For a type such as `int`, suggest the encoding of that name.
+            type_name = getattr(encoding, "__name__", None)
+            hint = f" Write {{{name!r}: {type_name!r}}}." if isinstance(type_name, str) else ""
             raise UnknownEncodingError(
                 f"{owner}: an encoding is named by a str, got {shown(encoding)} for column "
-                f"{name!r}.{near}"
+                f"{name!r}.{hint}"
             )
 
 
@@ -177,7 +193,10 @@ def fill_options(
 
 
 def full_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a writer's ``__init__`` with all options for ``**options``."""
+    """Return the signature of a writer's ``__init__``, with all options in place of ``**options``.
+
+    The signature has no ``self``, as that of a class.
+    """
     signature = inspect.signature(function)
     own = list(signature.parameters.values())[1:]
     if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
@@ -194,7 +213,10 @@ def full_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def parse_out(out: Out, options: WriterOptions) -> OutSpec:
-    """Parse the target. Raises ConfigError unless `out` is a path, a URL, or a pair of those."""
+    """Parse the target `out` and the options about it.
+
+    Raises ConfigError unless `out` is a path, a URL, or a pair (local folder, path or URL).
+    """
     keep_local = options["keep_local"]
     exist_ok, retry = bool(options["exist_ok"]), int(options["retry"])
     if isinstance(out, (str, os.PathLike)):
@@ -230,7 +252,7 @@ def _folder(place: str) -> str:
 
 
 def parse_shards(options: WriterOptions) -> ShardSpec:
-    """Parse the settings of shards. Raises ConfigError (a ValueError)."""
+    """Parse the options about shards. Raises ConfigError (a ValueError) for a wrong value."""
     codec = parse_compression(options["compression"])
     samples = options["samples_per_shard"]
     if samples is not None and samples < 1:
@@ -245,6 +267,7 @@ def parse_shards(options: WriterOptions) -> ShardSpec:
 
 
 def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
+    """Return names of digests as a tuple. Raises ConfigError unless they are known and sorted."""
     if isinstance(hashes, str):
         raise ConfigError(f"hashes is a list of names, got the text {hashes!r}: [{hashes!r}]?")
     names = tuple(hashes or ())
@@ -271,7 +294,8 @@ def parse_size_limit(size_limit: float | str | None) -> int | None:
     except (ValueError, OverflowError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
-        limit = -1  # nan, inf, a list
+        limit = -1  # nan, inf or a list: refused below
+    # A float such as 0.3 is parsed as 0 bytes, and does not mean "no limit".
     is_zero = limit == 0 and not (isinstance(size_limit, float) and size_limit)
     if not (is_zero or 1 <= limit < MAX_SIZE):
         raise ConfigError(
@@ -282,7 +306,7 @@ def parse_size_limit(size_limit: float | str | None) -> int | None:
 
 
 def parse_work(options: WriterOptions) -> WorkSpec:
-    """Parse the limits of concurrent work. Raises ConfigError."""
+    """Parse the options about how to work. Raises ConfigError for a number that is too small."""
     workers, strict = options["max_workers"], options["strict"]
     if workers is not None and workers < 1:
         raise ConfigError(f"max_workers is at least 1, got {workers}.")

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
     from mds.writers.writer import Data
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
-#: Bytes of a letter beyond the basic plane, as JSON escapes it.
+#: Bytes of a letter beyond the basic plane, as JSON escapes it: the most that a letter takes.
 _MAX_LETTER_BYTES = 12
+#: Number of letters that are encoded at once to measure a long text.
 _PIECE_LETTERS = 1 << 18
 
 
 class LineWriter(Writer):
-    """Base class of the writers of text: a line per sample, offsets in a meta file."""
+    """Base class of the writers of text: a line per sample, offsets in a meta file.
+
+    The arguments are those of `JSONWriter`.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class LineWriter(Writer):
         newline: str = "\n",
         **options: Unpack[WriterOptions],
     ) -> None:
-        self._ended = "never began"
+        self._ended = "never began"  # replaced when the constructor is complete
         check_columns(type(self).__name__, columns)
         names = sorted(columns)
         for name in names:
@@ -61,7 +65,7 @@ class LineWriter(Writer):
         self._header = b""
         super().__init__(out=out, **options)
         self._config = config_bytes(self.get_config())
-        self._width = len(names) if self._strict is not False else self._width
+        self._max_keys = len(names) if self._strict is not False else self._max_keys
 
     def get_config(self) -> dict[str, Any]:
         """Return what every meta file and the index record about the dataset."""
@@ -76,14 +80,15 @@ class LineWriter(Writer):
             for name, kind in self._types:
                 value = values[name] = sample[name]
                 if not isinstance(value, kind):
-                    raise EncodingTypeError(  # noqa: TRY301 - told with its column below
+                    raise EncodingTypeError(  # noqa: TRY301 - the column is added below
                         f"encoding {kind.__name__}: expected a Python {kind.__name__}, "
                         f"got {describe(value)}"
                     )
                 if kind is str:
                     letters += len(value)  # type: ignore[arg-type]  # a str, as its kind says
         except Exception as error:
-            raise self._explain(error, name, sample) from error
+            raise self._locate_error(error, name, sample) from error
+        # Texts that surely fit are not measured.
         if letters * _MAX_LETTER_BYTES > self.max_shard_size:
             self._check_size(values)
         return values
@@ -104,6 +109,7 @@ class LineWriter(Writer):
         return len(text.encode("utf-8", "surrogatepass"))
 
     def _bytes(self, text: str) -> bytes:
+        """Return a line as UTF-8. Raises EncodingError for text with a lone surrogate."""
         try:
             return text.encode()
         except UnicodeEncodeError as error:
@@ -112,6 +118,7 @@ class LineWriter(Writer):
             ) from error
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
+        """Return the parts of the data file (header line, samples), and of the meta file."""
         return (self._header, body), (pack_meta(sizes, len(self._header), self._config),)
 
 
@@ -162,13 +169,14 @@ class XSVWriter(LineWriter):
         newline: str = "\n",
         **options: Unpack[WriterOptions],
     ) -> None:
-        self._ended = "never began"
+        self._ended = "never began"  # replaced when the constructor is complete
         if not separator:
             raise ConfigError(f"separator is a str that is not empty, got {separator!r}.")
         if not newline:
             raise ConfigError(f"newline must not be empty for {self.format}: no line could end.")
         self.separator = separator
-        # Checked before folders are created.
+        # The header is joined, and its names are checked, before `Writer` creates folders; `_join`
+        # needs these attributes.
         self._samples, self.newline = 0, newline
         check_columns(type(self).__name__, columns)
         header = self._join(sorted(columns), "the names of the columns")
@@ -190,6 +198,11 @@ class XSVWriter(LineWriter):
         return self._join(texts, f"sample {self._samples}")
 
     def _join(self, texts: list[str], subject: str) -> bytes:
+        """Return a line of texts between separators.
+
+        Raises SeparatorError if the line could not be split into the same texts again; ``subject``
+        names the line in the message.
+        """
         line = self.separator.join(texts)
         # Splitting finds separators inside values, and separators across two values.
         if self.newline in line or line.split(self.separator) != texts:

@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 
     Data = bytes | bytearray | memoryview
 
-# Bytes that are mapped at first for a shard with a higher limit; then they are doubled.
+#: Most bytes that are mapped at first for a shard; a buffer that is too small is doubled.
 _FIRST = 1 << 26
+#: Bytes of a buffer beyond the size limit of a shard.
 _SLACK = 1 << 16
 
 
@@ -68,6 +69,8 @@ class ShardBufferPool:
     The first access to a new page of 4 KB costs 2 us (measured), as much as writing it to a memory
     file system. So the memory of a written shard is reused, and huge pages are requested. The
     memory is private and anonymous; pages without an access cost nothing. Thread-safe.
+
+    - ``size`` (int | None, bytes): The size limit of a shard; None for no limit.
     """
 
     def __init__(self, size: int | None) -> None:
@@ -75,7 +78,7 @@ class ShardBufferPool:
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> mmap.mmap:
-        """Return memory for a shard: that of an earlier one, or a new mapping."""
+        """Return memory for a shard: the memory of an earlier shard, or a new mapping."""
         with contextlib.suppress(IndexError):
             return self._free.pop()
         return _map(self._first)
@@ -99,6 +102,7 @@ def grow_buffer(body: mmap.mmap, used: int, needed: int) -> mmap.mmap:
 
 
 def _map(size: int) -> mmap.mmap:
+    """Map new memory of ``size`` bytes, in huge pages if the kernel has them."""
     # On Windows memory is private by default, and there are no flags.
     if not hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size)
@@ -156,14 +160,16 @@ def register_writer(writer: Inherited) -> None:
     _writers.add(writer)
 
 
-def _leave_to_parent() -> None:
+def _detach_writers() -> None:
+    """Close all registered writers in a forked child, which must not touch those of its parent."""
     for writer in list(_writers):
         writer.leave_to_parent()
     _writers.clear()
 
 
-call_in_child(_leave_to_parent)
+call_in_child(_detach_writers)
 
+#: Reason why a writer is closed after `finish`.
 FINISHED = "has finished"
 
 
@@ -181,16 +187,21 @@ class Writer(ABC):
     #: Largest shard in bytes that offsets can address; a subclass may have a lower limit.
     max_shard_size = MAX_SIZE - 1
     #: Number of keys of a sample above which its keys are compared with the columns.
-    _width = sys.maxsize
-    _body: mmap.mmap
-    _room: int
+    _max_keys = sys.maxsize
+    #: Why the writer takes no more samples; '' while it is open.
+    _ended: str
+    #: Memory with the samples of the current shard that are not in a file yet, its size, and the
+    #: bytes in use.
+    _buffer: mmap.mmap
+    _capacity: int
     _used: int
-    _running: int
+    #: Bytes that the current shard will have as a file, and the size of each of its samples.
+    _shard_size: int
     _sizes: array[int]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # So that help() and editors list the options of `WriterOptions` for every writer.
+        # With this signature help() and editors list the options of `WriterOptions`.
         cls.__signature__ = full_signature(cls.__init__)
 
     def __init__(
@@ -202,6 +213,7 @@ class Writer(ABC):
         **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"
+        # The list holds a token, which a thread takes while it uses the writer (`hold_turn`).
         self._turn = [True]
         register_writer(self)
         settings = fill_options(type(self).__name__, options, is_strict=self._is_strict)
@@ -214,12 +226,13 @@ class Writer(ABC):
         self.size_limit = shards.size_limit
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
-        self._limit = min(self.max_shard_size, shards.size_limit or self.max_shard_size)
+        # Largest size of a shard in bytes.
+        self._full_size = min(self.max_shard_size, shards.size_limit or self.max_shard_size)
         self._max_samples = shards.samples_per_shard or sys.maxsize
         self._shards = 0
         self._samples = 0
-        self._planned: bytes | None = None
-        self._buffers = ShardBufferPool(self.size_limit)
+        self._planned_header: bytes | None = None
+        self._buffer_pool = ShardBufferPool(self.size_limit)
         self._begin_shard()
         self._strict = work.strict
         place = parse_out(out, settings)
@@ -235,7 +248,15 @@ class Writer(ABC):
 
     @abstractmethod
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
-        """Return the parts of the data file, and of the meta file if there is one."""
+        """Return the content of the files of a full shard.
+
+        - ``body`` (bytes-like): The encoded samples of the shard, one after the other.
+        - ``sizes`` (Sequence[int]): The size of each sample in bytes.
+
+        Returns the parts of the data file and, if the format has one, of the meta file. A file is
+        the concatenation of its parts. If some samples are in an early file already, ``body`` has
+        the rest, and ``sizes`` has all.
+        """
 
     def _plan_header(self) -> bytes | None:
         """Return the header of a full shard, or None if it is not known in advance."""
@@ -265,6 +286,7 @@ class Writer(ABC):
                 f"this {type(self).__name__} {self._ended}; it takes no more samples. Write inside "
                 "of the `with` block, or make another writer."
             )
+        # As `hold_turn` does, without the cost of a context manager.
         try:
             token = self._turn.pop()
         except IndexError:
@@ -272,38 +294,38 @@ class Writer(ABC):
         try:
             data = self.encode_sample(sample)
             try:
-                is_wide = len(sample) > self._width
+                is_wide = len(sample) > self._max_keys
             except TypeError:  # a sample that can be indexed may have no length
                 is_wide = False
             if is_wide:
-                self._tell_surplus(sample)
+                self._report_surplus_keys(sample)
             length = len(data)
             size = length + self.extra_bytes_per_sample
-            if self._limit < self._running + size or len(self._sizes) >= self._max_samples:
-                self._make_room(size)
+            if self._full_size < self._shard_size + size or len(self._sizes) >= self._max_samples:
+                self._end_full_shard(size)
             start = self._used
             end = start + length
-            if end > self._room:
-                start = self._find_place(start, length)
+            if end > self._capacity:
+                start = self._make_buffer_space(start, length)
                 end = start + length
-            self._body[start:end] = data
+            self._buffer[start:end] = data
             self._used = end
             self._sizes.append(length)
-            self._running += size
+            self._shard_size += size
             self._samples += 1
         finally:
             self._turn.append(token)
 
     def flush_shard(self) -> None:
         """End the current shard, even if it is empty, and begin another."""
-        body, sizes = self._body, self._sizes
+        body, sizes = self._buffer, self._sizes
         shard = FullShard(
             self._shards,
             len(sizes),
             self.format,
             self._files(memoryview(body)[: self._used], sizes),
             self.get_config(),
-            partial(self._buffers.give_back, body),
+            partial(self._buffer_pool.give_back, body),
             self._early,
         )
         # This waits for a place, and frees memory that the next shard reuses.
@@ -327,18 +349,19 @@ class Writer(ABC):
                     self.flush_shard()
                 entries, files = self._pipeline.finish()
                 index = f'{{"shards": [{", ".join(entries)}], "version": {VERSION}}}'
-                self._publish_beside(index.encode())
+                self._publish_sidecars(index.encode())
                 self._publish_notes(index.encode())
                 self._destination.publish_index(index.encode(), files)
             except BaseException:
                 self.abort()
                 raise
-            self._end(FINISHED)
+            self._close(FINISHED)
 
-    def _publish_beside(self, index: bytes) -> None:  # noqa: B027 - most formats have none
+    def _publish_sidecars(self, index: bytes) -> None:  # noqa: B027 - most formats have none
         """Publish the sidecars of an index, which is published after them."""
 
     def _publish_notes(self, index: bytes) -> None:
+        """Publish the class names and descriptions of columns, if there are any."""
         if self._notes:
             data = pack_notes(self._notes, fingerprint_of(index))
             self._destination.publish_sidecar(NOTES_NAME, data)
@@ -346,7 +369,7 @@ class Writer(ABC):
     def abort(self) -> None:
         """Stop without publishing an index. Complete shards stay."""
         if not self._ended:
-            self._end("was aborted")
+            self._close("was aborted")
 
     def leave_to_parent(self) -> None:
         """Close the writer in a forked child, without writing, sending or deleting anything."""
@@ -367,7 +390,7 @@ class Writer(ABC):
             self.abort()
 
     def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
-        # An argument, because at the end of the interpreter the name `warnings` may be deleted.
+        # `warn` is an argument because the module `warnings` may be gone when the interpreter ends.
         if not getattr(self, "_ended", "never began"):
             warn(
                 f"{self!r} was never finished: there is no index, so its files are not a "
@@ -389,53 +412,65 @@ class Writer(ABC):
     # --------------------------------------------------------------------------------- privately
 
     def _begin_shard(self) -> None:
-        self._body = self._buffers.take()
-        self._room = len(self._body)
+        """Begin an empty shard."""
+        self._buffer = self._buffer_pool.take()
+        self._capacity = len(self._buffer)
         self._used = 0
         self._early: EarlyFile | None = None
         self._sizes = array("I")
-        self._running = self.extra_bytes_per_shard
+        self._shard_size = self.extra_bytes_per_shard
 
-    def _write_early(self) -> None:
-        """Write a shard to its file while it is filled, if its header is known in advance."""
-        self._planned = self._plan_header()
-        if self._planned is not None:
-            self._buffers = ShardBufferPool(GATHERED)
+    def _plan_early_file(self) -> None:
+        """Decide whether shards are written to their files while they are filled.
+
+        That needs a header that is known in advance. A subclass calls this in its constructor.
+        """
+        self._planned_header = self._plan_header()
+        if self._planned_header is not None:
+            # The buffer then holds only the samples up to the next write to the file.
+            self._buffer_pool = ShardBufferPool(GATHERED)
             self._begin_shard()
 
-    def _find_place(self, used: int, length: int) -> int:
-        """Make space for a sample that does not fit into memory, and return its offset there.
+    def _make_buffer_space(self, used: int, length: int) -> int:
+        """Make space in the buffer for a sample, and return the offset at which it begins.
 
-        Samples so far are written to the file of the shard, or the memory grows.
+        - ``used`` (int): Bytes of the buffer in use.
+        - ``length`` (int): Bytes of the sample.
+
+        The samples in the buffer are written to the file of the shard, or the buffer grows.
         """
-        if self._planned is not None and used:
-            piece = memoryview(self._body)[:used]
-            self._early = self._pipeline.spill(self._shards, self._planned, piece)
+        if self._planned_header is not None and used:
+            piece = memoryview(self._buffer)[:used]
+            self._early = self._pipeline.spill(self._shards, self._planned_header, piece)
             self._used = used = 0
-        if used + length > self._room:
-            self._body = grow_buffer(self._body, used, used + length)
-            self._room = len(self._body)
+        if used + length > self._capacity:
+            self._buffer = grow_buffer(self._buffer, used, used + length)
+            self._capacity = len(self._buffer)
         return used
 
-    def _make_room(self, size: int) -> None:
-        """Begin a new shard if a sample of ``size`` bytes does not fit into the current one."""
+    def _end_full_shard(self, size: int) -> None:
+        """Begin a new shard for a sample of ``size`` bytes, which the current shard cannot take.
+
+        Raises WriterError if no shard can take it, or if there is no size limit to split shards.
+        """
         may_split = self.size_limit is not None or len(self._sizes) >= self._max_samples
         # Only the first shard can be empty, as the format requires.
         if may_split and (self._sizes or not self._shards):
             self.flush_shard()
-        if self._running + size > self.max_shard_size:
+        if self._shard_size + size > self.max_shard_size:
             # The sample fits into no shard, or not into the rest of this shard.
             is_large = self.extra_bytes_per_shard + size > self.max_shard_size
             way_out = "Split the sample." if is_large or self.size_limit else "Set size_limit."
             raise self._too_large(size, way_out)
 
     def _too_large(self, size: int, way_out: str = "Split the sample.") -> WriterError:
+        """Return the error for a sample of ``size`` bytes that fits into no shard."""
         return WriterError(
             f"sample {self._samples} has {size} bytes, and a shard of more than "
             f"{self.max_shard_size} bytes cannot be addressed. {way_out}"
         )
 
-    def _tell_surplus(self, sample: Mapping[str, Any]) -> None:
+    def _report_surplus_keys(self, sample: Mapping[str, Any]) -> None:
         """Warn once of keys of a sample that no column has, or raise with strict=True."""
         names = tuple(self._column_encodings())
         surplus = [key for key in sample if key not in names]
@@ -448,7 +483,7 @@ class Writer(ABC):
         )
         if self._strict:
             raise EncodingError(f"{reason}.")
-        self._width = sys.maxsize
+        self._max_keys = sys.maxsize  # no further warnings
         warnings.warn(
             f"{reason}; such values are not written. Declare them as columns, leave them out, or "
             "say strict=False (or strict=True to have an error).",
@@ -459,15 +494,21 @@ class Writer(ABC):
         """Return the encoding of each column, in the order of the columns."""
         return dict(getattr(self, "columns", {}))
 
-    def _end(self, state: str) -> None:
+    def _close(self, state: str) -> None:
+        """Stop the threads, and free memory and locks; ``state`` says why, as `_ended` does."""
         self._ended = state
         self._pipeline.close()
-        self._buffers.clear()
-        del self._body
+        self._buffer_pool.clear()
+        del self._buffer
         self._destination.close()
 
-    def _explain(self, error: Exception, name: str, sample: Any) -> Exception:
-        """Return an encoding error again, with the column and the number of the sample."""
+    def _locate_error(self, error: Exception, name: str, sample: Any) -> Exception:
+        """Return an error to raise for a value that cannot be encoded, with its place.
+
+        - ``error`` (Exception): The error of encoding, or of reading the value from the sample.
+        - ``name`` (str): The column.
+        - ``sample`` (Any): The sample, which may be no mapping.
+        """
         place = f"column {name!r} of sample {self._samples}"
         if isinstance(error, EncodingError):
             return located(error, place)
@@ -478,12 +519,15 @@ class Writer(ABC):
         except TypeError:
             missing = True
         if missing:
-            return MissingColumnError(f"{place} is missing{_what_is_there(name, sample)}")
+            return MissingColumnError(f"{place} is missing{_describe_keys(name, sample)}")
         return EncodingError(f"{place}: {type(error).__name__}: {error}")
 
 
-def _what_is_there(name: str, sample: Any) -> str:
-    """Describe the keys of a sample without ``name``, with the nearest key, or its type."""
+def _describe_keys(name: str, sample: Any) -> str:
+    """Describe a sample that lacks the column ``name``: its keys and the nearest one, or its type.
+
+    Returns the end of a message, with a remedy.
+    """
     if not hasattr(sample, "keys"):
         return (
             f": a sample is a dict with a value for every column, got {describe(sample)}. Write "

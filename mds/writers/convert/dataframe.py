@@ -19,7 +19,7 @@ from mds.shardfile.layout import INDEX_NAME
 from mds.storage import is_local, join, local_path, open_store
 from mds.storage.url import Url, path_on_disk, reveal
 from mds.writers.mds import MDSWriter
-from mds.writers.merge import holding, merge_held
+from mds.writers.merge import lock_places, merge_locked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def dataframe_to_mds(
     work = _PartitionSpec(
         columns or {}, local, remote, options, udf_iterable, dict(udf_kwargs or {})
     )
-    with holding([place for place in (local, remote) if place]):
+    with lock_places([place for place in (local, remote) if place]):
         _clear_places(local, remote, exist_ok=exist_ok)
         rows = dataframe.mapInArrow(_Partition(work), "partition long, samples long").collect()
         partitions = sorted(row["partition"] for row in rows if row["samples"])
@@ -310,4 +310,4 @@ def _merge(partitions: list[int], local: str, remote: str, *, keep_local: bool) 
         ]
         indexes.append(tuple(places) if len(places) > 1 else places[0])
     out: Any = (local, remote) if local and remote else local or remote
-    merge_held(indexes, out, keep_local=keep_local or not remote)
+    merge_locked(indexes, out, keep_local=keep_local or not remote)

@@ -53,6 +53,7 @@ _NOT_PLAIN = (b'"', b"\\", b":")  # printable characters that a plain name canno
 _NUL, _SLASH = 0, ord("/")
 _SPACE, _DELETE = 0x20, 0x7F  # all between are printable
 _BLOCK = 16_384
+# Whether a part of a plain name may begin with each byte.
 _may_begin = np.zeros(256, np.bool_)
 _may_begin[list(_WORD)] = True
 
@@ -60,11 +61,19 @@ _may_begin[list(_WORD)] = True
 def save(
     columns: Columns, schemas: Sequence[ShardSchema], digest: str, path: str, size: int
 ) -> None:
-    """Write the table of an index.json of ``size`` bytes and this digest (xxh3_128, hex)."""
+    """Write the binary copy of a table to a file.
+
+    - ``columns`` (Columns): The columns of the table, by name.
+    - ``schemas`` (Sequence[ShardSchema]): Its schemas.
+    - ``digest``, ``size``: xxh3_128 (hex) and bytes of the index.json, by which `load` recognises
+      whether the copy belongs to it.
+    - ``path`` (str): The file to write.
+    """
     import xxhash
 
     from mds.storage.files import publish  # brings in what opening an index does not need
 
+    # (-n % 64) is the number of bytes that pad n to a multiple of 64.
     descriptors, offset = [], 0
     for name in COLUMN_DTYPES:
         column = columns[name]
@@ -83,7 +92,7 @@ def save(
     start = len(header).to_bytes(4, "little") + header
     check = xxhash.xxh3_64(start)
     with publish(path) as temporary, open(temporary, "wb") as file:
-        file.write(_MAGIC + bytes(8) + start)
+        file.write(_MAGIC + bytes(8) + start)  # the digest replaces these zeros at the end
         for name in COLUMN_DTYPES:
             column = np.ascontiguousarray(columns[name])
             data = column.view(np.uint8).data
@@ -124,9 +133,9 @@ def load(path: str, size: int, digest: str) -> tuple[Columns, list[ShardSchema]]
 
 
 def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns by name. Raises ValueError if they are not those of a table.
+    """Return the columns by name, as views of ``data``. Raises ValueError for wrong descriptors.
 
-    A descriptor is [name, dtype, offset, count].
+    A descriptor is [name, dtype, offset in ``data``, number of elements].
     """
     if [name for name, *_ in descriptors] != list(COLUMN_DTYPES):
         raise ValueError("other columns")
@@ -191,27 +200,41 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
 
 
 class _Facts:
-    """Facts about the schemas, as arrays with one entry a schema."""
+    """Facts about the schemas, as arrays with one entry a schema.
+
+    - ``last``: largest number of a schema. ``is_split``: whether a shard has a meta file.
+    - ``files``: number of files of a shard. ``digest_bytes``: bytes of all digests of a shard.
+    - ``lacks``: for each kind of file, whether a shard has no such file.
+    """
 
     def __init__(self, schemas: Sequence[ShardSchema]) -> None:
         self.last = len(schemas) - 1
         kinds = [[file.kind for file in schema.stored] for schema in schemas]
         self.is_split = np.array([schema.is_split for schema in schemas], np.bool_)
-        self.files = np.array([len(each) for each in kinds], np.int64)
-        self.lacks = {k: np.array([k not in each for each in kinds], np.bool_) for k in _SIZES}
-        digits = [sum(d for file in s.stored for _, d in file.hashes) for s in schemas]
+        self.files = np.array([len(kinds_of_schema) for kinds_of_schema in kinds], np.int64)
+        self.lacks = {
+            kind: np.array([kind not in kinds_of_schema for kinds_of_schema in kinds], np.bool_)
+            for kind in _SIZES
+        }
+        digits = [
+            sum(count for file in schema.stored for _, count in file.hashes) for schema in schemas
+        ]
         self.digest_bytes = np.array(digits, np.int64) // 2
 
 
 def _has_numbers(block: Columns, facts: _Facts) -> bool:
-    """Whether counts and sizes of a block of shards are possible, and fit their schemas."""
+    """Whether the counts and sizes of a block of shards are possible, and fit their schemas.
+
+    ``block`` holds the same rows of every column, by name.
+    """
     which = block["schema_of"]
     if not _within(which, facts.last):
         return False
     if not all(_within(block[name], LARGEST) for name in ("samples", *_SIZES.values())):
         return False
-    if int(block["raw_size"].max()) >= 1 << 32:
+    if int(block["raw_size"].max()) >= 1 << 32:  # offsets have 32 bits
         return False
+    # Each shard's file with the offsets must hold the count, and an offset per sample and the end.
     offsets_file = block["raw_size"]
     if facts.is_split.any():
         offsets_file = np.where(facts.is_split[which], block["raw_meta_size"], offsets_file)
@@ -223,12 +246,18 @@ def _has_numbers(block: Columns, facts: _Facts) -> bool:
 
 
 def _within(column: npt.NDArray[Any], maximum: int) -> bool:
+    """Whether all integers of a column are from 0 to ``maximum``."""
     # As an unsigned number a negative one is larger than every allowed number.
     return int(column.view(f"u{column.itemsize}").max()) <= maximum
 
 
 def _has_names(names: Bytes, ends: Int64s, files: Int64s) -> bool:
-    """Whether the names of a block are checked names, one for each file of its shards."""
+    """Whether the names of a block are valid, with one name for each file of its shards.
+
+    - ``names`` (uint8): The names, joined by NUL within a shard.
+    - ``ends`` (int64, shape (shards,)): Where the names of each shard end.
+    - ``files`` (int64, shape (shards,)): Number of files of each shard.
+    """
     if not _within(ends, len(names)):
         return False
     lengths = np.diff(ends, prepend=0)
@@ -245,18 +274,23 @@ def _has_names(names: Bytes, ends: Int64s, files: Int64s) -> bool:
 
 
 def _places(packed: bytes, names: Bytes, letter: int) -> Int64s:
+    """Return the positions of a byte in names, which are given as bytes and as an array."""
     # Most blocks have none, and searching bytes is six times as fast.
     return np.flatnonzero(names == letter) if letter in packed else np.zeros(0, np.int64)
 
 
 def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> bool:
-    """Whether all names match PLAIN_NAME and none is that of the index, checked all at once."""
+    """Whether all names match PLAIN_NAME and none is that of the index, checked all at once.
+
+    ``packed`` and ``names`` are the same bytes. A shard's names end at ``ends``; within a shard
+    they are separated by the NUL bytes at ``breaks``.
+    """
     if int(names.max()) >= _DELETE or any(letter in packed for letter in _NOT_PLAIN):
         return False
     if np.count_nonzero(names < _SPACE) != len(breaks):
         return False
     slashes = _places(packed, names, _SLASH)
-    starts = np.concatenate([[0], ends[:-1], breaks + 1, slashes + 1])
+    starts = np.concatenate([[0], ends[:-1], breaks + 1, slashes + 1])  # of all parts of paths
     # A part that begins with a letter is neither empty nor hidden.
     if (names[ends - 1] == _SLASH).any() or not _may_begin[names[starts]].all():
         return False
@@ -267,7 +301,7 @@ def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> boo
 
 
 def _are_names(packed: bytes, ends: list[int]) -> bool:
-    """Whether all names are valid, checked one by one; ``ends`` are those of each shard."""
+    """Whether all names are valid, checked one by one; a shard's names end at each of ``ends``."""
     start = 0
     try:
         for end in ends:

@@ -38,7 +38,13 @@ class ColumnNote(NamedTuple):
 def make_notes(
     class_names: Mapping[str, Sequence[str]], descriptions: Mapping[str, str]
 ) -> dict[str, ColumnNote]:
-    """Make notes of class names and descriptions by column. Raises ConfigError for wrong types."""
+    """Return the notes of columns, by name.
+
+    - ``class_names``: the names of the classes 0, 1, ... by column.
+    - ``descriptions``: a text in words, by column.
+
+    Raises ConfigError for values of other types, and for text that UTF-8 cannot hold.
+    """
     for argument, value in (("class_names", class_names), ("descriptions", descriptions)):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{argument} is a dict from names of columns, got {value!r}.")
@@ -76,7 +82,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None:
-    """Raise ConfigError for a note on a column that does not exist."""
+    """Raise ConfigError for a note on a column that is not one of the dataset's ``columns``."""
     column_names = list(columns)
     for column in notes:
         if column not in column_names:
@@ -119,7 +125,7 @@ def join_notes(
     meanings.
     """
     joined: dict[str, ColumnNote] = {}
-    differing: dict[str, None] = {}
+    differing: dict[str, None] = {}  # a set that keeps its order
     for notes in parts:
         for column, note in notes.items():
             first_note = joined.setdefault(column, note)
@@ -139,7 +145,10 @@ def join_notes(
 
 
 def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnNote]:
-    """Parse the payload of a sidecar with notes. Raises IndexFileError for other bytes."""
+    """Parse the payload of a sidecar to notes by column. Raises IndexFileError for other bytes.
+
+    ``location`` names the sidecar in errors.
+    """
     try:
         columns = json.loads(bytes(payload))["columns"]
         notes = {column: _note(raw_note) for column, raw_note in columns.items()}

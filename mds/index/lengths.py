@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Ids = NDArray[np.int64]
+    Ids = NDArray[np.int64]  # sample numbers or lengths, of shape (n,)
 
 KIND = "lengths"
 #: Largest length of an array.
@@ -35,7 +35,10 @@ _MAX_HEADER_BYTES = 1 << 16
 class Lengths:
     """Lengths of all samples of one dataset in one column.
 
-    ``lengths``, ``long`` and ``of_long`` are the arrays of the payload; ``digest`` is its digest.
+    - ``column``: name of the column. ``digest``: digest of the payload of the sidecar.
+    - ``lengths``: uint8 or uint16 of shape (samples,). The largest number of the type marks a long
+      sample, whose length it cannot hold.
+    - ``long``, ``of_long``: numbers of the long samples, ascending, and their lengths, int64.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Lengths:
 
     @classmethod
     def of(cls, column: str, lengths: Any) -> Lengths:
-        """Make the object from the lengths of all samples of ``column``."""
+        """Make the object from the lengths of all samples of ``column``, a sequence of ints."""
         payload = emit_lengths(column, np.asarray(lengths))
         return parse_lengths(payload, len(lengths), column, "lengths")
 
@@ -57,7 +60,7 @@ class Lengths:
         """Return the lengths of the samples with these numbers, int64."""
         lengths = self._lengths[numbers].astype(np.int64)
         if len(self._long):
-            top = np.iinfo(self._lengths.dtype).max
+            top = np.iinfo(self._lengths.dtype).max  # the mark of a long sample
             long_rows = np.flatnonzero(lengths == top)
             lengths[long_rows] = self._of_long[np.searchsorted(self._long, numbers[long_rows])]
         return lengths
@@ -73,11 +76,15 @@ class Lengths:
         """The sum of all lengths."""
         top = int(np.iinfo(self._lengths.dtype).max)
         stored_sum = int(self._lengths.sum(dtype=np.int64)) + int(self._of_long.sum())
-        return stored_sum - top * len(self._long)
+        return stored_sum - top * len(self._long)  # without the marks of the long samples
 
 
 class JoinedLengths:
-    """Lengths of the samples of several streams, numbered from the first stream to the last."""
+    """Lengths of the samples of several streams, numbered from the first stream to the last.
+
+    ``parts`` are the lengths of each stream. ``digest`` identifies all lengths, ``total`` is their
+    sum, and ``count`` the number of samples.
+    """
 
     def __init__(self, parts: Sequence[Lengths]) -> None:
         self._parts = parts
@@ -109,7 +116,10 @@ def lengths_name(column: str) -> str:
 
 
 def emit_lengths(column: str, lengths: NDArray[Any]) -> bytes:
-    """Return the payload of a sidecar with lengths, which must be at least 0 and below 2**32."""
+    """Return the payload of a sidecar with the lengths of ``column``; see the module's docstring.
+
+    ``lengths`` are integers of shape (samples,), from 0 to below 2**32.
+    """
     values = np.asarray(lengths, np.int64)
     width = 1 if not len(values) or int(values.max()) < 255 else 2
     dtype = np.dtype(f"<u{width}")
@@ -131,22 +141,29 @@ def emit_lengths_file(column: str, lengths: NDArray[Any], index: str) -> bytes:
 
 
 def most_bytes(samples: int) -> int:
-    """Return the most bytes that a payload for a number of samples can have."""
+    """Return the most bytes that a payload of lengths for ``samples`` samples can have."""
     return _MAX_HEADER_BYTES + 24 * samples
 
 
 def parse_lengths_file(data: Any, samples: int, column: str, index: str, location: str) -> Lengths:
     """Parse a sidecar with lengths, without copying its bytes.
 
-    ``samples``, ``column`` and ``index`` are the expected ones. Raises IndexFileError if the
-    sidecar is damaged or has others.
+    - ``samples``, ``column``: number of samples of the dataset, and the column that is expected.
+    - ``index`` (str): Fingerprint of the dataset's index.
+    - ``location`` (str): Name of the sidecar, for errors.
+
+    Raises IndexFileError for a sidecar that is damaged, or of another index or column.
     """
     sidecar = parse_sidecar(data, location, KIND, index)
     return parse_lengths(sidecar.payload, samples, column, location)
 
 
 def parse_lengths(payload: Any, samples: int, column: str | None, location: str) -> Lengths:
-    """Parse a payload of lengths; ``column`` None takes any column. Raises IndexFileError."""
+    """Parse the payload of a sidecar with lengths, without copying its bytes.
+
+    ``samples`` is the expected number of samples, ``column`` the expected column (None: any), and
+    ``location`` names the sidecar. Raises IndexFileError for a payload that does not fit.
+    """
     view = memoryview(payload)
     try:
         end = bytes(view[:_MAX_HEADER_BYTES]).index(b"\n") + 1
@@ -176,14 +193,17 @@ def parse_lengths(payload: Any, samples: int, column: str | None, location: str)
 
 
 def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, location: str) -> None:
-    """Raise IndexFileError unless exactly the marked samples are in the list of long ones."""
+    """Raise IndexFileError unless exactly the marked samples are in the list of long ones.
+
+    See `Lengths` for the arrays.
+    """
     top = np.iinfo(lengths.dtype).max
-    is_right = (
+    is_consistent = (
         np.array_equal(np.flatnonzero(lengths == top), long)
         and (of_long >= top).all()
         and (of_long <= LARGEST).all()
     )
-    if not is_right:
+    if not is_consistent:
         raise IndexFileError(
             f"{location}: its long lengths are not where the others say so. Make it anew with mds "
             "lengths."

@@ -59,20 +59,24 @@ class _RepeatedKeyError(Exception):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the dict of a JSON object's pairs. Raises _RepeatedKeyError for a repeated key."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise _RepeatedKeyError(", ".join(sorted({key for key, _ in pairs})))
     return mapping
 
 
+# Returns the value at the start of a text, and the position after it.
 _DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
 
 
 class Template(NamedTuple):
     """The regular expression for objects of one schema.
 
-    - ``match``: its method.
-    - ``samples``, ``sizes``, ``names``, ``digests``: numbers of the groups that hold these values.
+    - ``match``: the compiled expression's ``match``, called with bytes and a position. It matches
+      one object and the comma after it.
+    - ``samples``, ``sizes``, ``names``, ``digests``: numbers of the groups that hold these values,
+      counted from 0. ``sizes`` and ``names`` have one group a file, ``digests`` one a digest.
     """
 
     match: Any
@@ -103,17 +107,24 @@ class NamesSeen:
             self._folders.update(name.rpartition(b"/")[0] for name in names)
 
     def check(self, names: Iterable[list[str]], location: str) -> None:
-        """Raise IndexFileError for a duplicate. ``names`` are the names of each shard again."""
+        """Raise IndexFileError if two files have one name, or a file has the name of a folder.
+
+        - ``names`` (Iterable[list[str]]): The file names of each shard, in order: all names that
+          were added. They are only read if hashes agree.
+        - ``location`` (str): Name of the index, for errors.
+        """
         if not self._hashes:
             return
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
-        twice = hashes[1:][hashes[1:] == hashes[:-1]]
+        repeated_hashes = hashes[1:][hashes[1:] == hashes[:-1]]
+        # Look up the hash of each folder among the sorted hashes of files, by binary search.
         folders = set(_with_parents(self._folders))
         folder_hashes = np.fromiter(map(hash, folders), np.int64, len(folders))
         nearest_hashes = hashes[np.minimum(hashes.searchsorted(folder_hashes), len(hashes) - 1)]
-        suspects = {*twice.tolist(), *folder_hashes[nearest_hashes == folder_hashes].tolist()}
+        shared_hashes = folder_hashes[nearest_hashes == folder_hashes]
+        suspects = {*repeated_hashes.tolist(), *shared_hashes.tolist()}
         if suspects:
-            _compare(names, suspects, folders, location)
+            _check_suspects(names, suspects, folders, location)
 
 
 def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
@@ -126,13 +137,16 @@ def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
             folder = folder.rpartition(b"/")[0]  # noqa: PLW2901 - upwards
 
 
-def _compare(
+def _check_suspects(
     names: Iterable[list[str]], suspects: set[int], folders: set[bytes], location: str
 ) -> None:
-    """Compare the names whose hashes are in ``suspects``; raise IndexFileError for a duplicate."""
-    first: dict[bytes, int] = {}
-    for number, of_shard in enumerate(names):
-        for name in of_shard:
+    """Compare the names whose hashes are in ``suspects``; raise IndexFileError for a duplicate.
+
+    ``names`` are the file names of each shard, ``folders`` all folders that hold files.
+    """
+    first: dict[bytes, int] = {}  # number of the first shard with each name
+    for number, shard_names in enumerate(names):
+        for name in shard_names:
             key = name.encode()
             if hash(key) not in suspects:
                 continue
@@ -150,20 +164,26 @@ def _compare(
 
 
 class Builder:
-    """The columns of an index while it is parsed. A file that a shard lacks has 0 bytes."""
+    """The columns of an index while it is parsed, with one entry a shard.
+
+    `add` appends one parsed object, `extend` many objects that matched a template.
+    """
 
     def __init__(self) -> None:
-        self.schemas: dict[ShardSchema, int] = {}
-        self.schema_of = array("i")
+        self.schemas: dict[ShardSchema, int] = {}  # number of each schema
+        self.schema_of = array("i")  # number of the shard's schema
         self.samples = array("q")
-        self.sizes = {kind: array("q") for kind in KINDS}
-        self.name_sizes = array("I")
-        self.names = bytearray()
+        self.sizes = {kind: array("q") for kind in KINDS}  # bytes; 0 for a file that it lacks
+        self.name_sizes = array("I")  # bytes of the shard's part of `names`
+        self.names = bytearray()  # the shard's file names, joined by NUL
         self.names_seen = NamesSeen()
-        self.digests = bytearray()
+        self.digests = bytearray()  # raw bytes of all digests of the shard's files
 
     def add(self, raw: object, location: str) -> ShardSchema:
-        """Check and append one shard object, and return its schema. Raises IndexFileError."""
+        """Check and append one shard, and return its schema. Raises IndexFileError.
+
+        ``raw`` is the parsed JSON object of the shard, ``location`` the name of the index.
+        """
         location = f"{location}, shard {len(self.samples)}"
         schema, row = parse_shard(raw, location)
         _check_sizes(schema, row.samples, row.sizes, location)
@@ -182,9 +202,15 @@ class Builder:
     def extend(
         self, schema: ShardSchema, template: Template, rows: list[tuple[bytes, ...]], location: str
     ) -> None:
-        """Append shards whose text matched a template; a row has the groups of one match."""
+        """Append shards whose text matched a template. Raises IndexFileError for wrong values.
+
+        - ``schema`` (ShardSchema): Their schema, which `add` has returned before.
+        - ``template`` (Template): The template of the schema.
+        - ``rows`` (list[tuple[bytes, ...]]): The groups of each match.
+        - ``location`` (str): Name of the index, for errors.
+        """
         first = len(self.samples)
-        columns = list(zip(*rows, strict=True))
+        columns = list(zip(*rows, strict=True))  # the values of each group, in all shards
         samples = [*map(int, columns[template.samples])]
         sizes = [[*map(int, columns[group])] for group in template.sizes]
         for i, row in enumerate(zip(samples, *sizes, strict=True)):
@@ -197,7 +223,7 @@ class Builder:
             if kind in sizes_by_kind:
                 column.extend(sizes_by_kind[kind])
             else:
-                column.frombytes(bytes(8 * len(rows)))
+                column.frombytes(bytes(8 * len(rows)))  # as many zeros
         names = [columns[group] for group in template.names]
         joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
         packed = b"".join(joined)
@@ -206,8 +232,8 @@ class Builder:
             for i, packed_names in enumerate(joined):
                 for name in packed_names.decode().split("\0"):
                     RelativeName(name, f"{location}, shard {first + i}", IndexFileError)
-        for of_kind in names:
-            self.names_seen.add(of_kind, have_folders=b"/" in packed)
+        for names_of_kind in names:
+            self.names_seen.add(names_of_kind, have_folders=b"/" in packed)
         self.name_sizes.extend(map(len, joined))
         self.names += packed
         if template.digests:
@@ -218,8 +244,12 @@ class Builder:
 def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT_BYTES) -> Builder:
     """Parse all shards of an index.
 
-    A value of more than ``largest_object`` bytes is refused, because parsing it would take many
-    times that memory. Raises IndexFileError for bytes that are not an index.
+    - ``data`` (bytes): Content of the index.json.
+    - ``location`` (str): Name of the file, for errors.
+    - ``largest_object`` (int, bytes): A larger object of a shard is refused, because parsing it
+      would take many times that memory.
+
+    Raises IndexFileError for bytes that are not an index.
     """
     try:
         return _Parser(data, location, largest_object).run()
@@ -231,24 +261,26 @@ def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT
 
 
 class _Parser:
-    """Parser of an index: a position in its text, and the columns up to there."""
+    """Parser of an index: a position in its text, and the columns up to there.
+
+    See `parse_index` for the arguments.
+    """
 
     def __init__(self, data: bytes, location: str, largest_object: int) -> None:
         self.data = data
         self.location = location
         self.largest_object = largest_object
-        self.position = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+        self.position = 3 if data.startswith(b"\xef\xbb\xbf") else 0  # after a byte order mark
         self.builder = Builder()
         self.templates: list[tuple[ShardSchema, Template]] = []
-        self.tried: set[ShardSchema] = set()
+        self.tried: set[ShardSchema] = set()  # schemas for which a template was tried
 
     def run(self) -> Builder:
-        """Parse the outermost object, and return the columns."""
+        """Parse the outermost object ``{"shards": [...], "version": 2}``; return the columns."""
         if not self.data.strip():
             raise IndexFileError(f"{self.location}: the file is empty.")
-        if (last_version := _LAST_VERSION.search(self.data[-256:])) and int(
-            last_version[1]
-        ) != VERSION:
+        # The version is usually the last key. Report another one before shards of its form fail.
+        if last_version := _LAST_VERSION.search(self.data[-256:]):
             self._check_version(int(last_version[1]))
         self._expect(b"{", "an object with 'shards' and 'version'")
         keys: set[str] = set()
@@ -280,6 +312,7 @@ class _Parser:
         return self.builder
 
     def _check_version(self, version: object) -> None:
+        """Raise IndexFileError unless the index has the version that can be read."""
         if type(version) is not int or version != VERSION:
             raise IndexFileError(
                 f"{self.location}: the index has version {shown(version)}; "
@@ -287,12 +320,14 @@ class _Parser:
             )
 
     def _shards(self) -> None:
+        """Parse the list of shards at this position, and append the shards to the columns."""
         self._expect(b"[", "a list of shards")
         if self._peek() == b"]":
             self._expect(b"]", "the end of the list")
             return
         while True:
-            while any(self._run(schema, template) for schema, template in self.templates):
+            # Templates first. They never match the last object, since no comma follows it.
+            while any(self._take_matches(*pair) for pair in self.templates):
                 pass
             raw, text = self._value()
             schema = self.builder.add(raw, self.location)
@@ -306,8 +341,11 @@ class _Parser:
             self._expect(b",", "a comma or the end of the list of shards")
             self._peek()
 
-    def _run(self, schema: ShardSchema, template: Template) -> bool:
-        """Parse the objects at this position that match a template; False if there are none."""
+    def _take_matches(self, schema: ShardSchema, template: Template) -> bool:
+        """Parse the consecutive objects at this position that match a template, up to `_BLOCK`.
+
+        Returns whether there was one.
+        """
         match, data, position = template.match, self.data, self.position
         rows: list[tuple[bytes, ...]] = []
         while len(rows) < _BLOCK and (row_match := match(data, position)) is not None:
@@ -324,12 +362,17 @@ class _Parser:
         return self.data[self.position : self.position + 1]
 
     def _expect(self, byte: bytes, expectation: str) -> None:
+        """Move behind ``byte``. Raises IndexFileError, with the expectation, for another one."""
         if self._peek() != byte:
             raise self._broken(expectation)
         self.position += 1
 
     def _value(self) -> tuple[object, str]:
-        """Return the JSON value at this position, and its text."""
+        """Return the JSON value at this position, and its text; move behind it.
+
+        The end of the value is unknown before it is parsed, so a window of the text is decoded,
+        which grows until the value is whole. Raises IndexFileError for anything else.
+        """
         self._peek()
         size = _WINDOW
         while True:
@@ -355,6 +398,7 @@ class _Parser:
         return value, text
 
     def _broken(self, expectation: str, error: Exception | None = None) -> IndexFileError:
+        """Return the error for text at this position that is not the expected one."""
         next_bytes = self.data[self.position : self.position + 40]
         actual = repr(next_bytes)[1:] if next_bytes else "the end of the file"
         reason = f" ({error})" if error else ""
@@ -365,8 +409,11 @@ class _Parser:
 
 
 def make_template(schema: ShardSchema, text: str) -> Template | None:
-    """Make a template for objects of a schema from the text of one, or None if that fails."""
-    pattern, offset, fields = [], 0, list[tuple[str, ...]]()
+    """Make a template for objects of a schema from the text of one, or None if that fails.
+
+    Values that differ between shards become groups; the text between them must match exactly.
+    """
+    pattern, offset, fields = [], 0, list[tuple[str, ...]]()  # fields: path of each group's value
     widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
     for start, end, path in _scalars(text):
         if path == ("samples",) or (path[0] in KINDS and path[1:] == ("bytes",)):
@@ -381,6 +428,7 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
         fields.append(path)
         offset = end
     expression = b"".join(pattern) + re.escape(text[offset:].encode())
+    # A strange name in the object itself, or a repeated field, means that no template is safe.
     self_match = re.fullmatch(expression, text.encode())
     if self_match is None or len(set(fields)) != len(fields):
         return None
@@ -398,8 +446,11 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
 
 
 def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
-    """Return (start, end, path of keys) of every scalar in an object's text, except in lists."""
-    path: list[str | None] = []
+    """Return (start, end, path of keys) of every scalar in an object's text, except in lists.
+
+    In ``{"raw_data": {"bytes": 4711}}`` the path of 4711 is ``("raw_data", "bytes")``.
+    """
+    path: list[str | None] = []  # the current key of each open object; None in a list
     out: list[tuple[int, int, tuple[Any, ...]]] = []
     tokens = list(_TOKEN.finditer(text))
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -416,6 +467,7 @@ def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
 
 
 def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> bool:
+    """Whether files of these sizes (bytes, in the order of `KINDS`) can hold the samples."""
     # The file with the offsets: the meta file of split formats comes second among KINDS.
     return (
         sizes[schema.is_split] >= 4 + 4 * (samples + 1)
@@ -425,7 +477,10 @@ def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> 
 
 
 def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], location: str) -> None:
-    """Raise IndexFileError for more samples than the file can hold."""
+    """Raise IndexFileError for more samples or bytes than the shard's files can hold.
+
+    ``sizes`` are the bytes of its files, in the order of `KINDS`.
+    """
     if _is_plausible(schema, samples, sizes):
         return
     if sizes[0] >= 1 << 32:

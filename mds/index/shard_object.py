@@ -43,7 +43,15 @@ class Stored(NamedTuple):
 
 
 class ShardSchema(NamedTuple):
-    """The properties that all shards of one writer have in common."""
+    """The properties that all shards of one writer have in common.
+
+    - ``format``: one of `FORMATS`. ``columns``: names, encodings and sizes of the columns.
+    - ``compression``: name such as "zstd:7", or None. ``hashes``: names of digests.
+    - ``size_limit``: bytes at which the writer began another shard, or None.
+    - ``newline``: end of a sample in a split format, else None. ``separator``: text between the
+      columns of csv, tsv and xsv, else None.
+    - ``stored``: the files of a shard, in the order of `KINDS`.
+    """
 
     format: str
     columns: Columns
@@ -77,7 +85,12 @@ class FileInfo(NamedTuple):
 
 
 class ShardInfo(NamedTuple):
-    """One shard of an index."""
+    """One shard of an index.
+
+    - ``samples``: number of samples. ``number``: position of the shard in its index.
+    - ``raw``, ``zip``: the data file, and its compressed form or None.
+    - ``raw_meta``, ``zip_meta``: the meta file of a split format, and its compressed form.
+    """
 
     schema: ShardSchema
     samples: int
@@ -85,7 +98,7 @@ class ShardInfo(NamedTuple):
     zip: FileInfo | None = None
     raw_meta: FileInfo | None = None
     zip_meta: FileInfo | None = None
-    number: int = 0  # in its index
+    number: int = 0
 
     @property
     def files(self) -> list[tuple[FileInfo, FileInfo | None]]:
@@ -97,7 +110,10 @@ class ShardInfo(NamedTuple):
 
 
 def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, location: str) -> None:
-    """Raise UnsafeTypeError for a schema with pickles, unless they are allowed."""
+    """Raise UnsafeTypeError for a schema with pickles, unless ``allow_unsafe_types`` is True.
+
+    ``location`` names the index in the error.
+    """
     if allow_unsafe_types:
         return
     for schema in schemas:
@@ -135,7 +151,11 @@ LARGEST = 1 << 36
 
 
 class Row(NamedTuple):
-    """The values of one shard; sizes, names and digests are in the order of ``stored``."""
+    """The values of one shard; sizes, names and digests are in the order of ``stored``.
+
+    - ``sizes``: bytes of each file. ``names``: path of each file below the dataset's folder.
+    - ``digests``: digests of all files in hex, joined without separators.
+    """
 
     samples: int
     sizes: tuple[int, ...]
@@ -176,7 +196,10 @@ def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
 def _parse_schema(
     raw: Mapping[str, Any], name: str, stored: tuple[Stored, ...], location: str
 ) -> ShardSchema:
-    """Parse the part of a shard object that shards have in common. Raises IndexFileError."""
+    """Parse the part of a shard object that shards have in common. Raises IndexFileError.
+
+    ``raw`` is the object, ``name`` its format, and ``stored`` the files it has.
+    """
     is_split = name != MDS
     present = {shape.kind for shape in stored}
     needed = {"raw_data", "raw_meta"} if is_split else {"raw_data"}
@@ -242,7 +265,10 @@ def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
 
 
 def _encoded_size(encoding: str, name: str, location: str) -> int | None:
-    """Return the fixed size of an encoding, or None. Raises IndexFileError if it is unknown."""
+    """Return the bytes of every value of an encoding, or None if they vary.
+
+    ``name`` is the format of the shard. Raises IndexFileError for an unknown encoding.
+    """
     if name != MDS:
         if encoding not in SPLIT_ENCODINGS:
             raise IndexFileError(
@@ -257,7 +283,10 @@ def _encoded_size(encoding: str, name: str, location: str) -> int | None:
 
 
 def _parse_file(raw: object, kind: str, location: str) -> tuple[Stored, int, str, str]:
-    """Parse a file of a shard to its schema, size, name and joined digests."""
+    """Parse the object of a file to its schema, bytes, name and joined digests (hex).
+
+    ``kind`` is its key in the shard object, one of `KINDS`. Raises IndexFileError.
+    """
     if not isinstance(raw, dict):
         raise IndexFileError(f"{location}: expected an object or null, got {shown(raw)}.")
     _check_keys(raw, _FILE_KEYS, location)
@@ -291,6 +320,7 @@ def _get(raw: Mapping[str, Any], key: str, location: str) -> Any:
 
 
 def _int(raw: Mapping[str, Any], key: str, location: str) -> int:
+    """Return a count or size of an object. Raises IndexFileError for a wrong or missing one."""
     value = _get(raw, key, location)
     if type(value) is not int or not 0 <= value <= LARGEST:
         raise IndexFileError(f"{location}: {key} cannot be {shown(value)}.")
@@ -300,7 +330,10 @@ def _int(raw: Mapping[str, Any], key: str, location: str) -> int:
 def _text(
     raw: Mapping[str, Any], key: str, location: str, *, is_optional: bool = False
 ) -> str | None:
-    """Return a text of an object, or None if it is optional. Raises IndexFileError."""
+    """Return the text at a key of an object; an optional one may be None (null in JSON).
+
+    Raises IndexFileError for a value that UTF-8 cannot hold or that is no text.
+    """
     value = raw[key]
     if value is None and is_optional:
         return None
@@ -310,6 +343,7 @@ def _text(
 
 
 def _texts(value: object, location: str) -> list[str]:
+    """Return the value if it is a list of texts. Raises IndexFileError for others."""
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise IndexFileError(f"{location}: expected a list of texts, got {shown(value)}.")
     return value
@@ -338,18 +372,26 @@ def _size_limit(value: object, location: str) -> int | None:
 
 
 class _Hole:
-    """A placeholder, in the JSON of a shard, for a value that differs between shards."""
+    """A placeholder, in the JSON of a shard, for a value that differs between shards.
+
+    ``path`` are the keys that lead to the value, such as ``("raw_data", "bytes")``.
+    """
 
     def __init__(self, *path: str) -> None:
         self.path = path
 
 
 class JsonShape:
-    """Writer of shard objects of one schema, exactly as the incumbent writes them, 3 us each."""
+    """Writer of shard objects of one schema, exactly as the incumbent writes them, 3 us each.
+
+    The text of an object is made once, in pieces. For each shard, `fill` replaces the pieces that
+    differ.
+    """
 
     def __init__(self, schema: ShardSchema) -> None:
         self._stored = schema.stored
         self._pieces = _flatten(_json_object(schema))
+        # Positions of the placeholders in the pieces, by path.
         place = {
             piece: index for index, piece in enumerate(self._pieces) if isinstance(piece, tuple)
         }
@@ -364,7 +406,11 @@ class JsonShape:
         ]
 
     def fill(self, samples: int, sizes: Sequence[int], names: Sequence[str], digests: str) -> str:
-        """Return the text of one shard. Sizes, names and digests are in the order of ``stored``."""
+        """Return the JSON text of one shard.
+
+        ``sizes`` (bytes), ``names`` and ``digests`` (joined hex) are in the order of the schema's
+        ``stored`` files, as in `Row`.
+        """
         out = self._pieces.copy()
         out[self._samples] = str(samples)
         offset = 0
@@ -415,12 +461,14 @@ def _json_object(schema: ShardSchema) -> dict[str, Any]:
 
 
 def _flatten(raw: Any) -> list[Any]:
-    """Return the pieces of a JSON text; a tuple between them is the path of a placeholder."""
+    """Return the pieces of the JSON text of ``raw``; a tuple is the path of a placeholder."""
     if isinstance(raw, _Hole):
         return [raw.path]
     if not isinstance(raw, dict):
         return [json.dumps(raw)]
-    out: list[Any] = ["{"]
+    pieces: list[Any] = ["{"]
     for key, value in sorted(raw.items()):
-        out += [", "] * (len(out) > 1) + [f"{json.dumps(key)}: ", *_flatten(value)]
-    return [*out, "}"]
+        if len(pieces) > 1:
+            pieces.append(", ")
+        pieces += [f"{json.dumps(key)}: ", *_flatten(value)]
+    return [*pieces, "}"]

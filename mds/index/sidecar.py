@@ -41,7 +41,7 @@ _NAME = re.compile(r"index\.[a-z][0-9A-Za-z_.=~-]*\.(bin|json)")
 class Sidecar:
     """A parsed sidecar.
 
-    - ``kind``, ``version``: of its payload.
+    - ``kind``, ``version``: kind of the payload, such as "lengths", and version of its form.
     - ``index``: fingerprint of the index that it belongs to.
     - ``payload``: its content.
     """
@@ -53,7 +53,11 @@ class Sidecar:
 
 
 def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
-    """Return the name of the sidecar of a kind, and of a column if there is one for each.
+    """Return the file name of a sidecar.
+
+    - ``kind`` (str): Kind of the sidecar, such as "lengths".
+    - ``column`` (str | None, default None): The column, for a kind with one sidecar a column.
+    - ``end`` (str, default "bin"): Extension, without the dot.
 
     >>> sidecar_name("lengths", "tokens")
     'index.lengths-tokens.bin'
@@ -71,7 +75,10 @@ def is_sidecar(name: str) -> bool:
 
 
 def pack_sidecar(kind: str, version: int, index: str, payload: bytes | memoryview) -> bytes:
-    """Return the bytes of a sidecar; ``index`` is the fingerprint of its `Index`."""
+    """Return the bytes of a sidecar: a padded header line, and the payload.
+
+    ``version`` is that of the payload's form, ``index`` the fingerprint of its `Index`.
+    """
     header = {
         "kind": kind,
         "version": version,
@@ -184,7 +191,8 @@ def read_sidecar(
 def find_sidecars(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
     """Yield those of the names that are sidecars, according to their names and headers.
 
-    ``read`` returns the bytes of a file. Files of other programs with such names are left out.
+    ``names`` are files beside an index.json; ``read`` returns the bytes of one. Files of other
+    programs with such names are left out.
     """
     for name in sorted(filter(is_sidecar, names)):
         try:

@@ -41,8 +41,12 @@ class Index:
     - ``schema_of``: position in ``schemas``, int32.
     - ``offsets``: number of samples before each shard, and of all samples, int64 of shape
       (shards + 1,).
-    - ``names``, ``name_ends``: names of files, joined by NUL, and where those of a shard end.
+    - ``names``, ``name_ends``: names of all files, joined by NUL within a shard, and the byte at
+      which the names of each shard end.
     - ``digests``: digests of the files as bytes.
+
+    The constructor takes these columns by name, the ``schemas``, and the ``fingerprint``
+    (`fingerprint_of` the index.json).
     """
 
     samples: Int64s
@@ -70,7 +74,8 @@ class Index:
         self.offsets: Int64s = np.zeros(len(self.samples) + 1, np.int64)
         np.cumsum(self.samples, out=self.offsets[1:])
         self.offsets.flags.writeable = False
-        # The digests of a shard begin where those of all shards before it end.
+        # Bytes of digests in a shard of each schema. A shard's digests begin where those of the
+        # shard before end; with one schema that is a multiple of its width.
         widths = np.array([_digest_bytes(schema) for schema in self.schemas] or [0], np.int64)
         self._digest_width = int(widths[0]) if len(widths) == 1 else None
         self._digest_ends = (
@@ -90,16 +95,23 @@ class Index:
 
     @classmethod
     def build(cls, shards: Iterable[object], location: str = "index.json") -> Index:
-        """Make a table of shard objects, which have the form of those in index.json."""
+        """Make a table of parsed shard objects, such as the elements of "shards" in index.json.
+
+        ``location`` names them in errors. Raises IndexFileError for an invalid object.
+        """
         builder = Builder()
         for raw in shards:
             builder.add(raw, location)
+        # The fingerprint is that of the index.json, whose text only a table can make.
         text = cls._of(builder, "", location).to_json()
         return cls._of(builder, fingerprint_of(text), location)
 
     @classmethod
     def _of(cls, builder: Builder, fingerprint: str, location: str) -> Index:
-        """Make the table of the columns that a builder has collected."""
+        """Make the table of the columns that a builder has collected, with this fingerprint.
+
+        Raises IndexFileError for two files with one name; ``location`` names the index in it.
+        """
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
             "samples": np.frombuffer(builder.samples, np.int64),
@@ -193,14 +205,17 @@ class Index:
         return self._shard_json(number, schema, JsonShape(schema))
 
     def _shard_json(self, number: int, schema: ShardSchema, shape: JsonShape) -> str:
+        """Return the JSON object of shard ``number``, given its schema and the schema's shape."""
         sizes = [int(self._size(file.kind)[number]) for file in schema.stored]
         names, digests = self._names(number), self._digests(number)
         return shape.fill(int(self.samples[number]), sizes, names, digests)
 
     def _size(self, kind: str) -> Int64s:
+        """Return the column of sizes of a kind of file: that of "raw_data" is ``raw_size``."""
         return getattr(self, kind.replace("_data", "") + "_size")  # type: ignore[no-any-return]
 
     def _names(self, number: int) -> list[str]:
+        """Return the names of the files of shard ``number``."""
         start = int(self.name_ends[number - 1]) if number else 0
         packed = self.names[start : int(self.name_ends[number])].tobytes()
         return packed.decode().split("\0")
@@ -222,6 +237,7 @@ def fingerprint_of(data: bytes | memoryview) -> str:
 
 
 def _digest_bytes(schema: ShardSchema) -> int:
+    """Return the bytes of all digests of a shard; two hex digits are a byte."""
     return sum(digits for file in schema.stored for _, digits in file.hashes) // 2
 
 
@@ -293,6 +309,7 @@ def _digest(path: str) -> tuple[int, str]:
 
 
 def _missing(path: str) -> NotFoundError:
+    """Return the error for an index.json that does not exist."""
     folder = os.path.dirname(path) or "."
     reason = "has no index.json" if os.path.isdir(folder) else "does not exist"
     text = f"read {path}: the folder {folder} {reason}.{explain_missing_index(folder)}"
@@ -344,7 +361,12 @@ class FilesIndexError(IndexFileError):
 def files_index_bytes(
     format_name: str, remote: str, settings: dict[str, Any], digest: str
 ) -> bytes:
-    """Return the bytes of an index of files; ``digest`` is the digest of its table."""
+    """Return the bytes of an index.json that lists files in another format.
+
+    - ``format_name``, ``settings``: name of the format, and its settings as values of JSON.
+    - ``remote`` (str): URL of the files; "." for the folder of the index.
+    - ``digest`` (str): Digest of the table of the files.
+    """
     facts = {"format": format_name, "remote": remote, "settings": settings, "table": digest}
     text = json.dumps({"files": facts, "shards": [], "version": 2}, sort_keys=True)
     assert text.encode().startswith(_FILES_START)
@@ -352,16 +374,20 @@ def files_index_bytes(
 
 
 def refuse_files_index(data: bytes, fingerprint: str, location: str) -> None:
-    """Raise FilesIndexError for an index of files, IndexFileError for a broken one."""
+    """Raise FilesIndexError if ``data`` is an index of files in another format.
+
+    Raises IndexFileError for a broken one, and returns for an index of shards. ``fingerprint`` is
+    `fingerprint_of` the data, ``location`` names them in errors.
+    """
     if not data.startswith(_FILES_START) or len(data) > _LARGEST_FILES_INDEX:
         return
     try:
         facts = json.loads(data)["files"]
         texts = [facts["format"], facts["remote"], facts["table"]]
-        is_right = isinstance(facts["settings"], dict) and all(isinstance(t, str) for t in texts)
+        is_valid = isinstance(facts["settings"], dict) and all(isinstance(t, str) for t in texts)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise IndexFileError(f"{location}: this is not an index of files: {error}") from error
-    if not is_right:
+    if not is_valid:
         raise IndexFileError(
             f"{location}: this is not an index of files: a value is of another type."
         )

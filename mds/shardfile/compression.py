@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Codec(ABC):
     """One compression at one level. Stateless, thread-safe and picklable.
 
-    A subclass sets `algorithm`, `levels` (None: it has no levels) and the `default` level.
+    A subclass sets `algorithm`, `levels` (None: it has no levels) and the `default` level. The
+    constructor takes the whole `name`, such as "zstd:7", and the `level` in it (None: the default).
     """
 
     algorithm: str
@@ -54,7 +55,10 @@ class Codec(ABC):
         """Compress a file that is given in parts, and yield the result in pieces."""
 
     def decompress(self, data: Data, size: int) -> bytes:
-        """Return the `size` bytes that were compressed. Raises ShardError for any other size."""
+        """Return the content of the compressed file `data`.
+
+        Raises ShardError for damaged data, and if the content does not have `size` bytes.
+        """
         decompressor = self.decompressor(size)
         return decompressor.feed(data) + decompressor.finish()
 
@@ -68,7 +72,7 @@ class Codec(ABC):
 
 @lru_cache(maxsize=256)
 def parse_compression(name: str | None) -> Codec | None:
-    """Return the codec of a name such as `"zstd:7"`, or None for None or ''.
+    """Return the codec of a name such as `"zstd:7"`, or None if the name is None or ''.
 
     Raises ConfigError (a ValueError) for an unknown algorithm or level. The package of an optional
     algorithm is imported when the codec is first used.
@@ -124,6 +128,10 @@ class Decompressor(ABC):
 
     - `name` (str): Name of the compression, for errors.
     - `size` (int): Bytes of the decompressed file, according to the index.
+
+    Callers use `feed` and `finish`, which return the output, or `feed_to` and `finish_to`, which
+    pass it to a function piece by piece. A subclass writes `_push`, and `_end` if it has to check
+    the end. Both pass their output to `_emit`, which counts it and calls the caller's sink.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -156,7 +164,10 @@ class Decompressor(ABC):
             raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
 
     def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
-        """Call ``act`` with a sink for its output, and turn the library's errors to ShardError."""
+        """Call ``act`` with a sink for its output, and turn the library's errors to ShardError.
+
+        Errors of the sink itself are raised unchanged.
+        """
         self._sink = sink
         try:
             act()
@@ -196,17 +207,17 @@ def _drop(piece: bytes) -> None:
 class MemberDecompressor(Decompressor):
     """Decompressor of a file of consecutive members, each with its own library object.
 
-    At the end of a member the library copies all input after it, so the first pieces of a member
-    are small.
+    A member is a whole compressed stream; files of parallel compressors have many. At the end of a
+    member the library copies all input after it, so the first pieces of a member are small.
     """
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
         self._member = self._new_member()
-        self._between = True
-        self._step = _FIRST_PIECE
-        self._before = 0  # bytes that were emitted before the member
-        self._empty = 0
+        self._is_between = True  # no byte of the current member came yet
+        self._step = _FIRST_PIECE  # bytes of the next piece of input
+        self._emitted_before = 0  # bytes that were emitted before the current member
+        self._empty_members = 0
 
     @staticmethod
     @abstractmethod
@@ -218,35 +229,39 @@ class MemberDecompressor(Decompressor):
         """Decompress a piece of a member, and emit the result."""
 
     def _push(self, chunk: Data) -> None:
+        """Decompress a chunk, which may hold the end of a member and several more members."""
         view, start = memoryview(chunk), 0
         while start < len(view):
-            if self._between and (padding := self._padding(view, start)):
+            if self._is_between and (padding := self._padding(view, start)):
                 start += padding
                 continue
-            self._between = False
+            self._is_between = False
             piece = view[start : start + self._step]
             self._expand(piece)
             start += len(piece)
             if self._member.eof:
-                start -= len(self._member.unused_data)
-                self._begin_anew()
+                start -= len(self._member.unused_data)  # input that belongs to the next member
+                self._begin_member()
             else:
                 self._step = min(4 * self._step, _PIECE)
 
     def _padding(self, view: memoryview, start: int) -> int:
+        """Return the number of bytes of padding at ``start``, which is between two members."""
         del view, start
         return 0
 
-    def _begin_anew(self) -> None:
-        """Start the next member."""
-        self._empty += self._emitted == self._before
-        if self._empty > _MAX_EMPTY_MEMBERS:
+    def _begin_member(self) -> None:
+        """Prepare for the next member. Raises ShardError after too many empty ones."""
+        if self._emitted == self._emitted_before:
+            self._empty_members += 1
+        if self._empty_members > _MAX_EMPTY_MEMBERS:
             raise ShardError(f"{self._name} data has more than {_MAX_EMPTY_MEMBERS} empty members")
-        self._before, self._step, self._between = self._emitted, _FIRST_PIECE, True
+        self._emitted_before, self._step, self._is_between = self._emitted, _FIRST_PIECE, True
         self._member = self._new_member()
 
     def _end(self) -> None:
-        if not self._between:
+        """Raise ShardError if the file ended inside a member."""
+        if not self._is_between:
             raise ShardError(f"{self._name} data ended in the middle of a member")
 
 
@@ -271,6 +286,7 @@ class _Zstd(Codec):
         yield stream.flush()
 
     def decompress(self, data: Data, size: int) -> bytes:
+        """Return the content of a file; one frame is decompressed in one call, for speed."""
         import zstandard
 
         try:
@@ -313,11 +329,12 @@ class _ZstdDecompressor(Decompressor):
 
 
 class _Target:
-    """The one method of a file that zstandard's writer needs."""
+    """Output of zstandard's writer, which needs a file object with the method `write`."""
 
     emit: Callable[[bytes], None] | None = None
 
     def write(self, piece: Data) -> int:
+        """Pass a piece of output to ``emit``, and return its size."""
         assert self.emit is not None
         self.emit(bytes(piece))
         return len(piece)
@@ -331,7 +348,8 @@ class _Gz(Codec):
     default = 9
 
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
-        # zlib writes no time into the header, so the same data give the same file.
+        # zlib writes no time into the header, so the same data give the same file. 31 is the
+        # largest window (15) plus 16 for the gzip format.
         stream = zlib.compressobj(self.level, zlib.DEFLATED, 31)
         for piece in _cut(parts):
             yield stream.compress(piece)
@@ -346,16 +364,17 @@ class _GzDecompressor(MemberDecompressor):
 
     @staticmethod
     def _new_member() -> Any:
-        return zlib.decompressobj(31)
+        return zlib.decompressobj(31)  # the largest window (15) plus 16 for the gzip format
 
     def _expand(self, piece: Data) -> None:
+        """Decompress a piece; the library returns at most `_PIECE` bytes at once."""
         self._emit(self._member.decompress(piece, _PIECE))
         # At the end of a member the tail is stale, and the rest is unused data.
         while self._member.unconsumed_tail and not self._member.eof:
             self._emit(self._member.decompress(self._member.unconsumed_tail, _PIECE))
 
     def _padding(self, view: memoryview, start: int) -> int:
-        # gzip allows zeros after a member
+        """Return the number of zeros at ``start``, which gzip allows after a member."""
         piece = bytes(view[start : start + self._step])
         zeros = len(piece) - len(piece.lstrip(b"\0"))
         self._step = min(4 * self._step, _PIECE) if zeros == len(piece) else _FIRST_PIECE
@@ -387,6 +406,7 @@ class _Bz2Decompressor(MemberDecompressor):
         return bz2.BZ2Decompressor()
 
     def _expand(self, piece: Data) -> None:
+        """Decompress a piece; the library returns at most `_PIECE` bytes at once."""
         self._emit(self._member.decompress(piece, _PIECE))
         while not (self._member.needs_input or self._member.eof):
             self._emit(self._member.decompress(b"", _PIECE))
@@ -418,8 +438,11 @@ class _BrDecompressor(Decompressor):
         self._stream = _brotli().Decompressor()
 
     def _push(self, chunk: Data) -> None:
+        """Decompress a chunk in calls that return at most `_PIECE` bytes each.
+
+        The first call gets the whole chunk; calls with empty input return the rest of its output.
+        """
         pending = bytes(chunk)
-        # Input is taken whole; what did not fit into the limit comes with the next, empty, one.
         while pending or not self._stream.is_finished():
             piece = self._stream.process(pending, output_buffer_limit=_PIECE)
             self._emit(piece)
@@ -445,7 +468,10 @@ class _Snappy(Codec):
 
 
 class _SnappyDecompressor(Decompressor):
-    """Decompressor of a raw block, which is collected whole, up to what `size` bytes can need."""
+    """Decompressor of a raw block, which can only be decompressed as a whole, at the end.
+
+    More input than a block of `size` bytes can have is refused.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
@@ -453,11 +479,14 @@ class _SnappyDecompressor(Decompressor):
         self._data = bytearray()
 
     def _push(self, chunk: Data) -> None:
+        """Collect a chunk. Raises ShardError for more bytes than a block of this size can have."""
         self._data += chunk
+        # Snappy's bound for data that does not compress.
         if len(self._data) > 32 + self._size + self._size // 6:
             raise ShardError(f"{self._name} data is longer than {self._size} bytes can need")
 
     def _end(self) -> None:
+        """Decompress the block, after a check of the size that its header gives."""
         length = self._library.decompress_raw_len(self._data)
         if length != self._size:
             raise ShardError(f"{self._name} data holds {length} bytes, expected {self._size}")

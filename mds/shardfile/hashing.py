@@ -67,7 +67,10 @@ def hexdigest(name: str, data: Any) -> str:
 
 
 def _maker(name: str) -> Callable[[], Hash]:
-    """Return the function that begins a digest. Raises ConfigError for an unknown name."""
+    """Return the constructor of a `Hash` by its name. Raises ConfigError for an unknown name.
+
+    xxhash is only imported for its own digests.
+    """
     if name not in _NAMES:
         raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
     if name in _XXHASH:
@@ -80,10 +83,14 @@ def _maker(name: str) -> Callable[[], Hash]:
 
 
 def digest(*parts: str | float | NDArray[Any] | None) -> str:
-    """Return a hex digest (blake2b, 16 bytes) that identifies some values; arrays by content."""
+    """Return a hex digest (blake2b, 16 bytes) that identifies some values.
+
+    Arrays count by their elements as int64, other values by their `repr`.
+    """
     values_hash = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.astype("<i8").tobytes() if isinstance(part, np.ndarray) else repr(part).encode()
+        # With its length: otherwise ("ab", "c") and ("a", "bc") could have one digest.
         values_hash.update(len(data).to_bytes(8, "little"))
         values_hash.update(data)
     return values_hash.hexdigest()

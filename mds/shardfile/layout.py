@@ -79,24 +79,34 @@ def empty_shard_size(config: bytes) -> int:
 
 
 def pack_header(sizes: Sequence[int], config: bytes) -> bytes:
-    """Return the part of an mds shard before the samples: count, offsets and `config`.
+    """Return the part of an mds shard before the samples: count, offsets and configuration.
 
-    `sizes` are those of the samples in bytes. Raises WriterError if the file would reach 4 GiB.
+    - `sizes` (Sequence[int], bytes): Size of each sample.
+    - `config` (bytes): The configuration, from `config_bytes`.
+
+    Raises WriterError if the file would reach 4 GiB.
     """
     first = header_size(len(sizes)) + len(config)
     return _pack_offsets(sizes, first, config)
 
 
 def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
-    """Return a meta file for a data file whose first sample begins at `first`.
+    """Return the meta file of a data file in a split format.
 
-    Raises WriterError when the data file would reach 4 GiB.
+    - `sizes` (Sequence[int], bytes): Size of each sample in the data file.
+    - `first` (int): Byte of the data file at which the first sample begins.
+    - `config` (bytes): The configuration, from `config_bytes`.
+
+    Raises WriterError if the data file would reach 4 GiB.
     """
     return _pack_offsets(sizes, first, config)
 
 
 def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
-    """Return the count, the offsets of samples from ``first`` on, and the configuration."""
+    """Return the count, the offsets and the configuration as bytes.
+
+    ``first`` is the offset of the first sample; each further offset adds the size of a sample.
+    """
     lengths = np.asarray(sizes)
     end = first + int(lengths.sum(dtype=np.uint64))
     if end >= MAX_SIZE:
@@ -105,7 +115,7 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
             f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
         )
     # Little memory beside the result: shards of tiny samples are mostly offsets.
-    offsets = np.empty(len(sizes) + 1, "<u4")
+    offsets = np.empty(len(sizes) + 1, "<u4")  # where each sample begins, and the last one ends
     offsets[0] = first
     np.cumsum(lengths.astype(np.uint32, copy=False), out=offsets[1:])
     offsets[1:] += np.uint32(first)
@@ -131,14 +141,17 @@ def parse_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArr
 def parse_meta_offsets(data: Buffer, samples: int, size: int, path: str) -> npt.NDArray[np.uint32]:
     """Return the `samples + 1` offsets of a meta file into a data file of `size` bytes, checked.
 
-    `data` is the meta file. Raises ShardError as `parse_offsets` does.
+    `data` is the meta file, `path` names it in errors. Raises ShardError as `parse_offsets` does.
     """
     offsets = _read_offsets(data, samples, path)
     return _checked(offsets, size, path, "the data file")
 
 
 def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint32]:
-    """Return the offsets after the count. Raises ShardError for another count."""
+    """Return the `samples + 1` offsets, unchecked. Raises ShardError for another count.
+
+    ``data`` begins with the count, ``path`` names the file in errors.
+    """
     if len(data) < header_size(samples):
         raise ShardError(
             f"{path}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
@@ -154,7 +167,10 @@ def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint3
 def _checked(
     offsets: npt.NDArray[np.uint32], size: int, path: str, data_file: str
 ) -> npt.NDArray[np.uint32]:
-    """Return the offsets. Raises ShardError if they decrease or do not end at ``size``."""
+    """Return the offsets. Raises ShardError if they decrease or do not end at ``size``.
+
+    ``path`` names the file with the offsets in errors, ``data_file`` the file with the samples.
+    """
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         row = int(falls[0])
@@ -170,12 +186,15 @@ def _checked(
 
 
 def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -> list[memoryview]:
-    """Return the bytes of every column of one sample, as views.
+    """Return the bytes of every column of one sample, as views of `data`.
 
-    `sizes` and `variable` are those of `Columns`. Raises ShardError unless the sizes add up to the
-    bytes of the sample.
+    - `data` (memoryview): The stored sample: a size word (u32) for each variable column, then the
+      values of all columns.
+    - `sizes`, `variable`: Size of each column, and number of variable ones, as in `Columns`.
+
+    Raises ShardError unless the sizes add up to the bytes of the sample.
     """
-    start = 4 * variable
+    start = 4 * variable  # the values begin after the size words
     if start > len(data):
         raise ShardError(f"a sample of {len(data)} bytes cannot hold {variable} sizes.")
     words = iter(struct.unpack_from(f"<{variable}I", data))

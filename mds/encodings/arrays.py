@@ -53,7 +53,14 @@ _HEADS_KEPT = 1024
 
 
 class ArrayEncoding(Encoding):
-    """Encoding of NumPy arrays of numbers, with at least one element."""
+    """Encoding of NumPy arrays of numbers, with at least one element.
+
+    `name` is the whole name, such as `ndarray:int32:2048`. The part of dtype and shape that it
+    leaves open is stored before the elements of each array (the head).
+
+    Class attributes, which `TensorEncoding` changes: `family` (first part of the name), `codes`
+    (code of each dtype in a head), and `smallest` (smallest dimension of a shape).
+    """
 
     takes_bytes = True
     decode_kind = DecodeKind.ANY_ARRAY
@@ -68,7 +75,7 @@ class ArrayEncoding(Encoding):
         self._dtype_name = dtype
         self._dims = dims
         self._stored = None if dtype is None else _stored_dtype(dtype)
-        self._heads: dict[tuple[Any, ...], bytes] = {}
+        self._heads: dict[tuple[Any, ...], bytes] = {}  # by (dtype, shape)
         if self._stored is not None and dims is not None:
             self.size = math.prod(dims) * self._stored.itemsize
             if dtype != "bfloat16":
@@ -80,13 +87,17 @@ class ArrayEncoding(Encoding):
         self._names = {code: name for name, code in self.codes.items()}
 
     def _narrower_kind(self) -> DecodeKind:
+        """Return the decode kind that fits the dtype and shape in the name."""
         if self.element_dtype is not None:
             return DecodeKind.VECTOR
         # 0-d and empty arrays are rare, so `decode` may be called for each.
         return DecodeKind.ARRAY if self.shape and self.size else DecodeKind.ANY_ARRAY
 
     def _parse(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
-        """Parse a name to dtype and shape; None for a part that it leaves open."""
+        """Parse a name to dtype and shape; None for a part that the name leaves open.
+
+        Raises UnknownEncodingError.
+        """
         parts = name.split(":")
         if parts[0] != self.family or len(parts) > 3:
             raise self._unknown(name, f"write {self.family}, {self.family}:DTYPE or all three")
@@ -101,7 +112,10 @@ class ArrayEncoding(Encoding):
         return parts[1], self._parse_dims(name, parts[2])
 
     def _parse_dims(self, name: str, text: str) -> tuple[int, ...]:
-        """Parse the shape in a name. Raises UnknownEncodingError."""
+        """Parse the shape in a name, such as "224,224,3". Raises UnknownEncodingError.
+
+        ``name`` is the whole name, for errors, and ``text`` the shape in it.
+        """
         if text == "()" and self.smallest == 0:
             return ()
         words = text.split(",")
@@ -110,7 +124,7 @@ class ArrayEncoding(Encoding):
         dims = tuple(map(int, words))
         if min(dims) < self.smallest or len(dims) > _MAX_AXES:
             raise self._unknown(name, f"every dimension must be at least {self.smallest}")
-        if math.prod(dims) * 16 >= 1 << 63:
+        if math.prod(dims) * 16 >= 1 << 63:  # 16 bytes: the largest element
             raise self._unknown(name, "no memory holds such an array")
         return dims
 
@@ -128,7 +142,7 @@ class ArrayEncoding(Encoding):
         if array.nbytes > LARGEST:
             raise self.too_large(value, array.nbytes)
         dtype = self._dtype_name
-        # `is None` first: NumPy takes None for float64 in a comparison.
+        # `is None` first: NumPy treats None as float64 in a comparison.
         if self._stored is None or array.dtype != self._stored:
             array, dtype = self._in_file_order(array, value)
         if self._dims is not None:
@@ -160,9 +174,10 @@ class ArrayEncoding(Encoding):
     def _in_file_order(
         self, array: np.ndarray[Any, Any], value: Any
     ) -> tuple[np.ndarray[Any, Any], str | None]:
-        """Return the array in the byte order of the file, and its dtype's name.
+        """Return an array as little-endian, and the name of its dtype.
 
-        Raises EncodingError for another dtype than the column's.
+        ``value`` is the array as the user gave it, for errors. Raises EncodingError for another
+        dtype than the column's.
         """
         name = array.dtype.name
         if self._dtype_name is not None and name != self._dtype_name:
@@ -176,7 +191,10 @@ class ArrayEncoding(Encoding):
         return array.astype(_stored_dtype(name), copy=False), name
 
     def _head(self, dtype: str | None, shape: tuple[int, ...], value: Any) -> bytes:
-        """Return the bytes before the elements; those of frequent shapes are kept."""
+        """Return the bytes before the elements: code of the dtype, number of axes, shape.
+
+        The heads of the first `_HEADS_KEPT` shapes are kept. ``value`` is only for errors.
+        """
         if len(shape) > _MAX_AXES:
             raise self._wrong(value, f"more than {_MAX_AXES} axes")
         if self.smallest and (not shape or not math.prod(shape)):
@@ -184,6 +202,7 @@ class ArrayEncoding(Encoding):
                 value, "an array without elements or axes needs the encoding 'tensor'"
             )
         largest = max(shape, default=0)
+        # The narrowest of 1, 2, 4 and 8 bytes (1 << width) that holds every dimension.
         width = next(w for w in range(4) if largest < 1 << (8 << w))
         code = b"" if self._dtype_name is not None else bytes([self.codes[dtype or ""]])
         head = code + struct.pack(
@@ -217,7 +236,10 @@ class ArrayEncoding(Encoding):
         return self._view(data, stored, shape, start)
 
     def _read_shape(self, data: Data, start: int) -> tuple[tuple[int, ...], int]:
-        """Parse the shape at the byte ``start``; return it and the byte after it."""
+        """Parse the shape in a head; return the shape and the offset after it.
+
+        ``start`` is the offset of the byte with the number of axes. Raises EncodingError.
+        """
         if start >= len(data):
             raise self.broken(data, "there is no shape")
         axes, width = data[start] >> 2, data[start] & 3
@@ -233,6 +255,7 @@ class ArrayEncoding(Encoding):
         return shape, end
 
     def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
+        """Return an array of dtype ``stored`` over the bytes from the offset ``start`` on."""
         try:
             return np.ndarray(shape, stored, data, start)
         except (ValueError, TypeError) as error:  # such as more axes than this NumPy has
@@ -249,7 +272,10 @@ class TensorEncoding(ArrayEncoding):
     expects = "a NumPy array or a torch tensor"
 
     def encode(self, value: Any) -> bytes:
-        """Encode as `ndarray` does, and bfloat16 as the two bytes of each element."""
+        """Encode as `ndarray` does, and bfloat16 as the two bytes of each element.
+
+        Arrays of torch are recognised by their module, so that torch is not imported here.
+        """
         if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
             value = value.detach().cpu()
         if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
@@ -287,7 +313,7 @@ class TensorEncoding(ArrayEncoding):
 
 
 def _bfloat16_words(value: Any) -> bytes:
-    """Return the elements of a torch or ml_dtypes array of bfloat16, two bytes each."""
+    """Return the elements of a torch tensor or an ml_dtypes array of bfloat16, two bytes each."""
     if isinstance(value, np.ndarray):
         return value.astype(value.dtype, order="C").view(np.uint16).astype("<u2").tobytes()
     import torch
@@ -295,7 +321,8 @@ def _bfloat16_words(value: Any) -> bytes:
     return bytes(value.contiguous().view(torch.int16).numpy().astype("<i2").tobytes())
 
 
-# Compared by identity: metadata keeps NumPy from returning its shared dtype of these codes.
+# uint16 in the file. `_view` recognises it by identity; the metadata makes it an object of its own,
+# where NumPy would return its shared dtype of uint16.
 _BFLOAT16 = np.dtype("<u2", metadata={"bfloat16": True})
 
 

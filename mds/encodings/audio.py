@@ -67,11 +67,8 @@ class AudioEncoding(Encoding):
 
         try:
             with wave.open(io.BytesIO(data)) as file:
-                width, channels, rate = (
-                    file.getsampwidth(),
-                    file.getnchannels(),
-                    file.getframerate(),
-                )
+                width = file.getsampwidth()  # bytes of a sample
+                channels, rate = file.getnchannels(), file.getframerate()
                 # readframes allocates memory for all frames that the header claims.
                 raw = file.readframes(min(file.getnframes(), len(data)))
         except wave.Error as error:
@@ -82,11 +79,15 @@ class AudioEncoding(Encoding):
             raise self.broken(data, f"{type(error).__name__} {error}") from error
         if width not in {1, 2, 3, 4} or not channels:
             raise self.broken(data, f"{channels} channels of {width} bytes are not sound")
+        # Without an incomplete frame at the end, as a file that is cut short has.
         raw = raw[: len(raw) // (width * channels) * (width * channels)]
         return _to_float(raw, width).reshape(-1, channels), rate
 
     def _soundfile(self, data: Data, kind: str) -> tuple[np.ndarray[Any, Any], int]:
-        """Decode a file with the package soundfile, in blocks."""
+        """Decode a file with the package soundfile; ``kind`` ("wav" or "flac") is for errors.
+
+        Raises MissingDependencyError without soundfile, and EncodingError for damaged files.
+        """
         try:
             import soundfile
         except ImportError:
@@ -113,6 +114,7 @@ class AudioEncoding(Encoding):
 
 
 def _kind(data: Data | bytearray) -> str | None:
+    """Return "wav" or "flac" by the first bytes of a file, or None for any other file."""
     head = bytes(data[:12])
     if head[:4] in {b"RIFF", b"RF64"} and head[8:] == b"WAVE":
         return "wav"
@@ -121,9 +123,9 @@ def _kind(data: Data | bytearray) -> str | None:
 
 def _to_float(raw: bytes, width: int) -> np.ndarray[Any, Any]:
     """Convert integer samples of ``width`` (1 to 4) bytes to float32 from -1 to 1."""
-    if width == 1:  # the only unsigned one
+    if width == 1:  # WAV stores samples of one byte unsigned, all others signed
         samples = np.frombuffer(raw, "u1").astype(np.float32) - 128
-    elif width == 3:  # as the upper bytes of 32 bits
+    elif width == 3:  # NumPy has no such type: make them the upper bytes of 32 bits
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
         samples = wide.view("<i4")[:, 0].astype(np.float32)

@@ -72,8 +72,9 @@ class Encoding(ABC):
     expects: str = "a value"
 
     def __init_subclass__(cls) -> None:
+        """Reset the two attributes that describe `decode` in a class with a `decode` of its own."""
         super().__init_subclass__()
-        if "decode" in vars(cls):  # the new function may differ from the parent's
+        if "decode" in vars(cls):  # the attributes that the parent set describe its own function
             cls.shares_memory = vars(cls).get("shares_memory", True)
             cls.decode_kind = vars(cls).get("decode_kind", DecodeKind.OPAQUE)
 
@@ -112,6 +113,7 @@ class Encoding(ABC):
         return data
 
     def _wrong_size(self, data: bytes, value: Any) -> FixedSizeError:
+        """Return the error for bytes that do not have the fixed size of the encoding."""
         return FixedSizeError(
             f"encoding {self.name}: a value has {self.size} bytes, got {len(data)}"
             f" from {describe(value)}"
@@ -131,7 +133,10 @@ class Encoding(ABC):
             ) from error
 
     def refuse(self, value: Any, way_out: str = "") -> EncodingTypeError:
-        """Return the error for a value of a wrong type; ``way_out`` is the remedy in a sentence."""
+        """Return the error for a value of a wrong type.
+
+        ``way_out`` is the remedy as a sentence; without it the method `way_out` suggests one.
+        """
         text = f"encoding {self.name}: expected {self.expects}, got {describe(value)}"
         way_out = way_out or self.way_out(value)
         return EncodingTypeError(f"{text}. {way_out}" if way_out else text)

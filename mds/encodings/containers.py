@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ListEncoding(Encoding):
-    """Encoding of a Python list whose items have one encoding."""
+    """Encoding of a Python list whose items have one encoding; ``name`` is such as `list[str]`."""
 
     expects = "a list"
 
@@ -44,7 +44,7 @@ class ListEncoding(Encoding):
             self.decode_array = self._decode_arrays
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a list; see the module's docstring."""
+        """Return the bytes of a list: four zero bytes, count, size of each item, items."""
         if not isinstance(value, list):
             raise self.refuse(value)
         parts = []
@@ -56,7 +56,7 @@ class ListEncoding(Encoding):
         return b"".join((b"\0\0\0\0", pack_sizes(parts), *parts))
 
     def check_bytes(self, data: bytes) -> None:
-        """Raise EncodingError for bytes that are not an encoded list."""
+        """Raise EncodingError for bytes that are not a list whose items can be decoded."""
         for number, item in enumerate(self._items(data)):
             try:
                 self._inner.check_bytes(bytes(item))
@@ -79,13 +79,14 @@ class ListEncoding(Encoding):
         return [self._inner.decode_array(item) for item in self._items(data)]
 
     def _items(self, data: Data) -> list[memoryview]:
+        """Return the bytes of each item, as views. Raises EncodingError for wrong sizes."""
         if len(data) < 8:
             raise self.broken(data, "8 are needed before the sizes")
         return unpack_items(self, data, 4)
 
 
 class OptionalEncoding(Encoding):
-    """Encoding of a value that may be None."""
+    """Encoding of a value that may be None; ``name`` is such as `optional[str]`."""
 
     takes_bytes = False
 
@@ -113,13 +114,17 @@ class OptionalEncoding(Encoding):
         return None if stored is None else self._inner.decode_array(stored)
 
     def _stored(self, data: Data) -> memoryview | None:
+        """Return the bytes of the value, or None for None. Raises EncodingError for others."""
         if len(data) == 0 or data[0] > 1 or (data[0] == 0 and len(data) > 1):
             raise self.broken(data, "it begins with 1, or is a single 0")
         return memoryview(data)[1:] if data[0] else None
 
 
 def pack_item(inner: Encoding, item: Any) -> bytes:
-    """Encode an item of a list. `bytes` are never taken as already encoded here."""
+    """Return the bytes of an item of a list, by the items' encoding ``inner``.
+
+    Unlike in `Encoding.pack`, `bytes` are never taken as already encoded. Raises EncodingError.
+    """
     data = inner.encode(item)
     if inner.size is not None and len(data) != inner.size:
         raise EncodingError(
@@ -129,7 +134,7 @@ def pack_item(inner: Encoding, item: Any) -> bytes:
 
 
 def pack_sizes(parts: list[bytes]) -> bytes:
-    """Return the count and the sizes of the items, each u32."""
+    """Return the count and the size in bytes of the encoded items ``parts``, each as u32."""
     try:
         return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     except struct.error:
@@ -137,7 +142,14 @@ def pack_sizes(parts: list[bytes]) -> bytes:
 
 
 def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]:
-    """Return views of the items, whose count is at the byte `start`, after checking all sizes."""
+    """Return the bytes of each item of a list, as views of ``data``.
+
+    - ``encoding`` (Encoding): The encoding of the list, for errors.
+    - ``data`` (Data): The encoded list.
+    - ``start`` (int): Byte at which the count of items is.
+
+    Raises EncodingError unless the sizes add up to the bytes of the list.
+    """
     view = memoryview(data)
     if len(view) < start + 4:
         raise encoding.broken(data, "there is no count")
@@ -153,7 +165,10 @@ def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]
 
 
 def _inside(name: str, family: str) -> Encoding:
-    """Return the encoding in the brackets of a name."""
+    """Return the encoding in the brackets of a name: `str` for `list[str]` and family `list`.
+
+    Raises UnknownEncodingError for a name of another form.
+    """
     if not (name.startswith(family + "[") and name.endswith("]")):
         raise UnknownEncodingError(
             f"{name!r} is not an encoding; write '{family}[str]', for example."

@@ -52,7 +52,7 @@ def is_picture(data: Data | bytearray) -> bool:
 
 
 class PilEncoding(Encoding):
-    """Encoding of an image as raw pixels, with its size and mode."""
+    """Encoding `pil` of an image as raw pixels, with its size and mode."""
 
     shares_memory = False
     takes_bytes = True
@@ -62,7 +62,7 @@ class PilEncoding(Encoding):
         super().__init__(plain(name, "pil"))
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of an image; see the module's docstring."""
+        """Return width, height and length of the mode (u32 each), the mode, and the pixels."""
         from PIL import Image
 
         if not isinstance(value, Image.Image):
@@ -91,9 +91,9 @@ class PilEncoding(Encoding):
         mode = str(view[12 : 12 + length], "utf-8", "replace") if length <= 16 else ""
         if mode != "1" and mode not in _PIXEL:
             raise self.broken(data, f"{mode!r} is not a mode of a raw image")
-        line = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
-        # Checked before Pillow takes the memory.
-        if 12 + length + line * height != len(view):
+        row_bytes = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
+        # Before Pillow allocates memory for as many pixels as the bytes claim.
+        if 12 + length + row_bytes * height != len(view):
             raise self.broken(data, f"{width} x {height} pixels of mode {mode} need another number")
         try:
             return Image.frombytes(mode, (width, height), view[12 + length :])
@@ -106,7 +106,7 @@ class PilEncoding(Encoding):
 
 
 class FileImageEncoding(Encoding):
-    """Encoding of an image as a JPEG or PNG file."""
+    """Encoding of an image as a JPEG or PNG file; `name` is `jpeg` or `png`."""
 
     shares_memory = False
     takes_bytes = True
@@ -127,7 +127,11 @@ class FileImageEncoding(Encoding):
             )
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of an image file, unchanged if the value is one or its path."""
+        """Return the bytes of an image file.
+
+        A file that is given as bytes or as a path is returned unchanged. A Pillow image is written
+        as a file, except a JPEG whose file still exists. Raises EncodingError.
+        """
         if isinstance(value, (bytes, bytearray)):
             self.check_bytes(value)
             return bytes(value)
@@ -189,7 +193,7 @@ class FileImageEncoding(Encoding):
 
 
 class JpegArrayEncoding(Encoding):
-    """Encoding of a list of JPEG files."""
+    """Encoding of a list of JPEG files; `name` is `jpeg_array` or `jpegarray`."""
 
     shares_memory = False
     takes_bytes = True
@@ -201,7 +205,10 @@ class JpegArrayEncoding(Encoding):
         self._jpeg = FileImageEncoding("jpeg")
 
     def encode(self, value: Any) -> bytes:
-        """Return the count, the size of each file, and the files."""
+        """Return the count, the size of each file, and the files.
+
+        Items are the bytes of JPEG files, or images or paths that the encoding `jpeg` takes.
+        """
         if isinstance(value, (str, bytearray)):
             raise self.refuse(value)
         try:
@@ -239,7 +246,10 @@ class JpegArrayEncoding(Encoding):
 
 
 def open_image(encoding: Encoding, data: Data) -> Any:
-    """Open an image file lazily. Raises EncodingError."""
+    """Return the Pillow image of a file's bytes, opened but not yet decoded.
+
+    Raises EncodingError, of which `encoding` makes the text.
+    """
     from PIL import Image
 
     try:
@@ -270,6 +280,7 @@ def _pixels(encoding: Encoding, image: Any) -> bytes:
 
 
 def _is_grey_palette(image: Any) -> bool:
+    """Whether entry n of an image's palette is the grey (n, n, n), for all numbers."""
     palette = image.getpalette("RGB") or []
     return all(palette[i : i + 3] == [i // 3] * 3 for i in range(0, len(palette), 3))
 
@@ -331,7 +342,8 @@ def _jpeg_orientation(data: Data) -> int:
 
     Only the segments before the image are searched: they include the EXIF segment.
     """
-    start, size = 2, len(data)
+    start, size = 2, len(data)  # after the two bytes that begin every JPEG
+    # A segment is 0xFF, its type (0xE0 to 0xEF for metadata), its length in two bytes, content.
     while start + 10 <= size and data[start] == 0xFF and 0xE0 <= data[start + 1] <= 0xEF:
         end = start + 2 + (data[start + 2] << 8 | data[start + 3])
         if bytes(data[start + 4 : start + 10]) == b"Exif\0\0":
@@ -354,8 +366,11 @@ def _exif_orientation(segment: bytes) -> int:
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:
-    """Rotate and flip pixels so that an image of EXIF orientation 2 to 8 is upright."""
-    if orientation >= 5:
+    """Rotate and flip pixels so that an image of EXIF orientation 2 to 8 is upright.
+
+    Returns a new array; `pixels` has the shape (height, width, 3).
+    """
+    if orientation >= 5:  # rows are stored as columns
         pixels = pixels.swapaxes(0, 1)
     if orientation in {3, 4, 7, 8}:
         pixels = pixels[::-1]

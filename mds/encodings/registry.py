@@ -69,6 +69,7 @@ _BUILT_IN = {
 
 
 def _load_built_in(class_path: str, name: str) -> Encoding:
+    """Import a class of this package, such as "text.StrEncoding", and make the encoding `name`."""
     module, class_name = class_path.split(".")
     factory: Factory = getattr(import_module(f"mds.encodings.{module}"), class_name)
     return factory(name)
@@ -107,7 +108,7 @@ def encoding_names() -> list[str]:
 
 @lru_cache(maxsize=4096)
 def parse_encoding(name: str) -> Encoding:
-    """Return the encoding of a name.
+    """Return the encoding of a name, such as `ndarray:int32:2048`.
 
     Raises UnknownEncodingError (an EncodingError; also a TypeError, KeyError and AttributeError),
     and ConfigError for an encoding whose class declares a contradiction.
@@ -133,7 +134,11 @@ def parse_encoding(name: str) -> Encoding:
 
 
 def _is_consistent(encoding: Encoding) -> bool:
-    """Whether `size`, `dtype` and `shape` agree with `decode_kind`."""
+    """Whether `size`, `dtype` and `shape` of an encoding agree with its `decode_kind`.
+
+    Readers view the bytes of many values at once by these attributes, so an encoding of a user must
+    not contradict itself; see `DecodeKind`.
+    """
     kind, dtype, shape = encoding.decode_kind, encoding.dtype, encoding.shape
     if kind is DecodeKind.VECTOR:
         return encoding.size is None and _is_little_endian(encoding.element_dtype)
@@ -141,6 +146,7 @@ def _is_consistent(encoding: Encoding) -> bool:
         return True
     if dtype is None or shape is None or not _is_little_endian(dtype):
         return False
+    # An array has axes, a number has the shape ().
     if bool(shape) != (kind is DecodeKind.ARRAY) or (kind is DecodeKind.INT and dtype.str != "<i8"):
         return False
     return 0 < math.prod(shape) * dtype.itemsize == encoding.size

@@ -112,7 +112,7 @@ class BoolEncoding(Encoding):
 
 
 class NumpyEncoding(Encoding):
-    """Encoding of a number as a NumPy scalar of a fixed type."""
+    """Encoding of a number as a NumPy scalar of a fixed type; `name` is that of the NumPy type."""
 
     shares_memory = False
     takes_bytes = True
@@ -136,7 +136,10 @@ class NumpyEncoding(Encoding):
         self._is_whole = is_whole
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of the scalar, little-endian."""
+        """Return the bytes of the number, little-endian. Raises EncodingError if it would change.
+
+        Python's own numbers take the fast way through `struct`, others that through NumPy.
+        """
         if type(value) is self._fast:
             try:
                 return self._pack(value)
@@ -158,8 +161,13 @@ class NumpyEncoding(Encoding):
         return self._convert(value, is_exact=False)
 
     def _convert(self, value: Any, *, is_exact: bool = True) -> bytes:
-        """Return the bytes of a value that the NumPy type converts; see `encode`."""
-        original = value
+        """Return the bytes of a value, converted by the NumPy type.
+
+        With ``is_exact`` it is an error if the number changes; see the module's docstring. Raises
+        EncodingError.
+        """
+        original = value  # for errors
+        # The scalar of another NumPy type counts as the Python number that it holds.
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
             if is_exact and type(value) is self._fast:
@@ -182,12 +190,16 @@ class NumpyEncoding(Encoding):
         return bytes(scalar.astype(self.dtype, copy=False).tobytes())
 
     def _scalar_of(self, value: Any) -> Any:
-        """Return the scalar of a value. Raises EncodingError if the number would change."""
+        """Return the NumPy scalar of a value. Raises EncodingError if the number would change.
+
+        Floats may be rounded, but must not become infinite.
+        """
         if type(value) is self._scalar:
             return value
         if self._is_whole:
             with np.errstate(invalid="ignore"):  # raised as an error below
                 scalar = self._scalar(value)
+            # NumPy itself refuses ints and texts that do not fit, and truncates floats.
             if not isinstance(value, (int, str)) and not _is_same(scalar, value):
                 self._refuse_fraction(value, scalar)
             return scalar
@@ -201,7 +213,11 @@ class NumpyEncoding(Encoding):
         return scalar
 
     def _refuse_fraction(self, value: Any, scalar: Any) -> None:
-        """Raise EncodingError for a number that is not whole; only warn for uint8."""
+        """Raise EncodingError for a number that is not whole; only warn for uint8.
+
+        ``scalar`` is what the value would become. A truncated number that does not fit is always
+        refused.
+        """
         text = (
             f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
             f"become {scalar}. Write round(value), or use the encoding 'float64'."
@@ -234,6 +250,7 @@ def _is_same(scalar: Any, value: Any) -> bool:
 
 
 def _range_error(encoding: Encoding, value: Any, low: Any, high: Any) -> EncodingRangeError:
+    """Return the error for a number that is not from ``low`` to ``high``."""
     return EncodingRangeError(
         f"encoding {encoding.name}: expected a number from {low} to {high}, got {describe(value)}."
         f"{_wider(value)}"
@@ -254,13 +271,17 @@ def _wider(value: Any) -> str:
 
 
 def _as_number(kind: str, value: Any) -> str:
-    """Suggest in a sentence how to convert a value to a number (``kind``), or return ''."""
+    """Suggest in a sentence how to convert a value of a wrong type to a number, or return ''.
+
+    ``kind`` is the Python type to convert to, "int" or "float".
+    """
     if isinstance(value, str):
         return f"Write {kind}(value), or use the encoding 'str'."
     if isinstance(value, (float, bool)):
-        return f"Write {kind}(value), or use the encoding 'float64'." * (kind == "int")
+        return f"Write {kind}(value), or use the encoding 'float64'." if kind == "int" else ""
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return "Write value.item()."
     if hasattr(value, "shape"):
         return "For an array use the encoding 'ndarray' or 'tensor'."
-    return "For a list of numbers use the encoding 'ndarray'." * isinstance(value, (list, tuple))
+    is_list = isinstance(value, (list, tuple))
+    return "For a list of numbers use the encoding 'ndarray'." if is_list else ""

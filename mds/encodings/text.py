@@ -98,7 +98,10 @@ class StrEncoding(Encoding):
 
 
 class NumberTextEncoding(Encoding):
-    """Encoding of an int, float or Decimal of any size as the text of `str(value)`: exact."""
+    """Encoding of an int, float or Decimal of any size as the text of `str(value)`: exact.
+
+    `name` is `str_int`, `str_float` or `str_decimal`.
+    """
 
     shares_memory = False
     takes_bytes = True
@@ -114,7 +117,7 @@ class NumberTextEncoding(Encoding):
         if not isinstance(value, self._type):
             raise self.refuse(value)
         try:
-            # Subclasses may print themselves as they like: str(True) could not be read back.
+            # Converted first, since subclasses print otherwise: str(True) could not be read back.
             return str(self._type(value)).encode("ascii")
         except ValueError as error:  # Python refuses to print integers of thousands of digits
             raise EncodingError(f"encoding {self.name}: {error}") from error
@@ -146,6 +149,8 @@ def _make_dumps() -> Callable[[Any], str]:
     if make is None:
         return encoder.encode
     escape = json.encoder.encode_basestring_ascii
+    # The arguments with which json.JSONEncoder.iterencode makes its encoder, except the first:
+    # None leaves out the search for circular objects.
     encode = make(None, encoder.default, escape, None, ": ", ", ", False, False, True)
 
     def dumps(value: Any) -> str:
@@ -170,7 +175,8 @@ class JsonEncoding(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """Return `json.dumps(value)`: keys unsorted, non-ASCII escaped, NaN allowed."""
-        # Lower bounds of the size: a text unchanged; digit, comma and space for a number.
+        # Refuse values that are too large before their text is made. A text takes at least its
+        # length, and a number of an array three bytes: digit, comma and space.
         if isinstance(value, str) and len(value) > LARGEST:
             raise self.too_large(value, len(value))
         if isinstance(value, np.ndarray):

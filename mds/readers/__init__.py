@@ -1,4 +1,4 @@
-"""Readers: samples from shard files. They map files, and never download or delete any.
+"""Readers return samples from shard files. They map files, and never download or delete any.
 
 ``open_reader`` opens a shard of an index. ``open_sparse`` makes a reader of samples that were
 fetched one by one, and ``make_decoder`` a function that decodes such a sample. ``gather`` makes a
@@ -50,8 +50,9 @@ def open_reader(
         allow_unsafe_types: Whether columns of pickles may be decoded, which can run any code.
         columns: Columns that samples have; the others are not decoded. None: all.
 
-    Raises UnsafeTypeError, ConfigError (no such column), ShardError (all ValueErrors) and
-    NotFoundError (a FileNotFoundError).
+    Raises UnsafeTypeError for pickles that are not allowed, ConfigError for an unknown column,
+    ShardError for a file of another size (all three are ValueErrors), and NotFoundError (a
+    FileNotFoundError).
 
     >>> with open_reader("train", index.shard(0)) as reader:  # doctest: +SKIP
     ...     sample = reader[0]

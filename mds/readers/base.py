@@ -32,13 +32,19 @@ Batch = dict[str, "npt.NDArray[Any] | list[Any]"]
 class Reader(ABC):
     """The samples of one shard, whose file is mapped once; samples are decoded when they are read.
 
+    Args:
+        schema: Columns and format of the shard.
+        samples: Number of samples.
+        source: Name of the shard in errors.
+
     ``reader[row]`` calls ``reader.get(row)``. The first call replaces ``get`` by a function that is
     compiled for the schema. No such function refers to the reader, so the file is closed as soon as
     nothing uses the reader. Arrays that are views of the file stay valid after ``close``: each
     keeps the mapping alive.
     """
 
-    #: Whether `as_columns` copies all values that `viewer` returns as views.
+    #: Whether `as_columns` copies all values that `viewer` returns as views of the file, so that
+    #: its result never refers to the file.
     is_stacked: bool = False
 
     def __init__(self, schema: ShardSchema, samples: int, source: str) -> None:
@@ -52,7 +58,7 @@ class Reader(ABC):
         return self.compiled_get()(row)
 
     def compiled_get(self) -> Callable[[int], dict[str, Any]]:
-        """Return the compiled ``get``, which a loop can keep; it reads the offsets first."""
+        """Return the compiled ``get``, which a loop can keep; the first call reads the offsets."""
         if "get" not in vars(self):
             self._check_open()
             self.get = self._open()  # type: ignore[assignment,method-assign]
@@ -72,13 +78,13 @@ class Reader(ABC):
         return (self.get(row) for row in range(self._count))
 
     def samples(self, rows: Rows) -> list[dict[str, Any]]:
-        """Return many samples, each as ``reader[row]`` does."""
+        """Return the samples of many rows, each as ``reader[row]`` does."""
         rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
         return [*map(self.get, rows)]
 
     @abstractmethod
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Return many samples as columns by name.
+        """Return the samples of many rows as columns by name.
 
         A column of fixed-width numbers is a new array of shape (rows, *shape). Any other column is
         a list of values; without ``copy`` these may be views of the file, for a caller that copies
@@ -124,7 +130,10 @@ class Reader(ABC):
 
     @abstractmethod
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
-        """Decode a sample whose row may be negative, or raise an error that says what is wrong."""
+        """Decode a sample for which the compiled ``get`` failed.
+
+        Return the sample of a negative row, and else raise an error that says what is wrong.
+        """
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -140,7 +149,10 @@ class Reader(ABC):
         return int(number)
 
     def _numbers(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Return rows as an array of numbers in range."""
+        """Return rows as an int64 array of numbers in range, negative ones counted from the end.
+
+        Raises IndexError for other rows, and ShardError for anything but a list of integers.
+        """
         numbers = np.asarray(rows)
         if numbers.size == 0:
             return np.zeros(0, np.int64)
@@ -175,10 +187,11 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 
 def map_file(folder: str, file: FileInfo) -> Data:
-    """Map a file of a shard into memory; an empty file is ``b""``.
+    """Map a file of a shard into memory and return the mapping; ``b""`` for an empty file.
 
-    Raises NotFoundError (a FileNotFoundError), StoreError (an OSError) when it cannot be opened,
-    and ShardError (a ValueError) if it is not a file inside ``folder`` with the size in the index.
+    ``file`` is its entry in the index, whose name is relative to ``folder``. Raises NotFoundError
+    (a FileNotFoundError) and StoreError (an OSError) when it cannot be opened, and ShardError (a
+    ValueError) if it is not a file inside ``folder`` with the size in the index.
     """
     path = file.basename.under(folder)
     if file.basename.directories:
@@ -204,6 +217,7 @@ def map_file(folder: str, file: FileInfo) -> Data:
 
 
 def _map_handle(handle: int, path: str, size: int) -> Data:
+    """Map the first ``size`` bytes of an open file. Raises StoreError with a remedy."""
     try:
         return map_descriptor(handle, size)
     except OSError as error:

@@ -11,8 +11,8 @@ There are three templates:
               whose sum must be the size of the sample
     sample    the same for the bytes of one sample
 In all of them ``o`` is the start of the sample, ``e`` its end, ``s0``, ``s1``, ... the sizes of
-variable columns, and ``p0``, ``p1``, ... the ends of these columns. If anything is wrong they call
-``decode_slowly``, which raises an error that says what.
+variable columns, and ``p0``, ``p1``, ... the ends of these columns. If anything fails they call
+``decode_slowly``, which raises an error that says what is wrong.
 
 For columns ``number: int`` and ``text: str`` the offsets template becomes:
 
@@ -84,19 +84,27 @@ def make_getter(decode_slowly):
 
 @functools.lru_cache(maxsize=256)
 def compile_views(fields: Fields) -> DecoderFactory:
-    """Compile ``make_getter(decode_slowly, *views)``, with a view for each selected column."""
+    """Compile ``make_getter(decode_slowly, *views)``, with a view for each selected column.
+
+    It returns a function from a row to its sample, such as
+    ``{k0: v0.item(row), k1: v1[row].copy()}``.
+    """
     names, items = {}, []
     for number, field in enumerate(fields.selected):
         names[f"k{number}"] = field.name
         row = ".item(row)" if field.kind is DecodeKind.INT else f"[row]{_copy(field)}"
         items.append(f"k{number}: v{number}{row}")
+    # Without columns there is no view, and the function takes no arguments but the first.
     views = ", ".join(f"v{number}" for number in range(len(items))) or "*nothing"
     return _build(_VIEWS.format(views=views, items=", ".join(items)), names)
 
 
 @functools.lru_cache(maxsize=256)
 def compile_samples(columns: tuple[str, ...]) -> Callable[..., Iterator[dict[str, Any]]]:
-    """Return a generator function that takes the values of each column and yields the samples."""
+    """Return a generator function that yields samples, given an iterator for each column.
+
+    For the columns a and b it loops ``for v0, v1 in zip(v0, v1): yield {"a": v0, "b": v1}``.
+    """
     names = {f"k{number}": name for number, name in enumerate(columns)}
     values = ", ".join(f"v{number}" for number in range(len(columns)))
     items = ", ".join(f"k{number}: v{number}" for number in range(len(columns)))
@@ -125,7 +133,12 @@ def compile_sample(fields: Fields) -> DecoderFactory:
 
 
 def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
-    """Fill a template; ``data`` is the name of the buffer in it."""
+    """Fill a template and compile it.
+
+    ``setup`` are lines that run once for each reader, ``body`` those that compute sizes and ends of
+    a sample, and ``items`` the entries of its dict. ``data`` is the name of the buffer in the
+    template.
+    """
     names: dict[str, Any] = {"ndarray": np.ndarray, "load_json": load_json}
     setup: list[str] = []
     body: list[str] = []
@@ -135,6 +148,7 @@ def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
         names["sizes"] = struct.Struct(f"<{count}I").unpack_from
         words = "".join(f"s{number}, " for number in range(count))
         body.append(f"{words}= sizes({data}, o)")
+    # The next column begins at `{base} + {shift}`: a variable in the source and a number of bytes.
     base, shift, sizes_used = "o", 4 * count, 0
     for number, field in enumerate(fields.stored):
         start = f"{base} + {shift}" if shift else base
@@ -165,9 +179,10 @@ def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
 
 
 def _value(field: Field, number: int, place: tuple[str, str, str], names: dict[str, Any]) -> str:
-    """Return the expression for a value of column ``number``, and add what it needs to ``names``.
+    """Return the source of an expression for a value of column ``number``.
 
-    ``place`` has the expressions of the buffer, the start and the end of the value.
+    Objects that the expression needs are added to ``names``. ``place`` has the expressions of the
+    buffer, the start and the end of the value.
     """
     data, start, end = place
     part = f"{data}[{start}:{end}]"
@@ -208,7 +223,8 @@ def _cells(field: Field, data: Any) -> Any:
     assert dtype is not None
     assert shape is not None
     assert size is not None
-    # Strides of C order, computed here because numpy gives others for an empty array.
+    # Strides: one byte from element to element, and C order inside a value. They are computed here
+    # because numpy gives others for an empty array.
     inner = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
     return np.ndarray((max(0, len(data) - size + 1), *shape), dtype, data, 0, (1, *inner))
 
@@ -219,6 +235,7 @@ def _copy(field: Field) -> str:
 
 
 def _build(source: str, names: dict[str, Any]) -> DecoderFactory:
+    """Compile the source of a ``make_getter`` with ``names`` as its globals, and return it."""
     space = dict(names)
     exec(compile(source, "<decoder of a schema>", "exec"), space)  # noqa: S102 - see the top
     return space["make_getter"]  # type: ignore[no-any-return]
@@ -233,23 +250,24 @@ def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
     """
     dtype = field.encoding.element_dtype
     assert dtype is not None
-    size, general, is_copied = dtype.itemsize, field.decode, field.is_copied
+    item_size, decode_any, is_copied = dtype.itemsize, field.decode, field.is_copied
 
     def decode(data: Any, view: memoryview, start: int, end: int) -> Any:
-        head = data[start]
+        head = data[start]  # number of axes, times four, plus log2 of the bytes of a length
         if head >> 2 == 1:
-            first = start + 1 + (1 << (head & 3))
+            first = start + 1 + (1 << (head & 3))  # position of the first element
             count = int.from_bytes(data[start + 1 : first], "little")
-            if count and first + count * size == end:
+            if count and first + count * item_size == end:
                 array = np.ndarray((count,), dtype, data, first)
                 return array.copy() if is_copied else array
-        return general(view[start:end])
+        return decode_any(view[start:end])
 
     return decode
 
 
 def load_json(text: str) -> Any:
     """Parse JSON like ``json.loads``, in half the time for the short texts of samples."""
+    # The scanner parses one value, without checks of white space around it.
     try:
         value, end = _SCAN(text, 0)
     except (StopIteration, ValueError):

@@ -75,7 +75,17 @@ class ColumnSelection:
 
 
 class Field(NamedTuple):
-    """One column: its encoding, its size in bytes (None: variable), and how to decode a value."""
+    """One column of a schema.
+
+    Attributes:
+        name: Name of the column.
+        encoding: Its encoding.
+        kind: How compiled decoders read a value.
+        size: Bytes of a value; None if they vary.
+        is_selected: Whether samples have the column.
+        decode: Function from the bytes of a value to the value.
+        is_copied: Whether arrays are copies, and not views of the stored bytes.
+    """
 
     name: str
     encoding: Encoding
@@ -83,11 +93,11 @@ class Field(NamedTuple):
     size: int | None
     is_selected: bool
     decode: Callable[[Any], Any]
-    is_copied: bool = True  # False: arrays are views of the stored bytes
+    is_copied: bool = True
 
     @property
     def is_columnar(self) -> bool:
-        """Whether many values are one NumPy array."""
+        """Whether many values become one NumPy array: numbers of a fixed width."""
         return bool(self.size) and self.encoding.dtype is not None
 
 
@@ -106,8 +116,10 @@ class Fields:
         self.variable = sum(field.size is None for field in fields)
         #: Bytes of every sample; None if they vary.
         self.row_size = None if self.variable else sum(field.size or 0 for field in fields)
-        #: Whether samples have one size, and all selected values are rows of views on the file.
-        self.are_views = bool(self.row_size) and all(f.kind in _VIEWS for f in self.selected)
+        #: Whether samples have one size, so that selected columns can be views on the file.
+        self.are_views = bool(self.row_size) and all(
+            field.kind in _VIEWS for field in self.selected
+        )
         #: Whether making columns of samples copies every value that may be a view.
         self.are_stacked = all(
             field.is_columnar or not field.encoding.shares_memory for field in self.selected
@@ -116,19 +128,21 @@ class Fields:
 
 @lru_cache(maxsize=256)
 def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) -> Fields:
-    """Return the fields of the columns of an mds schema, those of ``selection`` selected.
+    """Return the columns of an mds schema as `Fields`, those of ``selection`` marked as selected.
 
     Raises ConfigError for a column that does not exist.
     """
     check_columns(columns.names, selection.names)
     check_columns(columns.names, selection.image_columns, "images=")
-    out = []
+    fields = []
     for name, encoding_name in zip(columns.names, columns.encodings, strict=True):
         encoding = parse_encoding(encoding_name)
         is_selected = name in selection
         decode, kind = _decode_of(name, encoding, selection), encoding.decode_kind
-        out.append(Field(name, encoding, kind, encoding.size, is_selected, decode, selection.copy))
-    return Fields(tuple(out))
+        fields.append(
+            Field(name, encoding, kind, encoding.size, is_selected, decode, selection.copy)
+        )
+    return Fields(tuple(fields))
 
 
 def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Callable[[Any], Any]:
@@ -152,7 +166,10 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
 def check_columns(
     names: Sequence[str], selected: Sequence[str] | None, source: str = "a shard"
 ) -> None:
-    """Raise ConfigError unless all selected columns are among ``names``, those of ``source``."""
+    """Raise ConfigError unless all selected columns (None: no check) are among ``names``.
+
+    ``source`` is the owner of the columns in the error.
+    """
     if unknown := sorted(set(selected or ()) - set(names)):
         known_names = ", ".join(map(repr, names))
         raise ConfigError(

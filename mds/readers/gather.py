@@ -19,7 +19,10 @@ _MAX_SCRATCH = 8 << 20  # bytes of scratch memory that a thread keeps
 
 
 class _Scratch(threading.local):
-    """Memory of a thread for intermediate copies. New pages would cost as much as the copying."""
+    """Memory of a thread for intermediate copies, which is used again.
+
+    New memory would cost as much time as the copying itself.
+    """
 
     memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
@@ -66,6 +69,7 @@ def gather(
             return {}
         raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
     groups = group_by_shard(shards)
+    # Only the readers of these shards; `kind` is their class, or Reader if they differ.
     used = {number: readers[number] for number in groups.numbers}
     kind, schema = None, next(iter(used.values())).schema
     for reader in used.values():
@@ -91,7 +95,10 @@ def _gather_fixed(
     columns: Sequence[str] | None,
     out: Mapping[str, Array],
 ) -> Batch:
-    """Copy each value once, from the mapped file to its place in the batch."""
+    """Return the batch of readers of fixed-width columns; each value is copied once.
+
+    The arguments are those of `gather`, with ``groups`` for ``shards``.
+    """
     low = int(rows.min())
     if low < 0:
         raise IndexError(f"there is no row {low}.")
@@ -100,10 +107,11 @@ def _gather_fixed(
     batch: Batch = {}
     for field in fields:
         sources = {number: reader.cells[field.name] for number, reader in readers.items()}
-        if field.name not in out and len(groups.pieces) == 1:
+        if field.name not in out and len(groups.pieces) == 1:  # all rows are of one shard
             ((number, _, _),) = groups.pieces
             cells = _read_run(sources[number], rows)
-            batch[field.name] = values_of(cells.copy() if cells.base is not None else cells, field)
+            is_view = cells.base is not None
+            batch[field.name] = values_of(cells.copy() if is_view else cells, field)
             continue
         array, cells = _make_array(field, len(rows), out)
         _copy_cells(sources, cells, groups, shards, rows)
@@ -114,7 +122,15 @@ def _gather_fixed(
 def _copy_cells(
     sources: Mapping[int, Array], cells: Array, groups: Groups, shards: Array, rows: Array
 ) -> None:
-    """Fill ``cells``, one column of the batch, with the cells of its shards, ``sources``."""
+    """Fill one column of the batch.
+
+    Args:
+        sources: Cells of the column in each shard, shape (samples,), by shard number.
+        cells: Cells of the batch to fill, shape (rows,).
+        groups: The samples of the batch, grouped by shard.
+        shards: Shard number of each sample.
+        rows: Row of each sample in its shard.
+    """
     if groups.are_small:
         for place, (number, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
             cells[place] = sources[number][row]
@@ -134,6 +150,7 @@ def _copy_cells(
 def _read_run(cells: Array, rows: Array) -> Array:
     """Return rows of one shard: a view if they are consecutive, else a copy."""
     start, count = int(rows[0]), len(rows)
+    # Increasing rows are consecutive if the last one is as far from the first as their number.
     is_run = start + count <= len(cells) and int(rows[-1]) == start + count - 1
     if is_run and (count < 3 or (rows[1:] > rows[:-1]).all()):
         return cells[start : start + count]
@@ -158,7 +175,10 @@ def _copy_rows(cells: Array, rows: Array, out: Array) -> None:
 
 
 def _make_array(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Return an array for a column of ``count`` values, and its memory as ``count`` raw cells."""
+    """Return an array for a column of ``count`` values, and a view of it as ``count`` raw cells.
+
+    A cell is one element of the bytes of a value. The array is that of ``out`` or a new one.
+    """
     dtype, shape = field.encoding.dtype, field.encoding.shape
     assert dtype is not None
     assert shape is not None
@@ -188,7 +208,7 @@ def _gather_any(
     *,
     copy: bool,
 ) -> Batch:
-    """Return columns of readers of any kind; the rows of each shard are read at once."""
+    """Return the batch of readers of any kind; the rows of each shard are read together."""
     batch: Batch = {}
     for number, places in groups.places():
         shard_batch = readers[number].rows(rows[places], copy=copy)
@@ -218,8 +238,9 @@ def _gather_few(
     *,
     copy: bool,
 ) -> Batch:
-    """Return columns of a few samples of each shard, which are decoded one by one."""
+    """Return the batch of a few samples of each shard, which are decoded one by one."""
     first, pairs = next(iter(readers.values())), zip(shards.tolist(), rows.tolist(), strict=True)
+    # Views are faster, and fit if the caller accepts them or if `as_columns` copies them.
     if copy and not first.is_stacked:
         samples = [readers[number].get(row) for number, row in pairs]
     else:
@@ -238,7 +259,8 @@ def _gather_few(
 def _assign(column: Any, values: Any, places: Places) -> Any:
     """Assign values to places of a column, an array or a list, and return the column."""
     if isinstance(values, list) and not isinstance(column, list):
-        column = list(column)  # NumPy cannot hold the integers of this csv shard
+        # This shard (csv) has integers that NumPy cannot hold, so the column becomes a list.
+        column = list(column)
     if not isinstance(column, list) or isinstance(places, slice):
         column[places] = values
         return column
@@ -281,14 +303,16 @@ class Groups(NamedTuple):
 
 
 def group_by_shard(shards: Array) -> Groups:
-    """Group the samples of a batch by their shards."""
+    """Group the samples of a batch by their shards, an array of one number for each sample."""
     count, changes = len(shards), _changes(shards)
     if not len(changes) or len(changes) * _ROWS_WORTH_A_GROUP <= count:
+        # Long runs of one shard: each run is a group, and no sorting is needed.
         pieces = _cut_groups(shards, changes)
         return Groups(pieces, [*dict.fromkeys(number for number, _, _ in pieces)])
     numbers = _by_first_use(shards, changes)
     if len(numbers) * _ROWS_WORTH_A_GROUP > count:
         return Groups([], numbers, are_small=True)
+    # Sort by shard; `back` leads from a position in the batch to the one in `order`.
     order = np.argsort(shards, kind="stable")
     ordered, back = shards[order], np.empty(count, np.int64)
     back[order] = np.arange(count)
@@ -296,6 +320,7 @@ def group_by_shard(shards: Array) -> Groups:
 
 
 def _cut_groups(shards: Array, changes: Array) -> list[tuple[int, int, int]]:
+    """Return shard, start and stop of each run of one shard; ``changes`` are their starts."""
     bounds = [0, *changes.tolist(), len(shards)]
     return [(int(shards[start]), start, stop) for start, stop in pairwise(bounds)]
 
@@ -306,9 +331,12 @@ def unique_stable(shards: Array) -> list[int]:
 
 
 def _by_first_use(shards: Array, changes: Array) -> list[int]:
+    """Return the distinct shards in the order of their first use; see `_changes`."""
+    # The shard of each run.
     runs = np.concatenate([shards[:1], shards[changes]])
+    # Many runs of small shard numbers: a table by shard number is faster than a dict.
     if len(runs) > 64 and (top := int(runs.max())) < 8 * len(runs):
-        # First use of each shard: assigned in reverse, so the earliest use is written last.
+        # First run of each shard: assigned in reverse, so the earliest one is written last.
         firsts = np.full(top + 1, len(runs))
         firsts[runs[::-1]] = np.arange(len(runs) - 1, -1, -1)
         first_runs = np.sort(firsts)[: np.count_nonzero(firsts < len(runs))]

@@ -33,9 +33,10 @@ _FIRST_ROWS, _MAX_ROWS = 64, 8192  # of a stretch
 
 
 def cut_growing(windows: Iterable[Stretch]) -> Iterator[Stretch]:
-    """Cut windows into stretches, each twice as long as the one before, up to `_MAX_ROWS`.
+    """Cut windows, long stretches, into shorter ones that grow from `_FIRST_ROWS` to `_MAX_ROWS`.
 
-    Gathering the columns of a stretch opens all of its shards, 80 us each, before the first sample.
+    Each stretch is twice as long as the one before. The first is short because gathering its
+    columns opens all of its shards, 80 us each, before the first sample.
     """
     rows_at_once = _FIRST_ROWS
     for readers, shards, rows in windows:
@@ -84,10 +85,12 @@ def _read_rows(
     getters: Iterator[Callable[[int], Sample]],
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Sample]:
+    """Yield the sample of each row by its getter; report errors of getters, not of the caller."""
     for row, get in zip(rows, getters, strict=False):
+        # If it is True when an error comes, the caller threw it in at `yield`: reading succeeded.
         is_made = False
         try:
-            # One expression: a variable would keep the sample alive until the next one is made.
+            # One expression: a variable would keep the sample alive until the next one is read.
             yield (get(row), is_made := True)[0]
         except BaseException as error:
             if not is_made:
@@ -111,7 +114,10 @@ def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> 
 
 
 class _Getters(dict[int, "Callable[[int], Sample]"]):
-    """Function that reads a row, by shard; a reader is opened at its first use."""
+    """Dict from a shard number to the function that reads a row of its shard.
+
+    A missing entry opens the reader of the shard. ``on_error`` is called with errors of opening.
+    """
 
     def __init__(
         self, readers: Mapping[int, Reader], on_error: Callable[[BaseException], None]

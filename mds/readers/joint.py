@@ -42,9 +42,16 @@ if TYPE_CHECKING:
 class JointReader(Reader):
     """Reader of an mds shard, or of samples that were fetched from one.
 
-    ``data`` is the whole file of the shard. With ``offsets``, shape (samples + 1,), it is any
-    buffer: sample i is ``data[offsets[i]:offsets[i + 1]]``. Offsets are decoded and checked when
-    the first sample is read.
+    Offsets are read from the file and checked when the first sample is read.
+
+    Args:
+        schema: Columns of the shard.
+        samples: Number of samples.
+        data: The whole file of the shard. With ``offsets`` any buffer of samples.
+        source: Name of the shard in errors.
+        columns: Columns that samples have.
+        offsets: Byte offsets in ``data``, shape (samples + 1,): sample i is
+            ``data[offsets[i]:offsets[i + 1]]`` (default: those in the file).
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class JointReader(Reader):
             )
 
     def _viewing(self) -> Fields:
+        """Return the columns with decoders whose arrays are views of the file."""
         if self._viewing_fields is None:
             self._viewing_fields = fields_of(self.schema.columns, self._selection.viewing)
         return self._viewing_fields
@@ -104,7 +112,7 @@ class JointReader(Reader):
         return make_getter(self._slow_decoder(), self._data, memoryview(self._data), offsets.data)
 
     def viewer(self) -> Callable[[int], dict[str, Any]]:
-        """``get`` whose arrays may be views; see Reader.viewer."""
+        """Return a ``get`` whose arrays may be views of the file; see Reader.viewer."""
         if self._viewer is None:
             offsets, make_getter = self.offsets(), compile_offsets(self._viewing())
             self._viewer = make_getter(
@@ -113,14 +121,14 @@ class JointReader(Reader):
         return self._viewer
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many samples as columns; see Reader.rows."""
+        """Return the samples of many rows as columns; see Reader.rows."""
         numbers = self._numbers(rows)
         offsets = self.offsets()
         fields = self.fields if copy else self._viewing()
         try:
             return gather_columns(fields, self._data, offsets, numbers)
         except Exception:
-            # Decode one by one, for an error with the number and column of the first bad sample.
+            # Decode one by one: the first bad sample raises an error with its number and column.
             for row in numbers.tolist():
                 self._decode_slowly(row)
             raise
@@ -197,9 +205,13 @@ class FixedReader(JointReader):
             position += field.size or 0
 
     def _view(self, position: int, dtype: Any, shape: Any) -> npt.NDArray[Any]:
-        """Return the values of a column as a view of shape (samples, *shape) on the file."""
+        """Return the values of a column as a view of shape (samples, *shape) on the file.
+
+        ``position`` is that of the first value in the file, in bytes.
+        """
         if not len(self):  # no bytes to view
             return np.empty((0, *shape), dtype)
+        # Strides in bytes: from sample to sample, and in C order inside a value.
         inner: list[int] = []
         step = dtype.itemsize
         for length in reversed(shape):
@@ -225,14 +237,20 @@ def joint_reader(
     columns: ColumnSelection = ColumnSelection(),  # noqa: B008 - it is frozen
     offsets: npt.NDArray[np.uint32] | None = None,
 ) -> JointReader:
-    """Return the fastest reader of an mds shard for the columns of its schema."""
+    """Return the fastest reader of an mds shard for the columns of its schema.
+
+    The arguments are those of `JointReader`.
+    """
     fields = fields_of(schema.columns, columns)
     kind = FixedReader if fields.are_views else JointReader
     return kind(schema, samples, data, source, columns=columns, offsets=offsets)
 
 
 def sample_decoder(fields: Fields, source: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function from the bytes of one sample to the sample."""
+    """Return a compiled function from the bytes of one sample to the sample.
+
+    ``source`` is the name of the sample in errors.
+    """
 
     def decode_slowly(data: memoryview) -> dict[str, Any]:
         return decode(fields, data, source)
@@ -241,21 +259,21 @@ def sample_decoder(fields: Fields, source: str) -> Callable[[Any], dict[str, Any
 
 
 def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
-    """Decode one sample, column by column.
+    """Decode the bytes of one sample, column by column; slow, but with good errors.
 
     Raises ShardError if its sizes do not add up, and EncodingError, which names the column, for a
-    value.
+    value. ``source`` is the name of the sample in errors.
     """
     try:
         values = split_sample(data, [field.size for field in fields.stored], fields.variable)
     except ShardError as error:
         raise ShardError(f"{source}: {error}") from error
-    out = {}
+    sample = {}
     for field, value in zip(fields.stored, values, strict=True):
         if not field.is_selected:
             continue
         try:
-            out[field.name] = field.decode(value)
+            sample[field.name] = field.decode(value)
         except (MemoryError, MissingDependencyError):  # not the fault of the bytes
             raise
         except RecursionError as error:
@@ -263,7 +281,7 @@ def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
         except Exception as error:
             kind = type(error) if isinstance(error, EncodingError) else EncodingError
             raise kind(f"{source}, column {field.name!r}: {error}") from error
-    return out
+    return sample
 
 
 # ----------------------------------------------------------------------------- many rows as columns
@@ -272,7 +290,18 @@ def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
 def gather_columns(
     fields: Fields, data: Data, offsets: npt.NDArray[np.uint32], numbers: Positions
 ) -> Batch:
-    """Return the selected columns of the rows ``numbers``. Raises ShardError if sizes are wrong."""
+    """Return the selected columns of the rows ``numbers``, all columns of a row in one pass.
+
+    A sample begins with a uint32 size for each variable column; its values follow in order. So the
+    positions of the values of one column, an array of shape (rows,), are computed from those of the
+    column before. Raises ShardError if sizes do not add up.
+
+    Args:
+        fields: Columns of the samples.
+        data: The file of the shard.
+        offsets: Byte offsets of samples, shape (samples + 1,).
+        numbers: Rows, shape (rows,).
+    """
     starts = offsets[numbers].astype(np.int64)
     positions = starts + 4 * fields.variable
     sizes_of_values = None
@@ -314,7 +343,11 @@ def _read_numbers(field: Field, data: Data, starts: Positions) -> npt.NDArray[An
 
 
 def _take_values(data: Data, starts: Positions, width: int, dtype: Any) -> npt.NDArray[Any]:
-    """Return ``width`` bytes from each start as a flat array of ``dtype``; numpy checks bounds."""
+    """Return ``width`` bytes from each start as a flat array of ``dtype``.
+
+    The file is viewed as overlapping elements of ``width`` bytes, one beginning at every byte.
+    Raises IndexError for a start outside of it.
+    """
     if not len(starts):
         return np.empty(0, dtype)
     overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
@@ -323,7 +356,7 @@ def _take_values(data: Data, starts: Positions, width: int, dtype: Any) -> npt.N
 
 
 def _stack_column(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[Any] | list[Any]:
-    """Return a column of decoded samples: an array if its width is fixed, else a list."""
+    """Return a column of decoded samples: an array of numbers of fixed width, else a list."""
     cells = [sample[field.name] for sample in samples]
     shape = field.encoding.shape
     if not field.is_columnar or shape is None:

@@ -18,7 +18,14 @@ from mds.readers.split import SplitReader
 class SparseReader(Reader):
     """Reader of some rows of a shard; ``row in reader`` tells if it has a row.
 
-    Its length is the number of all samples of the shard.
+    ``len(reader)`` is the number of all samples of the shard. The stored bytes of the rows are
+    joined and read by the reader of a whole shard, in which a row has another number, its place.
+
+    Args:
+        info: The shard, as its index describes it.
+        samples: Stored bytes of samples by row.
+        source: Name of the shard in errors.
+        columns: Columns that samples have.
     """
 
     def __init__(
@@ -53,11 +60,11 @@ class SparseReader(Reader):
         return (self.get(row) for row in self._places)
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Return many of the samples as columns; see Reader.rows."""
+        """Return the samples of many rows as columns; see Reader.rows."""
         return self._inner.rows(self._places_of(rows), copy=copy)
 
     def viewer(self) -> Callable[[int], dict[str, Any]]:
-        """``get`` whose arrays may be views; see Reader.viewer."""
+        """Return a ``get`` whose arrays may be views of the bytes; see Reader.viewer."""
         inner = self._inner.viewer()
         return lambda row: inner(self._place(row))
 
@@ -70,6 +77,7 @@ class SparseReader(Reader):
         return self._inner.sample_bytes(self._place(row))
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
+        """Return the function that reads a row; see Reader._open."""
         inner, places, decode_slowly = self._inner, self._places, self._slow_decoder()
 
         def get(row: int) -> dict[str, Any]:
@@ -82,6 +90,7 @@ class SparseReader(Reader):
         return self._inner.get(self._place(row))
 
     def _place(self, row: int) -> int:
+        """Return the place of a row among the fetched ones. Raises IndexError."""
         number = self._number(row)
         if number not in self._places:
             raise IndexError(

@@ -23,7 +23,17 @@ _BOOLS = {"True": True, "False": False}
 
 
 class SplitReader(Reader):
-    """Reader of a json, csv, tsv or xsv shard. ``meta`` holds the offsets of lines in ``data``."""
+    """Reader of a json, csv, tsv or xsv shard.
+
+    Args:
+        schema: Columns and format of the shard.
+        samples: Number of samples, which are lines.
+        data: The file of lines.
+        meta: The file with the offsets of the lines.
+        source: Name of the shard in errors.
+        columns: Columns that samples have.
+        offsets: Byte offsets of lines, shape (samples + 1,), instead of ``meta``.
+    """
 
     def __init__(
         self,
@@ -53,6 +63,7 @@ class SplitReader(Reader):
         return self._offsets
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
+        """Return the function that parses the line of a row; see Reader._open."""
         offsets, data, parse = self.offsets().data, self._data, self._parse
         decode_slowly = self._slow_decoder()
 
@@ -67,7 +78,10 @@ class SplitReader(Reader):
         return get
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Return many samples as columns; ints and floats are arrays if NumPy can hold them."""
+        """Return the samples of many rows as columns.
+
+        Ints and floats are arrays of shape (rows,) if NumPy can hold them; others are lists.
+        """
         del copy  # no value of a line is a view of the file
         return self.as_columns(self.samples(self._numbers(rows)))
 
@@ -101,7 +115,7 @@ class SplitReader(Reader):
 def decode_line(
     parse: Callable[[str], dict[str, Any]], line: memoryview | bytes, source: str
 ) -> dict[str, Any]:
-    """Parse the line of a sample. Raises EncodingError, which names its position."""
+    """Parse the line of a sample. Raises EncodingError, which begins with ``source``."""
     try:
         return parse(str(line, "utf-8"))
     except RecursionError as error:
@@ -119,6 +133,7 @@ def line_decoder(
 
 
 def _json_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
+    """Return the parser of lines of a json shard; see `line_decoder`."""
     names, selected = set(schema.columns.names), columns.names
 
     def parse(line: str) -> dict[str, Any]:
@@ -131,8 +146,10 @@ def _json_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str]
 
 
 def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str], dict[str, Any]]:
+    """Return the parser of lines of a csv, tsv or xsv shard; see `line_decoder`."""
     newline, separator = schema.newline or "", schema.separator or ""
     count = len(schema.columns.names)
+    # Position in the line, name and conversion of each selected column.
     makers = [
         (position, name, _MAKERS[encoding])
         for position, (name, encoding) in enumerate(
@@ -162,7 +179,10 @@ _MAKERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _int, "float": fl
 
 
 def _as_array(values: list[Any], dtype: Any) -> npt.NDArray[Any] | list[Any]:
-    """Return a column as an array, or unchanged if an array would change a value."""
+    """Return the values of a column as an array of ``dtype``, or unchanged if it alters a value.
+
+    That is: if ``dtype`` is None, a value has another type, or an int exceeds 64 bits.
+    """
     kind = {np.int64: int, np.float64: float}.get(dtype)
     if kind is None or any(type(value) is not kind for value in values):
         return values

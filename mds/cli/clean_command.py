@@ -38,15 +38,19 @@ def clean(place: str, remove: bool) -> None:
 
 
 def _clean_folder(store: Store, folder: str, remove: bool) -> None:
+    """Clean a local folder, under the lock of its writers.
+
+    Raises ConfigError if a writer is at work, or if an unfinished conversion can be resumed.
+    """
     from mds.errors import ConfigError
     from mds.storage.locks import try_lock_folder
-    from mds.writers.convert.checkpoint import NAME
+    from mds.writers.convert.checkpoint import NAME as CHECKPOINT_NAME
 
     lock = try_lock_folder(os.path.abspath(folder))
     if lock is None:
         raise ConfigError(f"{folder} is in use: a writer is at work. Wait for its end.")
     try:
-        if os.path.isdir(os.path.join(folder, NAME)):
+        if os.path.isdir(os.path.join(folder, CHECKPOINT_NAME)):
             raise ConfigError(
                 f"{folder}: a conversion was begun here and not finished. Go on with mds-convert "
                 "--resume, or start again with --overwrite."
@@ -57,6 +61,7 @@ def _clean_folder(store: Store, folder: str, remove: bool) -> None:
 
 
 def _clean(store: Store, remove: bool) -> None:
+    """Print what unfinished writers left in a store, and delete it if ``remove``."""
     main = console()
     leftovers = _find_leftovers(store)
     place = store.url_of("")

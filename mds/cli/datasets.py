@@ -50,8 +50,8 @@ def find_datasets(place: str) -> list[str]:
         local = store.local_path
         if local is not None and os.path.isdir(local):
             names = sorted(os.listdir(local))
-            inside = [os.path.join(local, name) for name in names]
-            splits = [each for each in inside if os.path.isfile(os.path.join(each, INDEX_NAME))]
+            paths = [os.path.join(local, name) for name in names]
+            splits = [path for path in paths if os.path.isfile(os.path.join(path, INDEX_NAME))]
             if splits:
                 return splits
         if format_of_files(url) is not None:
@@ -66,6 +66,7 @@ def find_datasets(place: str) -> list[str]:
 
 
 def _no_folder(url: str, path: str) -> NotFoundError:
+    """Return the error for a local path that is not a folder: a file, or a misspelled name."""
     if os.path.exists(path):
         return NotFoundError(
             f"{url}: this is a file in no format that can be read directly. Give the folder of a "
@@ -86,7 +87,11 @@ def read_index(url: str) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """Summary of a dataset; sizes in bytes, ``zip_size`` is 0 without compression."""
+    """Summary of a dataset.
+
+    Sizes are in bytes: ``raw_size`` uncompressed, ``zip_size`` compressed (0 without compression).
+    ``columns`` maps names to encodings.
+    """
 
     url: str
     columns: dict[str, str]
@@ -154,6 +159,7 @@ def describe(url: str) -> DatasetInfo:
 
 
 def _spread(values: Any) -> tuple[int, int, int]:
+    """Return the smallest value of an array, the median and the largest; zeros if it is empty."""
     if not len(values):
         return 0, 0, 0
     return int(values.min()), int(np.median(values)), int(values.max())
@@ -187,6 +193,7 @@ def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
 
 
 def _decode(encoding: Encoding, data: bytes) -> Any:
+    """Decode a value; return a pickle as bytes, and damaged bytes as an `Undecodable`."""
     try:
         return data if encoding.is_unsafe else encoding.decode(data)
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise anything on damaged files
@@ -199,13 +206,14 @@ def _decode(encoding: Encoding, data: bytes) -> Any:
 def open_dataset(url: str) -> tuple[FormatData, Files] | None:
     """Open a dataset of files in another format; return None for a dataset with an MDS index.
 
-    The files are those that an index of `mds index` pins, or those that are at ``url`` now. Raises
-    what opening such files raises.
+    If `mds index` wrote an index of files at ``url``, exactly the files in this index are opened;
+    else those that are at ``url`` now. Raises what opening such files raises.
     """
     store = open_store(url)
     try:
         Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except FilesIndexError as error:
+        # The index is one of `mds index`, and the error has its contents.
         kind = pinned_format(error)
         root = url if error.remote == HERE else error.remote
         data = FormatData.of(kind, read_pinned(store, error, kind), location=Url(url))

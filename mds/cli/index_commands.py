@@ -42,7 +42,11 @@ def index(
 
 
 def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
-    """Return the format of a source with the settings of a command line."""
+    """Return the format of ``source`` with the settings of a command line.
+
+    ``kind`` is the name of the format (None: by the endings of the files), and ``pairs`` are texts
+    NAME=VALUE. Raises ConfigError.
+    """
     from mds.formats.registry import find_format, format_of_files, make_format
     from mds.storage import redact
 

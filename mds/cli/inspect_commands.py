@@ -59,6 +59,7 @@ def _facts(info: DatasetInfo) -> dict[str, Any]:
 
 
 def _show_info(info: DatasetInfo, terminal: Console) -> None:
+    """Print the table of columns of a dataset, and a line for each other fact."""
     terminal.print(cell(info.url), style="bold", soft_wrap=True)
     columns = table("column", "encoding", "")
     for name, encoding in info.columns.items():
@@ -82,6 +83,7 @@ def _show_info(info: DatasetInfo, terminal: Console) -> None:
 
 
 def _show_lengths(url: str, terminal: Console) -> None:
+    """Print the distribution of the recorded lengths of each column of a dataset."""
     from mds.cli.datasets import read_lengths
     from mds.cli.plots import plot_lengths
 
@@ -111,6 +113,7 @@ def _spread(words: list[str]) -> str:
 
 
 def _compressed(info: DatasetInfo) -> str:
+    """Describe the compressed size of a dataset, the algorithms and the share of the raw size."""
     if not info.zip_size:
         return "no"
     percent = 100 * info.zip_size / max(1, info.raw_size)
@@ -221,6 +224,7 @@ def _write_page(urls: list[str], count: int, path: str) -> None:
 
 
 def _print_json(sample: dict[str, Any]) -> None:
+    """Print a sample as one line of JSON."""
     import json
 
     printable = {name: _to_json_value(value) for name, value in sample.items()}
@@ -228,6 +232,7 @@ def _print_json(sample: dict[str, Any]) -> None:
 
 
 def _to_json_value(value: Any) -> Any:
+    """Return a value as JSON can hold it: arrays as lists, nan as None, bytes and others as text."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):

@@ -29,6 +29,7 @@ def plot_lengths(lengths: NDArray[Any]) -> Iterator[str]:
     if not len(lengths):
         yield "no samples"
         return
+    # frexp: a length below 2**power and at least half of it; 0 for a length of 0.
     powers = np.where(lengths > 0, np.frexp(lengths.astype(np.float64))[1], 0)
     counts = np.bincount(powers)
     sums = np.bincount(powers, lengths, minlength=len(counts))
@@ -48,7 +49,7 @@ def plot_lengths(lengths: NDArray[Any]) -> Iterator[str]:
 
 
 def _range_name(power: int) -> str:
-    """Return the lengths below 2**power that are not below the power before, in words."""
+    """Return the name of the lengths from 2**(power - 1) to 2**power - 1, such as "4 to 7"."""
     low, high = (0, 0) if not power else (1 << (power - 1), (1 << power) - 1)
     return f"{low:,} to {high:,}" if high > low else f"{low:,}"
 
@@ -63,8 +64,11 @@ def plot_mixture(
 ) -> Iterator[str]:
     r"""Yield a stacked plot of the shares of streams, the first stream at the bottom.
 
-    ``counts``: samples of each stream up to each of the ``edges``, in ``unit``, (edges, streams).
-    ``now``: a step that is marked below.
+    Args:
+        counts: Samples of each stream up to each edge, shape (edges, streams).
+        edges: Steps between which a character of a line shows the shares, increasing.
+        now: Step that is marked below the plot.
+        unit: Name of the steps in the last line.
 
     >>> print(*plot_mixture(np.array([[0, 0], [6, 6], [9, 15]]), [0, 3, 6], 4), sep="\\n")
     100 % |bb
@@ -89,6 +93,7 @@ def plot_mixture(
     letters = np.array([*stream_letters(counts.shape[1]), " "])
     labels = {_MIXTURE_HEIGHT: "100 %", _MIXTURE_HEIGHT // 2: " 50 %", 1: "  0 %"}
     for height in range(_MIXTURE_HEIGHT, 0, -1):
+        # The stream at this height is the first whose top reaches it.
         cells = letters[(tops < height).sum(axis=1)]
         yield f"{labels.get(height, ''):5} |{''.join(cells)}".rstrip()
     if now is not None and edges[0] <= now <= edges[-1]:

@@ -80,11 +80,12 @@ def step(
         rewind = Rewind(read_state(checkpoint), places, select)
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
+        # Whether each row is one of the first `show` rows of its rank, whose samples are fetched.
         by_rank = groupby(rows, attrgetter("rank"))
-        is_shown = [number < show for _, mine in by_rank for number, _ in enumerate(mine)]
+        is_shown = [number < show for _, rank_rows in by_rank for number, _ in enumerate(rank_rows)]
         values = iter(rewind.samples([row.sample for row in compress(rows, is_shown)]))
         is_packed = any(row.tokens for row in rows)
-        tokens = ("tokens",) * is_packed
+        tokens_heading = ("tokens",) if is_packed else ()
         terminal = console()
         rows_table = table(
             "rank",
@@ -92,7 +93,7 @@ def step(
             "stream",
             "shard",
             "row",
-            *tokens,
+            *tokens_heading,
             "",
             right=("rank", "sample", "row", "tokens"),
         )
@@ -228,10 +229,12 @@ def plan(
         rewind = Rewind(read_state(checkpoint), places)
         run_mixture = read_mixture(rewind, until)
         terminal = console()
+        # The steps are cut into one interval for each column of the plot.
         columns = min(max(terminal.width - _MARGIN, 8), _PLOT_COLUMNS)
         edges = np.unique(np.linspace(0, run_mixture.until, columns + 1).astype(np.int64))
         counts = run_mixture.mixture.counts(edges)
         amounts = run_mixture.amounts(edges)
+        # Amounts of each stream in the first and in the last interval.
         begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
         rows = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT_OF_PLAN)
         for i, (letter, name) in enumerate(
@@ -280,6 +283,7 @@ def read_state(path: str) -> Mapping[str, Any]:
 
 
 def _read_torch(path: str) -> Any:
+    """Return the contents of a file of torch.save. Raises StateError for any other file."""
     import pickle
     import warnings
 
@@ -298,9 +302,9 @@ def _read_torch(path: str) -> Any:
 
 
 def _states_in(value: Any, depth: int) -> list[Mapping[str, Any]]:
-    """Return the states of loaders in nested dicts, up to `_MAX_DEPTH`."""
+    """Return the states of loaders in nested dicts, up to `_MAX_DEPTH`; ``depth`` is this one's."""
     if not isinstance(value, dict) or depth > _MAX_DEPTH:
         return []
-    if "num_canonical_nodes" in value and "shuffle_seed" in value:
+    if "num_canonical_nodes" in value and "shuffle_seed" in value:  # keys of every state
         return [value]
     return [state for item in value.values() for state in _states_in(item, depth + 1)]

@@ -18,7 +18,9 @@ _CHUNK = 1 << 20
 
 @contextlib.contextmanager
 def spooled(source: str, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the source, or for ``-`` the path of a temporary file with all of standard input.
+    """Yield ``source``, or for ``-`` the path of a temporary file with all of standard input.
+
+    ``options`` are those of the command, by name.
 
     A conversion reads its source more than once (to infer columns, and in parts), which a pipe does
     not allow. Raises ConfigError if ``--as`` does not give the format, and for options that need

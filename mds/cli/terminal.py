@@ -67,7 +67,7 @@ def errors() -> Iterator[None]:
 
 
 def fail(sentence: str, code: int = 1) -> None:
-    """Print an error without the secrets of URLs, and exit with a code."""
+    """Print an error without the secrets of URLs to standard error, and exit with ``code``."""
     from rich.text import Text
 
     from mds.storage.url import redact_text
@@ -90,7 +90,7 @@ def _hidden_secrets() -> Iterator[None]:
 
 
 class Command(click.Command):
-    """A command whose usage errors show no secret of a URL."""
+    """A command of click whose errors about its arguments show no secret of a URL."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the arguments of a command line."""
@@ -147,7 +147,7 @@ def cell(value: Any) -> Any:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words: ``duration(4000) == "1 h 6 min"``."""
+    """Return a number of seconds in words: ``duration(4000) == "1 h 6 min"``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:

@@ -36,7 +36,10 @@ MAX_LISTED_RECORDS = 20
 
 @dataclass(slots=True)
 class Report:
-    """Numbers of samples, shards and bytes that were checked, and the faults, file by file."""
+    """Result of a verification: counts of checked samples, shards and bytes, and the faults.
+
+    ``size`` is in bytes. A fault is a sentence that begins with the name of a file.
+    """
 
     samples: int = 0
     shards: int = 0
@@ -83,6 +86,7 @@ def verify(
     if files_dataset is not None:
         data, files = files_dataset
         for number in range(len(data.table)):
+            # Files in another format have no digests: converting them to MDS finds their faults.
             size, fault = check_shard(data, files, number, decode=decode)
             samples = 0 if fault else int(data.table.samples[number])
             total.add(Report(samples, 1, size, [fault] if fault else []))
@@ -101,7 +105,7 @@ def verify(
             }
             first_sample += shard.samples
             futures.append(engine.submit(verify_shard, url, shard, decode, lengths))
-            if len(futures) >= 4 * engine.slots:
+            if len(futures) >= 4 * engine.slots:  # keep few tasks queued
                 _add_next_report(futures, total, progress, len(index))
         while futures:
             _add_next_report(futures, total, progress, len(index))
@@ -130,10 +134,18 @@ def verify_shard(
     decode: bool = True,
     lengths: Mapping[str, NDArray[np.int64]] | None = None,
 ) -> Report:
-    """Check one shard; ``lengths`` are the recorded lengths of its samples by column."""
+    """Check one shard and return the report about it.
+
+    Args:
+        url: URL or folder of the dataset.
+        shard: The shard, as the index describes it.
+        decode: Whether to decode all samples.
+        lengths: Recorded lengths of its samples by column, shape (samples,).
+    """
     report = Report(shards=1)
     report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
     faults = report.faults
+    # One file, or the lines and their offsets of a split format.
     loaded = [_load(url, raw, zipped, shard, report) for raw, zipped in shard.files]
     files = [data for data in loaded if data is not None]
     if len(files) < len(loaded):
@@ -169,6 +181,7 @@ def _add_next_report(
     progress: Callable[[Report, int], None] | None,
     shards: int,
 ) -> None:
+    """Wait for the first of ``futures``, remove it, and add its report to ``total``."""
     total.add(futures.pop(0).result())
     if progress is not None:
         progress(total, shards)
@@ -177,7 +190,11 @@ def _add_next_report(
 def _load(
     url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo, report: Report
 ) -> bytes | None:
-    """Return the uncompressed bytes of a file of a shard, or None if they cannot be read."""
+    """Return the uncompressed bytes of a file of a shard, or None if they cannot be read.
+
+    The file may be stored raw, compressed (``zipped``) or both; all are checked. Faults are added
+    to ``report``.
+    """
     stored = [_fetch(url, info, report) for info in (raw, zipped) if info is not None]
     if all(data is None for data in stored):
         report.faults.append(f"{(zipped or raw).basename}: the file is missing")
@@ -197,7 +214,10 @@ def _load(
 
 
 def _fetch(url: str, info: FileInfo, report: Report) -> bytes | None:
-    """Return the bytes of a file, or None if it is missing or, with a fault, unreadable."""
+    """Return the stored bytes of a file, or None if it is missing.
+
+    Also return None if it is unreadable, and add this fault to ``report``.
+    """
     try:
         data = open_store(url).get(info.basename)
     except NotFoundError:
@@ -210,7 +230,10 @@ def _fetch(url: str, info: FileInfo, report: Report) -> bytes | None:
 
 
 def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes | None:
-    """Return the bytes of a file if its size and digests are those of the index, else None."""
+    """Return ``data``, the bytes of a file, if size and digests are those of the index.
+
+    Else return None and add a fault to ``report``.
+    """
     if data is None or info is None:
         return None
     if len(data) != info.size:
@@ -228,7 +251,10 @@ def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes |
 def _checker(
     shard: ShardInfo, report: Report, lengths: Mapping[str, NDArray[np.int64]]
 ) -> Callable[[int, memoryview], Iterator[str]]:
-    """Return a function that yields the faults of a sample, given its number and its bytes."""
+    """Return a function that yields the faults of a sample, given its number and its bytes.
+
+    Columns that cannot be checked are added to ``report``. ``lengths`` as in `verify_shard`.
+    """
     columns = shard.schema.columns
     if shard.schema.is_split:
         decoder = make_decoder(shard.schema)
@@ -263,6 +289,10 @@ def _checker(
 def _length_fault(
     name: str, length: Callable[[memoryview], int], value: memoryview, recorded: int
 ) -> Iterator[str]:
+    """Yield a fault if an array has another length than the recorded one.
+
+    ``name`` is the column, and ``length`` returns the length of the stored bytes ``value``.
+    """
     try:
         actual_length = length(value)
     except MdsError as error:
@@ -276,6 +306,7 @@ def _length_fault(
 
 
 def _faults_of_line(decoder: Any, data: memoryview) -> Iterator[str]:
+    """Yield the reason if the line of a sample of a split format does not decode."""
     try:
         decoder(data)
     except MdsError as error:

@@ -39,21 +39,23 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
         from mds.cli.datasets import find_datasets
         from mds.cli.verification import verify as check
 
-        side, faulty = console(stderr=True), False
+        progress_terminal, is_faulty = console(stderr=True), False
         for url in find_datasets(dataset):
             began = time.monotonic()
-            with _show_progress(side if is_lively(side) and not quiet else None) as progress:
+            has_bar = is_lively(progress_terminal) and not quiet
+            with _show_progress(progress_terminal if has_bar else None) as progress:
                 count = workers or os.cpu_count() or 1
                 report = check(url, decode=not no_decode, workers=count, progress=progress)
-            faulty = faulty or bool(report.faults)
+            is_faulty = is_faulty or bool(report.faults)
             for fault in report.faults:
                 click.echo(fault)
             if not quiet:
                 _show(url, report, time.monotonic() - began, console())
-        sys.exit(1 if faulty else 0)
+        sys.exit(1 if is_faulty else 0)
 
 
 def _show(url: str, report: Report, seconds: float, terminal: Console) -> None:
+    """Print what was and what was not checked, and the number of faults."""
     for name in sorted(report.unopened):
         terminal.print(cell(f"column {name!r} holds pickles, which were not loaded"))
     if report.undigested:
@@ -74,6 +76,10 @@ def _show(url: str, report: Report, seconds: float, terminal: Console) -> None:
 
 @contextlib.contextmanager
 def _show_progress(terminal: Console | None) -> Iterator[Callable[[Report, int], None] | None]:
+    """Show a progress bar during the block; yield the ``progress`` of `verify` that moves it.
+
+    Without a terminal there is no bar, and None is yielded.
+    """
     if terminal is None:
         yield None
         return

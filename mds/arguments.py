@@ -91,12 +91,12 @@ def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Ru
 def find_faults(
     owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]
 ) -> Iterator[ConfigError]:
-    """Yield the error of each argument of ``given`` that breaks its rule."""
+    """Yield the error of each argument of ``given`` that breaks its rule; see `check_arguments`."""
     for name, rule in rules.items():
         if name not in given:
             continue
         value = given[name]
-        if _is_beyond(value, rule.most):
+        if _is_beyond(value, rule.most):  # huge numbers could overflow in the checks below
             yield ConfigError(
                 f"{owner}({name}={shown(value)}): {name} is {rule.expected}, and a number of at "
                 f"most {rule.most:,}."
@@ -121,7 +121,7 @@ def shown(value: Any) -> str:
     """Return a value as an error message shows it: in one line, without secrets."""
     try:
         text = mask_foreign(repr(value)) if type(value) in _PLAIN else _describe(value)
-    except ValueError:  # Python writes no number of thousands of digits
+    except ValueError:  # Python refuses to print numbers of thousands of digits
         text = f"<{type(value).__name__} with a number of thousands of digits>"
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
@@ -130,6 +130,7 @@ _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, range, type(None
 
 
 def _describe(value: Any) -> str:
+    """Return a path, number, class or function by its text or name, and others by their class."""
     if isinstance(value, (type, os.PathLike)) or inspect.isroutine(value):
         return mask_foreign(repr(value)) if isinstance(value, os.PathLike) else value.__name__
     if isinstance(value, numbers.Number):
@@ -138,16 +139,16 @@ def _describe(value: Any) -> str:
 
 
 def takes_names(init: F) -> F:
-    """Decorate an ``__init__`` so that calls with wrong arguments raise errors of this library.
+    """Decorate an ``__init__`` so that calls with unknown or missing arguments raise ArgumentError.
 
-    They name the class of the caller and suggest a similar name; Python's own error would name the
-    function ``__init__`` of a base class.
+    The errors name the class of the caller and suggest a similar name; Python's own error would
+    name the function ``__init__`` of a base class.
     """
-    parameters = list(inspect.signature(init).parameters.values())[1:]
+    parameters = list(inspect.signature(init).parameters.values())[1:]  # without self
     by_name = {p.name: p for p in parameters if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}}
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     required = [name for name, p in by_name.items() if p.default is p.empty]
-    is_open = len(by_name) < len(parameters)
+    is_open = len(by_name) < len(parameters)  # has *args or **kwargs
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **given: Any) -> None:
@@ -168,7 +169,10 @@ def takes_names(init: F) -> F:
 
 
 def refuse_unknown(owner: str, given: Mapping[str, Any], names: Sequence[str] | Any) -> None:
-    """Raise ArgumentError for the first argument that is not among ``names``."""
+    """Raise ArgumentError for the first argument of ``given`` that is not among ``names``.
+
+    ``owner`` is the class or function in the error, and ``given`` has the values by argument.
+    """
     for name in given:
         if name not in names:
             near = did_you_mean(name, names, "{}=") or f" It takes {', '.join(sorted(names))}."
@@ -182,11 +186,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _positional(owner: str, args: Sequence[Any], names: Sequence[str]) -> ArgumentError:
+    """Return the error for arguments without a name, with a name of ``names`` for the first one."""
     value = args[0]
     name = names[0]
     if isinstance(value, (str, os.PathLike)):
-        kind = "remote" if "://" in str(value) else "local"
-        name = next((each for each in (kind, "out") if each in names), name)
+        place = "remote" if "://" in str(value) else "local"
+        name = next((each for each in (place, "out") if each in names), name)
     return ArgumentError(
         f"{owner}({shown(value)}): arguments are given by name, got {len(args)} without one. "
         f"Write {owner}({name}={shown(value)})."
@@ -202,7 +207,10 @@ def flag() -> Rule:
 
 
 def whole(least: int | None = None, *, unit: str = "", most: int = LARGEST) -> Rule:
-    """Return the rule of a whole number, at least ``least`` if that is given."""
+    """Return the rule of a whole number from ``least`` (None: no bound) to ``most``.
+
+    ``unit`` is named in errors, such as "bytes".
+    """
     expected = f"a whole number{unit and f' of {unit}'}"
     if least is None:
         return Rule(expected, _is_whole, fix=_as_whole, most=most)
@@ -224,7 +232,11 @@ def amount(
     unit: str = "",
     most: int = LARGEST,
 ) -> Rule:
-    """Return the rule of a whole number, or of a text such as ``example`` that ``parse`` takes."""
+    """Return the rule of a whole number from ``least`` to ``most``, also as a text with a unit.
+
+    ``parse`` returns the number in a text such as ``example``, or raises ConfigError. ``unit`` is
+    named in errors.
+    """
 
     def is_kind(value: Any) -> bool:
         is_real = isinstance(value, numbers.Real) and not _is_bool(value)
@@ -243,7 +255,10 @@ def amount(
 
 
 def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
-    """Return the rule of a number above ``above``; with ``reaches`` it may also be equal."""
+    """Return the rule of a real number above ``above``; with ``reaches`` it may also be equal.
+
+    ``unit`` is named in errors, such as "seconds".
+    """
 
     def fits(value: Any) -> bool:
         return bool(value > above or (reaches and value == above))
@@ -277,7 +292,10 @@ def text(what: str) -> Rule:
 
 
 def names(what: str, example: str) -> Rule:
-    """Return the rule of several names in a list or tuple; a single text is refused."""
+    """Return the rule of several names in a list or tuple; a single text is refused.
+
+    ``what`` says in errors what the names are, and ``example`` shows a valid value.
+    """
 
     def is_kind(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(type(value), "__iter__"):
@@ -297,7 +315,7 @@ def mapping(what: str, example: str) -> Rule:
 
 
 def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "") -> Rule:
-    """Return the rule of an instance of a class."""
+    """Return the rule of an instance of ``kind``; ``fix`` is that of `Rule`."""
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     expected = f"{article} {kind.__name__}, as in {example}"
     return Rule(expected, lambda value: isinstance(value, kind), fix=fix)
@@ -332,6 +350,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _as_bool(value: Any) -> str:
+    """Return "True" or "False" if a value such as "yes" or 0 means one of them, else ''."""
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False}
     words |= {"off": False, "0": False, "none": False}
     bool_value = words.get(str(value).strip().lower())
@@ -339,6 +358,7 @@ def _as_bool(value: Any) -> str:
 
 
 def _as_whole(value: Any, least: float = -math.inf) -> str:
+    """Return the digits of a value such as "3" or 3.0 that stands for a whole number, else ''."""
     try:
         parsed = float(value)
     except (TypeError, ValueError):
@@ -348,6 +368,7 @@ def _as_whole(value: Any, least: float = -math.inf) -> str:
 
 
 def _as_number(value: Any) -> str:
+    """Return the number in a value such as "0.5" as Python writes it, or ''."""
     try:
         return f"{float(value):g}"
     except (TypeError, ValueError):
@@ -359,7 +380,9 @@ def _nearest(value: Any, words: Sequence[str]) -> str:
 
 
 def did_you_mean(name: object, names: Iterable[object], form: str = "{!r}") -> str:
-    """Return a question that offers the nearest of ``names`` after a space; '' if none is near.
+    """Return the question " Did you mean ...?" with the nearest of ``names``; '' if none is near.
+
+    ``form`` is the format of the name in the question.
 
     >>> did_you_mean("shufle", ["shuffle", "batch_size"])
     " Did you mean 'shuffle'?"

@@ -39,8 +39,8 @@
     ├── CompatError (ImportError)         `import streaming` cannot be answered by this library
     └── SealedNameError (TypeError)       a name of `import streaming` whose replacement is not used
 
-Names of builtins in parentheses are further parents, so that code which catches what the
-incumbent raises keeps working.
+Names of builtins in parentheses are further parents, so that code keeps working which catches the
+exceptions of the package `streaming`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ import re
 
 from mds.redaction import safe
 
-# What torch makes of an error in a worker process or a thread; the lines of the traceback stay.
+# Beginning of the text of an error that torch raises again from a worker process or thread.
 _FROM_WORKER = re.compile(r"Caught \w+ in [\w :]+\.\nOriginal Traceback ")
 
 
@@ -61,9 +61,9 @@ class MdsError(Exception):
     """
 
     def __str__(self) -> str:
-        # Not of the other parents: KeyError prints the repr, and an error sentence is for reading.
+        # Of Exception, because the other parent may be KeyError, which puts the text in quotes.
         text = Exception.__str__(self)
-        if _FROM_WORKER.match(text):
+        if _FROM_WORKER.match(text):  # a traceback keeps its lines
             return "\n".join(map(safe, text.split("\n")))
         return safe(text)
 
@@ -125,7 +125,10 @@ class PlanError(MdsError, ValueError):
 
 
 class StreamPlanError(PlanError):
-    """An order that cannot be made because of one stream, which the text calls by its number."""
+    """An order that cannot be made because of one stream.
+
+    ``stream`` is its number, which the text names too.
+    """
 
     def __init__(self, text: str, stream: int = 0) -> None:
         super().__init__(text)
@@ -146,8 +149,12 @@ class StateError(MdsError, ValueError):
 class StoreError(MdsError, OSError):
     """A request to a store that failed.
 
-    The text names the verb, the URL and the reason. ``seconds`` and ``tries`` are the time and the
-    number of tries until the request was given up.
+    Args:
+        text: Message with the verb, the URL and the reason.
+        url: URL of the object, without secrets.
+        verb: Kind of the request, such as "get".
+        seconds: Time until the request was given up.
+        tries: Number of tries until then.
     """
 
     def __init__(
@@ -160,7 +167,7 @@ class StoreError(MdsError, OSError):
         self.tries = tries
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments are lost by the default, and errors travel from worker processes.
+        # Errors are pickled by worker processes, and the default would lose keyword arguments.
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
@@ -254,6 +261,7 @@ class SealedNameError(MdsError, TypeError):
 
 
 def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:
+    """Return a StoreError from its pickled parts; see `StoreError.__reduce__`."""
     error = kind(*args)
     error.__dict__.update(fields)
     return error
@@ -275,10 +283,11 @@ def need(package: str, extra: str | None, why: str) -> MissingDependencyError:
 
 
 def repeatable(error: BaseException, advice: str) -> Exception:
-    """Return the error for every later ``next()`` of an iteration that ``error`` ended.
+    """Return the error that every later ``next()`` of an iteration raises after ``error`` ended it.
 
-    It is a copy without a traceback, whose frames would keep files open and threads running. Its
-    text ends with ``advice`` if ``error`` is no Exception, such as KeyboardInterrupt.
+    It is a copy without a traceback, because the frames in a traceback keep files open and threads
+    running. For KeyboardInterrupt and others that are no Exception it is an IterationError, whose
+    text ends with ``advice``.
     """
     if not isinstance(error, Exception):
         return IterationError(f"this iteration was ended by {type(error).__name__}. {advice}")

@@ -23,7 +23,8 @@ MASK = "***"
 _SHORTEST = 6  # characters; masking a shorter secret would damage ordinary words
 _MAX_SECRETS = 1000
 
-# Known secrets with increasing numbers, so that the oldest is dropped first.
+# Known secrets with increasing numbers, so that the oldest is dropped first and the newest number
+# shows whether a secret was added.
 _secrets: dict[str, int] = {}
 _counter = itertools.count(1)
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
@@ -73,12 +74,16 @@ def is_telling(name: str) -> bool:
 
 
 def remember_secret(secret: object) -> None:
-    """Mask a secret in every later text, also in its usual encodings."""
+    """Mask a secret in every later text, also in its usual encodings.
+
+    Values that are not text or have fewer than `_SHORTEST` characters are ignored.
+    """
     if not isinstance(secret, str) or len(secret) < _SHORTEST:
         return
-    if not secret.split():
+    if not secret.split():  # only white space
         return
     encoded = base64.b64encode(secret.encode("utf-8", "surrogateescape")).decode()
+    # The last word of "Bearer TOKEN" is the token.
     for form in (secret, quote(secret, safe=""), quote_plus(secret), encoded, secret.split()[-1]):
         if form not in _secrets and len(form) >= _SHORTEST:
             _secrets[form] = next(_counter)
@@ -121,7 +126,7 @@ def safe(text: str) -> str:
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a name, which hides secrets and escapes control characters."""
     logger = logging.getLogger(name)
-    if not any(isinstance(each, _SafeLines) for each in logger.filters):
+    if not any(isinstance(log_filter, _SafeLines) for log_filter in logger.filters):
         logger.addFilter(_SafeLines())
     return logger
 
@@ -133,23 +138,28 @@ class _SafeLines(logging.Filter):
         """Escape the arguments of a record, and return True so that it is logged."""
         if isinstance(record.args, tuple):
             record.args = tuple(
-                each if isinstance(each, (int, float)) else safe(str(each)) for each in record.args
+                value if isinstance(value, (int, float)) else safe(str(value))
+                for value in record.args
             )
         return True
 
 
 def _known() -> re.Pattern[str] | None:
-    """Return one pattern for all secrets, compiled again after a secret was added."""
+    """Return one pattern for all remembered secrets, or None without any.
+
+    It is compiled again only after a secret was added.
+    """
     global _pattern  # noqa: PLW0603 - one pattern a process, replaced whole
     secrets = dict(_secrets)
-    state = max(secrets.values(), default=0)
-    if state != _pattern[0]:
-        # Not inside a longer word: 'secret' may be a password, and `secret_key` is a name.
+    newest = max(secrets.values(), default=0)
+    if newest != _pattern[0]:
+        # Not inside a longer word: 'secret' may be a password, and `secret_key` is a name. Longer
+        # secrets come first, because the first form that matches is masked.
         forms = [
-            rf"{_edge(each[0], '<!')}{re.escape(each)}{_edge(each[-1], '!')}"
-            for each in sorted(secrets, key=len, reverse=True)
+            rf"{_edge(form[0], '<!')}{re.escape(form)}{_edge(form[-1], '!')}"
+            for form in sorted(secrets, key=len, reverse=True)
         ]
-        _pattern = (state, re.compile("|".join(forms)) if forms else None)
+        _pattern = (newest, re.compile("|".join(forms)) if forms else None)
     return _pattern[1]
 
 

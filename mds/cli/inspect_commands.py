@@ -232,7 +232,7 @@ def _print_json(sample: dict[str, Any]) -> None:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return a value as JSON can hold it: arrays as lists, nan as None, bytes and others as text."""
+    """Return a value as JSON can hold it: arrays as lists, nan as None, bytes in words."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):

@@ -13,7 +13,10 @@ from mds.compat.streaming import FOLDER
 
 
 def main(arguments: list[str]) -> None:
-    """Replace this process by Python with ``arguments``, and with the folder on PYTHONPATH."""
+    """Replace this process by Python with ``arguments``, and with `FOLDER` first on PYTHONPATH.
+
+    ``arguments``: those of the command; without any, the folder is printed.
+    """
     if not arguments:
         sys.stdout.write(f"{FOLDER}\n")
         return

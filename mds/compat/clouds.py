@@ -91,7 +91,9 @@ class NoRemoteError(NotFoundError, ValueError):
 
 
 def _family_of(url: str | None) -> str:
-    """Return the beginning of the names of the classes for a URL or path; "Cloud" for the bases.
+    """Return the beginning of the names of the classes for a URL or path, such as "S3".
+
+    It is "Cloud", for the base classes, if mds or fsspec has a store and 0.13 has no class.
 
     Raises ConfigError (a ValueError) for a scheme without a store.
     """
@@ -130,6 +132,7 @@ class CloudDownloader(metaclass=Sealed):
     ``_download_file_impl``.
     """
 
+    #: Key of `_SCHEMES`; empty for this class and those of users.
     _family = ""
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
 
@@ -140,7 +143,10 @@ class CloudDownloader(metaclass=Sealed):
 
     @classmethod
     def get(cls, remote_dir: str | None = None) -> CloudDownloader:
-        """Return a downloader for a URL or path. Raises ConfigError (a ValueError)."""
+        """Return a downloader for a URL or path.
+
+        Raises ConfigError (a ValueError) for a scheme without a store.
+        """
         for kind in CloudDownloader.__subclasses__():  # a user's class comes before ours
             if remote_dir is not None and kind._is_for(remote_dir):  # noqa: SLF001 - of this class
                 return kind()
@@ -229,6 +235,7 @@ class CloudUploader(Overridable):
     a folder that is not empty, and ConfigError (a ValueError) for a place without a store.
     """
 
+    #: Key of `_SCHEMES`; empty for this class and those of users.
     _family = ""
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
     _ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -289,9 +296,14 @@ class CloudUploader(Overridable):
 
     @classmethod
     def for_folder(cls, local: str, remote: str | None, keep_local: bool) -> CloudUploader:
-        """Return an uploader for the folder of a writer, which may have files in it."""
+        """Return an uploader for the folder of a writer, which may have files in it.
+
+        - ``local`` (str): folder.
+        - ``remote`` (str | None): URL; None if nothing is uploaded.
+        - ``keep_local`` (bool): whether files stay in the folder after the upload.
+        """
         kind: Any = globals().get(f"{_family_of(remote or local)}Uploader", CloudUploader)
-        uploader: CloudUploader = kind.__new__(kind)
+        uploader: CloudUploader = kind.__new__(kind)  # __init__ would refuse the files
         uploader.local, uploader.remote = local, Url(remote) if remote else None
         uploader.keep_local, uploader.retry, uploader.progress_bar = keep_local, 2, False
         uploader._has_made_folder = False

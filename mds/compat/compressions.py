@@ -48,7 +48,7 @@ def compress(algo: str | None, data: bytes) -> bytes:
 
 
 def decompress(algo: str | None, data: bytes) -> bytes:
-    """Return data that ``algo`` has compressed; None returns them unchanged.
+    """Return the original of data that ``algo`` has compressed; None returns data unchanged.
 
     Raises ShardError for damaged data, and for data that decompress to more than 4 GiB.
     """
@@ -59,7 +59,7 @@ def decompress(algo: str | None, data: bytes) -> bytes:
         import cramjam
 
         return codec.decompress(data, cramjam.snappy.decompress_raw_len(data))
-    # Decompressed twice: the codec needs the size, which only an index has.
+    # Decompress twice, first only to find the size: the codec needs the size, which an index has.
     return codec.decompress(data, len(codec.decompressor(_MAX_SIZE).feed(data)))
 
 
@@ -88,7 +88,7 @@ class Compression(metaclass=Sealed):
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
-        """Yield each name of the compression, and an object that compresses as it says."""
+        """Yield each name of the compression, and an object that compresses with that name."""
         yield cls.extension, cls()
 
     @abstractmethod
@@ -101,7 +101,10 @@ class Compression(metaclass=Sealed):
 
 
 class LevelledCompression(Compression):
-    """Compression with levels; ``levels`` are all of them."""
+    """Compression with levels: ``levels`` lists them, and each object has one.
+
+    ``level`` (int | None): level of the object; None for the default.
+    """
 
     levels: ClassVar[list[int]] = []
 
@@ -110,7 +113,7 @@ class LevelledCompression(Compression):
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
-        """Yield the name without a level and with each, and an object that compresses so."""
+        """Yield the name without a level, then with each level, each with an object that has it."""
         yield cls.extension, cls()
         for level in cls.levels:
             yield f"{cls.extension}:{level}", cls(level)
@@ -121,7 +124,7 @@ class LevelError(ConfigError, AssertionError):
 
 
 class _NativeLevels(LevelledCompression):
-    """Compression of mds with levels. Raises LevelError for a level that it does not have."""
+    """Compression of mds with levels. Raises LevelError for a ``level`` that it does not have."""
 
     def __init__(self, level: int) -> None:
         if level not in self.levels:

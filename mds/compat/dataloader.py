@@ -18,6 +18,7 @@ class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
     """
 
     _is_strict = False
+    #: Methods that code may set on the class; see `mds.compat.overrides`.
     _live = ("__iter__", "state_dict", "load_state_dict")
 
     # Shows the parameters of 0.13.
@@ -40,8 +41,8 @@ class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
 
     def __iter__(self) -> Any:
         batches: Iterator[Any] = super().__iter__()
-        own_method = type(self)._get_batch_size is not StreamingDataLoader._get_batch_size  # noqa: SLF001
-        return self._yield_counted(batches) if own_method else batches
+        is_overridden = type(self)._get_batch_size is not StreamingDataLoader._get_batch_size  # noqa: SLF001
+        return self._yield_counted(batches) if is_overridden else batches
 
     def _yield_counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield batches, and count their samples by `_get_batch_size`."""

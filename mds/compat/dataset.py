@@ -95,9 +95,14 @@ class SliceError(ConfigError, TypeError):
 
 
 class _NamedSetting(OrderSetting[str]):
-    """Order setting that may name a function that code has put into a live registry.
+    """Setting of a dataset, such as batching_method, that may name a function of the user.
 
-    The plan then has the setting ``native``, and the function makes the order.
+    Code puts such functions into a live registry. The plan of mds then has the setting ``native``
+    instead, and the user's function makes the order. The dataset keeps the user's name, by the name
+    of the setting, in ``_user_names``.
+
+    - ``registry`` (LiveRegistry): functions by name, those of mds and of the user.
+    - ``native`` (str): value of the setting in the plan if the user's function is used.
     """
 
     def __init__(self, registry: LiveRegistry[str, Any], native: str) -> None:
@@ -123,7 +128,7 @@ class _NamedSetting(OrderSetting[str]):
 
 
 class StreamingDataset(Overridable, NativeStreamingDataset, Array):
-    """Dataset of shards in remote or local folders; see `mds.StreamingDataset`.
+    """Dataset of shards in remote or local folders; see `mds.StreamingDataset` for the arguments.
 
     Raises ConfigError (a ValueError) if another dataset of this process reads another remote
     through the same local directory.
@@ -161,6 +166,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     def __init__(self, **kwargs: Any) -> None:
         arguments = _to_native_arguments(kwargs)
+        # mds does not know names of users' functions, so they are set after its constructor.
         user_names = {
             name: arguments.pop(name)
             for name in ("batching_method", "partition_algo")
@@ -179,7 +185,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         _datasets[self] = os.getpid()
 
     def _check_streams(self) -> None:
-        """Raise ConfigError if another remote is read through one of the local directories."""
+        """Raise ConfigError if another remote is read through one of the local directories.
+
+        It may be the remote of another stream of this dataset, or of another dataset.
+        """
         sources = _sources_of(self.streams)
         for folder, source in sources:
             if any(other == folder and remote != source for other, remote in sources):
@@ -193,6 +202,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             )
 
     def _reset(self, shards: ShardMap) -> None:
+        """Use other shards, when the dataset is made and when samples are selected.
+
+        Raises NoSamplesError if there are no samples, unless a selection left none.
+        """
         if self._has_own_items:
             # The overridden method is given np.int64, as in 0.13.
             shards = _NumPyShardMap.of(shards)
@@ -229,6 +242,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         return Spanner(self._shards.samples_per_shard)
 
     def _world(self, workers: int = 1, worker: int = 0) -> World:
+        """Return the nodes and ranks, after replication, and this worker of ``workers``.
+
+        The ranks are found once, with the getters that code has replaced by then.
+        """
         if self._ranks is None:
             self._ranks = find_current_ranks(self.topology)
         return super()._world(workers, worker)
@@ -270,7 +287,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             raise MissingShardError(str(error), url=error.url, verb=error.verb) from error
 
     def _call_prepare_shard(self, sample_id: int) -> None:
-        """Call the override of `prepare_shard`, unless the last sample was of the same shard."""
+        """Call the override of `prepare_shard` for the shard of a sample.
+
+        The call is left out if the last sample was of the same shard.
+        """
         shard, _ = self._shards.locate(sample_id)
         if shard != vars(self).get("_prepared_shard"):
             self.prepare_shard(shard)
@@ -316,7 +336,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         return resample(self, epoch, stream_id)
 
     def _resume_incr_epoch(self) -> tuple[int, int]:
-        """Begin the next epoch; return it, and its samples that all ranks have seen already."""
+        """Begin the next epoch; return its number, and how many samples of it were seen already.
+
+        The samples are those that all ranks together have seen.
+        """
         worker, _ = worker_place()
         position = self._order.epochs.begin_epoch(worker_group(), worker).position
         return max(position.epoch, 0), position.place
@@ -328,6 +351,8 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         """
         worker, workers = worker_place()
         world = self._world(workers, worker)
+        # An override that calls this method while an epoch begins gets the ids of that epoch's
+        # plan. Any other call, or a replaced function, makes the whole order.
         plan: Any = vars(self).get("_starting_plan")
         is_other_start = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
         if is_other_start or has_replaced_order(self):
@@ -346,6 +371,13 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
+        """Return this worker's part of an epoch, with a user's order if there is one.
+
+        - ``start`` (ResumePoint): where the epoch begins.
+        - ``world`` (World): ranks and workers, with the place of this worker.
+        - ``position`` (int, default 0, samples): samples of this worker that were read already.
+        - ``for_loader`` (bool, default False): whether a loader iterates, which counts batches.
+        """
         if self._has_own_work:
             return self._own_worker_epoch(start, world, position, for_loader)
         if self.shuffle and not shuffle_algos.is_original(self.shuffle_algo):
@@ -358,9 +390,12 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     def _own_worker_epoch(
         self, start: ResumePoint, world: World, position: int, for_loader: bool
     ) -> WorkerEpoch:
-        """Return this worker's part of an epoch with the ids of `_get_work`."""
+        """Return this worker's part of an epoch with the ids of `_get_work`.
+
+        For the arguments, see `_worker_epoch`.
+        """
         plan = self._order.plan(start, world)
-        self._starting_plan = plan
+        self._starting_plan = plan  # for `_get_work` of this class, which an override may call
         try:
             ids = self._get_work(plan.epoch, plan.begin.place)
         finally:
@@ -387,6 +422,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
         Returns False, without loading it, if the state differs otherwise.
         """
+        # Return False for anything that is not a whole state.
         if not isinstance(obj, Mapping) or obj.get("version") != VERSION:
             return False
         order, data = obj.get("order"), obj.get("data")
@@ -395,11 +431,13 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         sizes = [data.get(name) for name in ("ranks", "nodes", "batch_size")]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             return False
-        same = {name: value for name, value in order.items() if name not in _BATCH_FIELDS}
+        # Check that all other fields fit: a state is not compared in fields that it does not have.
+        other_fields = {name: value for name, value in order.items() if name not in _BATCH_FIELDS}
         try:
-            super().load_state_dict({**obj, "order": same})
+            super().load_state_dict({**obj, "order": other_fields})
         except StateError:
             return False
+        # Load only the keys that states of 0.13 have, which are not compared with the run.
         super().load_state_dict({name: obj[name] for name in KEYS if name in obj})
         if self._world().is_leader:
             repeated, missed = self._count_repeated_and_missed(parse_state(obj), data)
@@ -588,9 +626,12 @@ _datasets: weakref.WeakKeyDictionary[StreamingDataset, int] = weakref.WeakKeyDic
 def _count_samples(
     plan: EpochPlan, world: World, limit: int | None, num_samples: int
 ) -> npt.NDArray[np.int64]:
-    """Return how often each sample comes in the first ``limit`` samples of every rank (None: all).
+    """Return how often each sample comes in an epoch, int64 of shape (num_samples,).
 
-    Returns int64 of shape (num_samples,).
+    - ``plan`` (EpochPlan), ``world`` (World): order of the epoch, and the ranks that share it.
+    - ``limit`` (int | None): number of samples of each worker to count, from the first on; None
+      counts all.
+    - ``num_samples`` (int): samples of the dataset.
     """
     counts = np.zeros(num_samples, np.int64)
     for node in range(world.num_nodes):
@@ -606,7 +647,11 @@ def _get_many(index: Any, count: int, get_item: Callable[[int], Any]) -> Any:
     """Return a sample or lists of samples, as `mds.dataset.indexing.resolve` does.
 
     Numbers of a NumPy type are passed on to ``get_item`` as np.int64, since subclasses call
-    ``.item()`` on them, and True and False are 1 and 0. ``count``: samples of the dataset.
+    ``.item()`` on them, and True and False are 1 and 0.
+
+    - ``index``: number of a sample, or a slice, a list or an array of numbers.
+    - ``count`` (int): samples of the dataset.
+    - ``get_item`` (Callable): function that returns the sample of a number.
     """
     if isinstance(index, bool):
         return get_item(normalize(int(index), count))
@@ -636,7 +681,7 @@ class _NumPyIds:
 
 
 class _NumPyShardMap(ShardMap):
-    """ShardMap that gives the iteration ids of NumPy's type."""
+    """ShardMap that numbers samples as np.int64 when a dataset is iterated; see `_NumPyIds`."""
 
     @classmethod
     def of(cls, shards: ShardMap) -> ShardMap:
@@ -648,14 +693,21 @@ class _NumPyShardMap(ShardMap):
         return copied
 
     def selected(self, stored: SampleIds) -> Any:
-        """Return the numbers in the selection of stored samples."""
+        """Return the numbers of samples in the selection, given their ids in the stored order."""
         return _NumPyIds(super().selected(stored))
+
+
+#: Ids in a block of `_OwnWorkerEpoch`.
+_BLOCK_IDS = 1 << 14
 
 
 class _OwnWorkerEpoch(WorkerEpoch):
     """Part of a worker in an epoch, with the ids that `_get_work` returned; no order hash.
 
-    ``ids``: int64, where -1 is padding. ``start``: number of those ids that were read already.
+    - ``plan`` (EpochPlan), ``world`` (World): see `WorkerEpoch`.
+    - ``ids`` (int64 of shape (ids,)): ids of the worker's samples, where -1 is padding.
+    - ``start`` (int, default 0): number of those ids that were read already.
+    - ``is_counted`` (bool, default False): see `WorkerEpoch`.
     """
 
     def __init__(
@@ -677,9 +729,10 @@ class _OwnWorkerEpoch(WorkerEpoch):
 
     def blocks(self) -> Iterator[SampleIds]:
         """Yield the ids without padding, in blocks that the cache looks ahead."""
-        for position in range(self.start, len(self._ids), 1 << 14):
-            block = self._ids[position : position + (1 << 14)]
+        for position in range(self.start, len(self._ids), _BLOCK_IDS):
+            block = self._ids[position : position + _BLOCK_IDS]
             is_sample = block >= 0
+            # Keys for random numbers depend on the places of the samples, padding included.
             for stream in self._key_streams:
                 stream.add_block(position, is_sample, block[is_sample])
             yield block[is_sample]

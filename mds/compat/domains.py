@@ -61,9 +61,11 @@ def keyword_parameters(required: tuple[str, ...] = (), **defaults: Any) -> Calla
     )
 
     def decorate(kind: C) -> C:
+        """Replace the constructor of a class by one with the keyword parameters."""
         original_init = kind.__init__  # type: ignore[misc]
 
         def __init__(self: Any, **options: Any) -> None:  # noqa: N807 - becomes the class's
+            # Raises TypeError for a missing or an unknown parameter.
             bound = signature.bind(**options)
             bound.apply_defaults()
             original_init(self, **bound.arguments)
@@ -83,7 +85,11 @@ def keyword_parameters(required: tuple[str, ...] = (), **defaults: Any) -> Calla
 
 
 class StandardTransform:
-    """Pair of functions for pairs (x, y); None leaves x or y as it is."""
+    """Function of pairs (x, y), made of a function of x and a function of y.
+
+    - ``transform``, ``target_transform`` (Callable | None, default None): functions of x and of y;
+      None leaves x or y as it is.
+    """
 
     def __init__(
         self,
@@ -255,6 +261,7 @@ class _TokenizedText(StreamingDataset):
         return self._tokenize(super().get_item(sample_id, retry))
 
     def _tokenize(self, text_sample: dict[str, Any]) -> Any:
+        """Return what the tokenizer makes of the column ``text``, ``max_seq_len`` tokens long."""
         return self.tokenizer(
             text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len
         )
@@ -299,6 +306,7 @@ class StreamingEnWiki(StreamingDataset):
 
 
 def _to_array(name: str, value: Any) -> Any:
+    """Return a column's value as an array: bytes are float32 for weights, else int32."""
     if isinstance(value, bytes):
         return np.frombuffer(value, np.float32 if name.endswith("weights") else np.int32).copy()
     return np.array(value)
@@ -344,4 +352,7 @@ class StreamingOutsideGIWebVid(_VideoFiles):
 
 @keyword_parameters(extra_local=None, extra_remote=None)
 class StreamingOutsideDTWebVid(_VideoFiles):
-    """The same as StreamingOutsideGIWebVid: the loader's workers read samples ahead in any case."""
+    """WebVid like StreamingOutsideGIWebVid, under the other name of 0.13.
+
+    There, threads of the dataset fetched the videos ahead. Here, workers of the loader do.
+    """

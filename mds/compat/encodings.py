@@ -70,12 +70,16 @@ def packer_of(encoding: NativeEncoding) -> Callable[[Any], bytes]:
 
 
 def _pack_number(encoding: NumpyEncoding, value: Any) -> bytes:
+    """Return the bytes of a number after NumPy has converted it; see `packer_of`."""
     data = value if isinstance(value, bytes) else encoding.encode_as_numpy(value)
     return encoding.pack(data)
 
 
 def _get_coder(encoding: str) -> Any:
-    """Return an object that encodes and decodes a column, or None for an unknown encoding."""
+    """Return an object that encodes and decodes a column, or None for an unknown encoding.
+
+    ``encoding``: name, with parameters if it has any, such as "ndarray:int32".
+    """
     family, colon, parameters = encoding.partition(":")
     kind = _encodings.get(family)
     if kind is None:
@@ -120,8 +124,9 @@ _IMAGE_FILES = {"jpeg", "png"}
 
 
 class BuiltIn(Encoding):
-    """Encoding of mds behind a class of 0.13, which is made without arguments."""
+    """Class of 0.13 that encodes and decodes with an encoding of mds; made without arguments."""
 
+    #: Name of the encoding of mds, such as "jpeg".
     _name: ClassVar[str]
 
     def __init__(self) -> None:
@@ -218,7 +223,12 @@ _unsafe_encodings = frozenset({"pkl"})  # cannot be changed: pickles always need
 
 
 class _UserEncoding(NativeEncoding):
-    """Encoding class of a user, with the methods that readers and writers of mds call."""
+    """Encoding class of a user, with the methods that readers and writers of mds call.
+
+    - ``name`` (str): name of the encoding, with parameters if it has any.
+    - ``user_class`` (type): class that code has put into `_encodings`, with ``encode``, ``decode``
+      and, for names with parameters, ``from_str``.
+    """
 
     shares_memory = False  # decode() is given a copy of the bytes
     takes_bytes = True  # a bytes value is stored as it is, without a call of encode()
@@ -242,7 +252,10 @@ class _UserEncoding(NativeEncoding):
 
 
 def _apply_encoding(name: str) -> None:
-    """Make readers and writers use the class that `_encodings` has under a name now."""
+    """Make readers and writers use the class that `_encodings` has under a name now.
+
+    ``name``: name without parameters, such as "ndarray".
+    """
     families = registry._families  # noqa: SLF001 - the registry has no method to replace one
     kind = _encodings.get(name)
     if kind is None:

@@ -388,16 +388,21 @@ def _full_name(module: str) -> str:
 
 
 def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
-    """Return `MODULES`, made of both tables."""
+    """Return `MODULES`, made of both tables: module of streaming -> name -> object of mds.
+
+    An object of mds is described by (module of mds, name in it).
+    """
     modules: dict[str, dict[str, tuple[str, str]]] = {}
-    for places, home, names in _TABLE:
-        for place in places.split():
-            answers = modules.setdefault(place, {})
+    for streaming_modules, mds_module, names in _TABLE:
+        for streaming_module in streaming_modules.split():
+            objects = modules.setdefault(streaming_module, {})
             for name in names.split():
-                theirs, _, ours = name.partition("=")
-                answers[theirs] = (home, ours or theirs)
-    for home, imports in _IMPORTED.items():
-        definitions = modules[_full_name(home)]
+                streaming_name, _, mds_name = name.partition(
+                    "="
+                )  # mds_name is empty if it is equal
+                objects[streaming_name] = (mds_module, mds_name or streaming_name)
+    for defining_module, imports in _IMPORTED.items():
+        definitions = modules[_full_name(defining_module)]
         for names, importers in imports.items():
             for importer in map(_full_name, importers.split()):
                 for name in names.split():

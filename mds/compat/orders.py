@@ -44,7 +44,10 @@ _RANDOM_BATCHING = "streaming.base.batching.random"
 def _bind_name(
     function: Callable[..., Any], argument: str, name: str, doc: str
 ) -> Callable[..., Any]:
-    """Return ``function`` with its first argument given, under a name and docstring of its own."""
+    """Return ``function`` with its first argument bound to ``argument``.
+
+    The result has the given ``name`` and the docstring ``doc``, as functions of 0.13 have.
+    """
     bound = functools.partial(function, argument)
     vars(bound).update(__name__=name, __qualname__=name, __module__=__name__)
     bound.__doc__ = doc
@@ -78,7 +81,11 @@ def generate_work(
 def _generate_work_by_method(
     method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
 ) -> SampleIds:
-    """Return the order of the plan, or that of the functions that code has replaced."""
+    """Return the sample ids of an epoch, made by the plan or by functions that code has replaced.
+
+    ``method``: batching method. For the other arguments and the result, see `generate_work`. Raises
+    SealedNameError if functions are replaced that this batching method does not call.
+    """
     if not has_replaced_parts(dataset):
         return _work_of_plan(method, dataset, world, epoch, sample_in_epoch)
     if method != "random":
@@ -111,12 +118,12 @@ generate_work_device_per_stream_batching = batching_methods["device_per_stream"]
 def _work_of_plan(
     method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
 ) -> SampleIds:
-    """Return the order that the dataset's plan has for a batching method."""
+    """Return the order that the dataset's plan has for a batching method; see `generate_work`."""
     order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
     spec = dataclasses.replace(order_state.spec, batching_method=method)
     position = Position(epoch, sample_in_epoch)
     start = ResumePoint(position)
-    if sample_in_epoch:
+    if sample_in_epoch:  # the order of the rest depends on the world in which the epoch began
         start = parse_state(dataset.state_dict(sample_in_epoch, True)).at(position)
     plan = order_state.plan(start, world, spec)
     ids_per_worker = [
@@ -130,7 +137,11 @@ def _work_of_plan(
 
 
 def _work_of_parts(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> SampleIds:
-    """Return the order for batching_method "random", made by functions that code has replaced."""
+    """Return the order for batching_method "random", made by functions that code has replaced.
+
+    An array of positions is partitioned among the workers first. Each position then becomes a
+    shuffled position, and that the id of a sample. For arguments and result, see `generate_work`.
+    """
     partition: Callable[..., SampleIds] = (
         replacement(_RANDOM_BATCHING, "get_partitions") or get_partitions
     )
@@ -233,7 +244,8 @@ _BUILT_IN_SHUFFLES = dict(mds.shuffle.algos.data)  # copied before code can repl
 class _FunctionShuffle(SequentialShuffle):
     """Shuffle by a function that code has put into `shuffle.algos`.
 
-    The function has the signature of `get_shuffle` without ``algo`` and returns the whole order.
+    A subclass is made for each such function. The function has the signature of `get_shuffle`
+    without ``algo`` and returns the whole order.
     """
 
     function: ClassVar[Callable[..., Any]]
@@ -255,21 +267,23 @@ class _FunctionShuffle(SequentialShuffle):
         return np.random.default_rng(0)
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[SampleIds]:
-        """Yield the ids of a canonical node."""
+        """Yield the part of the order that a canonical node has, int64, as one array."""
         del rng
         yield self._ids[self.starts[node] : self.starts[node + 1]]
 
 
 def _apply_shuffle(name: str) -> None:
     """Make plans use the function that `shuffle_algos` has under a name now."""
-    natives = mds.shuffle.algos.data
+    native_shuffles = mds.shuffle.algos.data
     function = shuffle_algos.get(name)
     if shuffle_algos.is_original(name) and name in _BUILT_IN_SHUFFLES:
-        natives[name] = _BUILT_IN_SHUFFLES[name]
-    elif function is None:
-        natives.pop(name, None)
+        native_shuffles[name] = _BUILT_IN_SHUFFLES[name]
+    elif function is None:  # the entry was deleted
+        native_shuffles.pop(name, None)
     else:
-        natives[name] = type(name, (_FunctionShuffle,), {"function": staticmethod(function)})
+        native_shuffles[name] = type(
+            name, (_FunctionShuffle,), {"function": staticmethod(function)}
+        )
 
 
 shuffle_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
@@ -350,8 +364,9 @@ def get_partitions(
 
     - ``algo`` (str): key of `partition_algos`.
     - ``num_samples`` (int): samples of the epoch.
-    - ``num_canonical_nodes``, ``num_physical_nodes``, ``ranks_per_node``, ``workers_per_rank``
-      (int): parts of the order, and the processes that share it.
+    - ``num_canonical_nodes`` (int): parts into which the order is cut.
+    - ``num_physical_nodes``, ``ranks_per_node``, ``workers_per_rank`` (int): processes that share
+      the order.
     - ``batch_size`` (int, samples): batch of one rank.
     - ``drop_first`` (int, default 0, samples): samples of the epoch that were seen already.
     - ``initial_physical_nodes`` (int | None, default None): nodes when the epoch began.

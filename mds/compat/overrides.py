@@ -191,7 +191,7 @@ def is_live(module: str, name: str) -> bool:
 
 
 def record_replacement(module: str, name: str, value: Any) -> None:
-    """Record the replacement of a live name."""
+    """Record the replacement of a live name; ``module`` is the module of streaming, in full."""
     _replacements[module, name] = value
 
 
@@ -201,7 +201,10 @@ def forget_replacement(module: str, name: str) -> None:
 
 
 def replacement(module: str, *names: str) -> Any:
-    """Return the replacement of the first of the names that has one, or None."""
+    """Return the replacement of the first of ``names`` that has one, or None.
+
+    ``module``: module of streaming in which the names were set, such as "streaming.base.dataset".
+    """
     for name in names:
         if (module, name) in _replacements:
             return _replacements[module, name]
@@ -223,7 +226,7 @@ class Sealed(ABCMeta):
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _check_class_attribute(cls, name, value)
-        if name in vars(cls) and name in getattr(cls, "_live", ()):
+        if name in vars(cls) and name in getattr(cls, "_live", ()):  # for `overrides`
             _originals.setdefault((cls, name), vars(cls)[name])
         super().__setattr__(name, value)
 
@@ -247,16 +250,17 @@ def _check_class_attribute(kind: type, name: str, value: Any) -> None:
     ``value`` is `_ABSENT` if the attribute is deleted.
     """
     is_special = name.startswith("__") and name.endswith("__")
+    # ABCMeta itself sets names that begin with _abc_.
     if name.startswith("_abc_") or (is_special and name not in _BYPASSED):
         return
-    if not kind.__module__.startswith("mds."):
+    if not kind.__module__.startswith("mds."):  # a user's class
         if value is not _ABSENT:
             check_overrides(kind, {name: value})
         return
     if name in getattr(kind, "_live", ()):
         return
     if vars(kind).get(name, _ABSENT) is value and value is not _ABSENT:
-        return  # a test puts the original back
+        return  # the original is set again, for example by a test
     uncalled = uncalled_of(kind)
     if not hasattr(kind, name) and name not in uncalled:
         return  # an attribute that only the user's code reads
@@ -314,6 +318,9 @@ def check_overrides(kind: type, names: Iterable[str]) -> None:
     """Check attributes of a user's class for methods that mds does not call.
 
     Raises SealedNameError for an override that would change samples; warns of one that would not.
+
+    - ``kind`` (type): class; one of mds is not checked.
+    - ``names`` (Iterable[str]): names of the attributes.
     """
     if kind.__module__.startswith("mds."):
         return
@@ -332,7 +339,11 @@ def check_overrides(kind: type, names: Iterable[str]) -> None:
 
 
 def refuse_missing(owner: object, name: str) -> None:
-    """Raise AttributeError for a method that mosaicml-streaming has and mds does not."""
+    """Raise AttributeError, which says what to use, if mosaicml-streaming has a missing attribute.
+
+    - ``owner`` (object): object that has no such attribute.
+    - ``name`` (str): name of the attribute. For any other name nothing happens.
+    """
     remedy = uncalled_of(type(owner)).get(name)
     if remedy is not None:
         raise AttributeError(
@@ -392,7 +403,7 @@ class LiveRegistry(MutableMapping[K, V]):
         return dict(self._values)
 
     def is_original(self, key: K) -> bool:
-        """Whether a key has the entry of mds, or no entry as in mds."""
+        """Whether a key has the entry that mds gave it, or has none because mds gave it none."""
         return self._values.get(key) is self._original.get(key)
 
 
@@ -413,7 +424,7 @@ class SealedDict(dict[K, V]):
         refuse(f"{self._name}[{key!r}]", self._remedy)
 
     def __setitem__(self, key: K, value: V) -> None:
-        if key not in self or self[key] is not value:
+        if key not in self or self[key] is not value:  # setting the present value is no change
             self._refuse(key)
 
     def __delitem__(self, key: K) -> None:
@@ -424,7 +435,7 @@ class SealedDict(dict[K, V]):
         return self
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Raise SealedNameError unless every new entry equals the present one."""
+        """Raise SealedNameError unless every new entry is the present one."""
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
@@ -435,7 +446,10 @@ class SealedDict(dict[K, V]):
         return self[key]
 
     def pop(self, key: K, *default: Any) -> Any:
-        """Return the default. Raises SealedNameError for a key that has an entry."""
+        """Return the default for a key without an entry.
+
+        Raises SealedNameError for a key that has an entry, and if there is no default.
+        """
         if key in self or not default:
             self._refuse(key)
         return default[0]
@@ -456,6 +470,9 @@ def save_replacements() -> dict[str, Any]:
     """Return the replacements that a spawned worker process needs, for `load_replacements`.
 
     Replaced rank getters are left out: a worker has the ranks of the dataset that it is given.
+
+    Returns a dict that may have ``functions`` ({(module, name): function}), ``methods`` ({(class,
+    name): method}) and ``entries`` ({registry: {key: value}}); empty if nothing is replaced.
     """
     functions = {
         key: value
@@ -477,10 +494,13 @@ def save_replacements() -> dict[str, Any]:
 
 
 def load_replacements(saved: Mapping[str, Any]) -> None:
-    """Make the replacements of another process in this one; ``saved``: see `save_replacements`."""
+    """Make the replacements of another process in this one.
+
+    ``saved``: result of `save_replacements` in that process.
+    """
     _replacements.update(saved.get("functions", {}))
     for (kind, name), value in saved.get("methods", {}).items():
         setattr(kind, name, value)
     for name, entries in saved.get("entries", {}).items():
-        importlib.import_module(name.rpartition(".")[0])
+        importlib.import_module(name.rpartition(".")[0])  # makes the registry
         _registries[name].update(entries)

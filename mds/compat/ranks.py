@@ -31,7 +31,10 @@ class World(mds.world.World, metaclass=Sealed):
         or this process's environment if none is replaced.
         """
         ranks = _replaced_ranks() if environ is None else None
-        return super().detect(environ) if ranks is None else ranks.world(*worker_place()[::-1])
+        if ranks is None:
+            return super().detect(environ)
+        worker, workers = worker_place()
+        return ranks.world(workers, worker)
 
 
 def find_current_ranks(topology: Any) -> Ranks:
@@ -46,7 +49,10 @@ def find_current_ranks(topology: Any) -> Ranks:
 
 
 def _replaced_ranks() -> Ranks | None:
-    """Return the ranks that the getters give if code has replaced one of them, else None."""
+    """Return the ranks that the getters give if code has replaced one of them, else None.
+
+    Raises ConfigError for numbers that contradict each other.
+    """
     getters = {
         getter.__name__: _replacement_of(getter.__name__) or getter
         for getter in (get_rank, get_world_size, get_local_world_size)
@@ -108,7 +114,10 @@ def broadcast(tensor: Any, src: int) -> None:
 
 
 def all_gather(tensor_list: list[Any], tensor: Any) -> None:
-    """Write the tensors of all ranks into ``tensor_list``."""
+    """Write the tensors of all ranks into ``tensor_list``, which has a tensor for each rank.
+
+    ``tensor``: tensor of this rank.
+    """
     if (group := _process_group()) is not None:
         group.all_gather(tensor_list, tensor)
     else:
@@ -116,7 +125,7 @@ def all_gather(tensor_list: list[Any], tensor: Any) -> None:
 
 
 def all_gather_object(obj: T) -> list[T]:
-    """Return the objects of all ranks."""
+    """Return the objects of all ranks, in the order of the ranks; ``obj`` is that of this rank."""
     if (group := _process_group()) is None:
         return [obj]
     objects: list[T | None] = [None] * group.get_world_size()

@@ -81,6 +81,7 @@ class Spanner(metaclass=Sealed):
         self.num_samples = int(self.shard_bounds[-1])
 
     def __getitem__(self, index: int) -> tuple[int, int]:
+        """Return the shard of a sample, and its row in the shard. Raises SpanError."""
         if not 0 <= index < self.num_samples:
             raise SpanError(f"there is no sample {index} among {self.num_samples}.")
         shard = int(np.searchsorted(self.shard_bounds, index, "right")) - 1
@@ -157,7 +158,7 @@ class Reader(Array, ABC):
         return _relative_name(file).under(self.folder)
 
     def _evict(self, files: Sequence[FileInfo | None]) -> int:
-        """Delete those of the files that exist; return their bytes."""
+        """Delete those of the files that exist; return their bytes. None is no file."""
         _open_readers.pop(id(self), None)
         deleted_bytes = 0
         for file in files:
@@ -215,7 +216,7 @@ class Reader(Array, ABC):
         return self.get_raw_size() + (self.get_zip_size() or 0)
 
     def get_persistent_size(self, keep_zip: bool) -> int:
-        """Return the bytes that stay after the shard was decompressed.
+        """Return the bytes of the files that stay after the shard was decompressed.
 
         ``keep_zip``: whether compressed files are kept.
         """
@@ -239,7 +240,7 @@ class Reader(Array, ABC):
 
 
 class KnownFormatReader(Reader):
-    """Reader of a format that mds reads."""
+    """Reader of a format that mds reads; the arguments are those of `Reader`."""
 
     def _own_fields(self) -> dict[str, Any]:
         """Return the fields of the index entry that the format adds to those of every shard."""
@@ -247,7 +248,10 @@ class KnownFormatReader(Reader):
 
     @property
     def info(self) -> ShardInfo:
-        """Facts of the shard, as mds reads them. Raises IndexFileError if they contradict."""
+        """Description of the shard by mds, made of the attributes when it is first read.
+
+        Raises IndexFileError if the attributes contradict each other.
+        """
         info = vars(self).get("_info")
         if info is None:
             entry = {
@@ -315,7 +319,11 @@ class KnownFormatReader(Reader):
 
 
 class JointReader(KnownFormatReader):
-    """Shard in one file, ``raw_data``; ``zip_data`` is the compressed one. See `Reader`."""
+    """Shard in one file. For the other arguments, see `Reader`.
+
+    - ``raw_data`` (FileInfo): the file.
+    - ``zip_data`` (FileInfo | None): the compressed file; None without compression.
+    """
 
     def __init__(
         self,
@@ -334,8 +342,13 @@ class JointReader(KnownFormatReader):
 
 
 class SplitReader(KnownFormatReader):
-    """Shard in two files: lines in ``raw_data``, offsets in ``raw_meta``. See `Reader`."""
+    """Shard in two files: text lines, and their offsets. For the other arguments, see `Reader`.
 
+    - ``raw_data``, ``raw_meta`` (FileInfo): files of the lines and of the offsets.
+    - ``zip_data``, ``zip_meta`` (FileInfo | None): the compressed files; None without compression.
+    """
+
+    #: End of a line.
     newline = "\n"
 
     def __init__(
@@ -390,10 +403,10 @@ def _file_entry(file: FileInfo | None) -> dict[str, Any] | None:
 
 
 class MDSReader(JointReader):
-    """Shard in the binary format MDS. See `Reader`.
+    """Shard in the binary format MDS.
 
     ``column_names``, ``column_encodings`` and ``column_sizes`` (bytes of a value; None if values
-    differ in size) describe the columns.
+    differ in size) describe the columns. For the other arguments, see `JointReader`.
     """
 
     format = "mds"
@@ -429,7 +442,11 @@ class MDSReader(JointReader):
 
 
 class JSONReader(SplitReader):
-    """Shard of JSON lines; ``columns`` maps names to encodings. See `Reader`."""
+    """Shard of JSON lines. For the other arguments, see `SplitReader`.
+
+    - ``columns`` (dict[str, str]): encodings of the columns by name.
+    - ``newline`` (str): end of a line.
+    """
 
     format = "json"
 
@@ -467,7 +484,13 @@ class JSONReader(SplitReader):
 
 
 class XSVReader(SplitReader):
-    """Shard of lines whose values have ``separator`` between them. See `Reader`."""
+    """Shard of lines whose values have ``separator`` between them.
+
+    - ``column_names``, ``column_encodings`` (list[str]): columns, in the order of the values.
+    - ``newline`` (str): end of a line.
+
+    For the other arguments, see `SplitReader`.
+    """
 
     format = "xsv"
 
@@ -514,7 +537,7 @@ class XSVReader(SplitReader):
 
 
 class _FixedSeparatorReader(XSVReader):
-    """Base of csv and tsv, whose separator is a class attribute."""
+    """Base of csv and tsv, whose separator is a class attribute. For arguments, see `XSVReader`."""
 
     separator: str
 
@@ -624,6 +647,7 @@ class ShardReaders(Sequence[Any]):
         return self._shards.num_shards
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the reader of a shard by its number (-1 is the last), or a list for a slice."""
         if isinstance(index, slice):
             return [self[shard] for shard in range(*index.indices(len(self)))]
         shard = normalize(int(index), len(self))
@@ -638,6 +662,7 @@ class ShardReaders(Sequence[Any]):
         return (self[shard] for shard in range(len(self)))
 
     def _make_reader(self, shard: int) -> Reader:
+        """Return a new reader of a shard, from the entry in the index of its stream."""
         stream = int(self._shards.stream_per_shard[shard])
         first_shard = int(self._shards.shard_offset_per_stream[stream])
         entry = json.loads(self._shards.indexes[stream].shard_json(shard - first_shard))

@@ -98,7 +98,8 @@ def construct_from_registry(
 ) -> Any:
     """Return an object made by a class or function of a registry.
 
-    - ``name`` (str), ``registry`` (TypedRegistry): where the class or function is.
+    - ``name`` (str): name of the class or function.
+    - ``registry`` (TypedRegistry): registry that has the name.
     - ``partial_function`` (bool, default True): whether a function is returned with ``kwargs``
       bound to it, and not called.
     - ``pre_validation_function`` (type | Callable | None, default None): base that the class must
@@ -139,7 +140,10 @@ def import_file(loc: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def save_registry() -> Iterator[None]:
-    """Restore all registries, with the registry of streams, at the end of a ``with`` block."""
+    """Restore the entries of all registries at the end of a ``with`` block.
+
+    These are the registries of this module, and the registry of streams.
+    """
     from mds.dataset.stream import streams_registry
 
     tables = [

@@ -69,9 +69,13 @@ class NoIndexError(NotFoundError, RuntimeError):
 
 
 class BrokenIndexError(IndexFileError, json.JSONDecodeError):
-    """Index that is empty or damaged."""
+    """Index that is empty or damaged; ``text`` is the message.
+
+    As in 0.13 it is a JSONDecodeError, whose attributes are set without a document.
+    """
 
     def __init__(self, text: str) -> None:
+        # Not that of JSONDecodeError, which adds a line and a column to the message.
         ValueError.__init__(self, text)
         self.msg, self.doc, self.pos, self.lineno, self.colno = text, "", 0, 1, 1
 
@@ -157,12 +161,13 @@ class Stream(Overridable, NativeStream):
         url = super().remote_folder
         if url is None or not self._brings_shards:
             return url
+        # The cache tells folders apart by URL: another class may make other files of the same URL.
         class_name = f"{type(self).__module__}.{type(self).__qualname__}"
         source = f"{class_name} {source_name(url)}".encode()
         return Url(f"{_SCHEME}://{hashlib.blake2s(source, digest_size=16).hexdigest()}")
 
     def _find(self) -> Source:
-        # The errors have the builtin types that 0.13 raises.
+        """Find the index; return a description of the data. Raises errors of 0.13's types."""
         try:
             return self._without_missing_hash(super()._find())
         except NotFoundError as error:
@@ -173,9 +178,10 @@ class Stream(Overridable, NativeStream):
             raise BrokenIndexError(str(error)) from error
 
     def _without_missing_hash(self, source: Source) -> Source:
-        """Return a source that checks no hash which an index read in place does not have.
+        """Return ``source`` without its hash to check if the index does not have that hash.
 
-        0.13 checks files when it fetches them, so it never misses the hash of local files.
+        This is for data that are read in place. 0.13 checks files when it fetches them, so it never
+        misses the hash of local files.
         """
         algo = source.validate_hash
         if source.remote is not None or not algo:
@@ -192,7 +198,10 @@ class Stream(Overridable, NativeStream):
     # ------------------------------------------------------------------ methods that bring shards
 
     def prepare_shard(self, shard: Reader) -> int:
-        """Fetch and decompress the files of a shard; return the bytes by which the folder grew."""
+        """Fetch and decompress the files of a shard into the local folder.
+
+        Returns the bytes by which the folder grew.
+        """
         return sum(
             self._prepare_shard_part(raw, compressed, shard.compression)
             for raw, compressed in shard.file_pairs
@@ -249,14 +258,28 @@ class Stream(Overridable, NativeStream):
     def _decompress_shard_part(
         self, zip_info: FileInfo, zip_filename: str, raw_filename: str, compression: str | None
     ) -> None:
-        """Decompress ``zip_filename`` to ``raw_filename``. Raises CorruptError (a ValueError)."""
+        """Check the digest of a compressed file, and decompress it.
+
+        - ``zip_info`` (FileInfo): compressed file, with its digests.
+        - ``zip_filename``, ``raw_filename`` (str): paths of the compressed and the raw file.
+        - ``compression`` (str | None): name of the compression.
+
+        Raises CorruptError (a ValueError) for a wrong digest.
+        """
         with open(zip_filename, "rb") as file:
             data = file.read()
         self._check_hash(zip_info, data, zip_filename)
         write_file(raw_filename, decompress(compression, data))
 
     def _check_hash(self, info: FileInfo, data: bytes, path: str) -> None:
-        """Raise CorruptError unless ``data`` has the digest for ``validate_hash`` in ``info``."""
+        """Raise CorruptError unless a file has the digest for ``validate_hash`` in the index.
+
+        - ``info`` (FileInfo): file, with its digests by the name of the hash.
+        - ``data`` (bytes): content of the file.
+        - ``path`` (str): path of the file, for the message.
+
+        Raises ConfigError if the index does not have that hash.
+        """
         algo = self.validate_hash
         if not algo:
             return
@@ -369,7 +392,11 @@ class SubclassStore(Store):
     """Store of the raw files of a stream whose subclass brings them, and of their index.
 
     The index in the store is that of the stream without compressed files, so that the cache asks
-    for raw files only. ``options["stream"]`` is the stream.
+    for raw files only.
+
+    - ``url`` (str): URL of scheme ``mds-compat``.
+    - ``options`` (Mapping): ``options["stream"]`` is the stream.
+    - ``timeout`` (float, seconds): no effect.
     """
 
     can_list = False
@@ -387,7 +414,7 @@ class SubclassStore(Store):
         self._open_files: dict[str, _FileDescriptor] = {}
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Return bytes ``start`` to ``end`` of a file, after the stream has brought it."""
+        """Return bytes ``start`` to ``end`` (None: the last) of a file, which the stream brings."""
         file: Any = io.BytesIO(self._read_index()) if key == _INDEX else self._open(key)
         info = self._object_info(key, file.seek(0, os.SEEK_END))
         file.seek(start)
@@ -402,10 +429,9 @@ class SubclassStore(Store):
         if key == _INDEX:
             return self._object_info(key, len(index))
         entry = self._entry_of(key)
-        files = [entry[kind] for kind in _RAW_KEYS if entry.get(kind)]
-        return self._object_info(
-            key, next(file["bytes"] for file in files if file["basename"] == key)
-        )
+        raw_files = [entry[kind] for kind in _RAW_KEYS if entry.get(kind)]
+        size = next(file["bytes"] for file in raw_files if file["basename"] == key)
+        return self._object_info(key, size)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Return nothing: the files are those of the index."""
@@ -421,11 +447,14 @@ class SubclassStore(Store):
         raise ConfigError(f"{self.url_of(key)} cannot be written.")
 
     def _object_info(self, key: str, size: int) -> ObjectInfo:
-        """Return the facts of a file; its version is a digest of the index."""
+        """Return name, size and version of a file; its version is a digest of the index."""
         return ObjectInfo(key, size, hexdigest("xxh3_64", self._read_index()))
 
     def _read_index(self) -> bytes:
-        """Return the stream's index without compressed files; it is fetched once."""
+        """Return the stream's index without compressed files, as JSON; it is fetched once.
+
+        Keeps the original entry of each raw file in ``_entries``, for ``prepare_shard``.
+        """
         with self._lock:
             if not self._index:
                 path = self._stream._download_file(_INDEX, _INDEX_COPY)  # noqa: SLF001 - may be overridden
@@ -449,14 +478,17 @@ class SubclassStore(Store):
         return entry
 
     def _open(self, key: str) -> io.IOBase:
-        """Return a raw file that the stream has brought; the stream is called by one thread."""
+        """Return a raw file by its name, after the stream has brought it if it is not open.
+
+        The stream is called by one thread at a time.
+        """
         entry = self._entry_of(key)
         with self._lock:
             file = self._open_files.pop(key, None)
             if file is None:
                 file = self._bring(key, entry)
             self._open_files[key] = file
-            while len(self._open_files) > _MAX_OPEN:
+            while len(self._open_files) > _MAX_OPEN:  # the first is the one read longest ago
                 del self._open_files[next(iter(self._open_files))]
             return _SharedFile(file)
 
@@ -474,7 +506,7 @@ class SubclassStore(Store):
 
 
 class _FileDescriptor:
-    """File descriptor that is closed when nothing uses this object."""
+    """Owner of a file descriptor (``number``), which is closed when nothing refers to the owner."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -482,7 +514,7 @@ class _FileDescriptor:
 
 
 class _SharedFile(io.RawIOBase):
-    """File with a position of its own, on a descriptor that others read from at the same time."""
+    """File for reading with a position of its own, on a descriptor that several files share."""
 
     def __init__(self, descriptor: _FileDescriptor) -> None:
         super().__init__()

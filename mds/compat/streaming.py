@@ -44,6 +44,7 @@ class Facade(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
+        # Called only while vars(self) does not have the attribute, so once for each.
         value = self._find_original(name)
         if value is _ABSENT:
             raise AttributeError(f"module {self.__name__!r}, of mds.compat, has no {name!r}.")
@@ -51,7 +52,10 @@ class Facade(ModuleType):
         return value
 
     def _find_original(self, name: str) -> Any:
-        """Return the object of mds or the module with that name, or `_ABSENT`."""
+        """Return what the name means before code has set it, or `_ABSENT`.
+
+        It is an object of mds or a module below this one.
+        """
         names = MODULES[self.__name__]
         if name in names:
             home, attribute = names[name]
@@ -62,6 +66,7 @@ class Facade(ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._is_live(name):
+            # Setting the original again, as tests do, ends a replacement.
             forget_replacement(self.__name__, name)
             if value is not self._find_original(name):
                 record_replacement(self.__name__, name, value)
@@ -85,7 +90,7 @@ class Facade(ModuleType):
 
     def _replaces(self, name: str, value: Any) -> bool:
         """Whether setting a name would make mosaicml-streaming use another object."""
-        child = f"{self.__name__}.{name}"
+        child = f"{self.__name__}.{name}"  # Python sets a module on its parent when it imports it
         if child in MODULES and name not in MODULES[self.__name__]:
             return not isinstance(value, Facade) or value.__name__ != child
         if name in MODULES[self.__name__]:

@@ -28,7 +28,7 @@ def number_abbrev_to_int(abbrev_str: int | str) -> int:
 
 
 def get_list_arg(text: str) -> list[str]:
-    """Return the parts of a text between commas; an empty text has none."""
+    """Return the parts of a text between commas, such as ["a", "b"] for "a,b"; [] for ""."""
     return text.split(",") if text else []
 
 
@@ -101,6 +101,7 @@ def retry(
     backoff = tenacity.wait_exponential(multiplier=initial_backoff)
 
     def decorate(function: F) -> F:
+        """Return ``function`` with retries."""
         retrying = tenacity.retry(
             retry=tenacity.retry_if_exception_type(exc_class),
             stop=tenacity.stop_after_attempt(num_attempts),
@@ -125,7 +126,7 @@ class MergeCallError(ConfigError, IndexError):
 
 
 def merge_index(*args: Any, **kwargs: Any) -> None:
-    """Write one index for the shards of several.
+    """Merge several indexes into one, which names the shards of all.
 
     Either ``merge_index(index_file_urls, out, keep_local=True, download_timeout=60)``, for the
     indexes of a list, or ``merge_index(out, keep_local=True, download_timeout=60)``, for all
@@ -139,7 +140,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     Raises ConfigError (a ValueError), and MissingIndexError (a RuntimeError) for a listed index
     that does not exist. Merges nothing, with a line in the log, if there are no indexes.
     """
-    # The second argument is the place after a list, and keep_local after a place.
+    # Tell the two forms apart. The second positional argument is ``out`` in the first form, and
+    # ``keep_local``, a bool, in the second.
     has_out = "out" in kwargs or (len(args) > 1 and not isinstance(args[1], bool))
     if "index_file_urls" in kwargs or (args and not isinstance(args[0], (str, int)) and has_out):
         _merge_index_from_list(*args, **kwargs)

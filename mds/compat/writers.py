@@ -45,7 +45,10 @@ _SHOWN_PARAMETERS = (
 
 
 def _signature_of(kind: type) -> inspect.Signature:
-    """Return the signature of a writer class: that of 0.13, or all options for a user's class."""
+    """Return the signature that a writer class shows.
+
+    A class of this module has the parameters of 0.13, a user's class has all options.
+    """
     signature = full_signature(kind.__init__)  # type: ignore[misc]
     if not kind.__module__.startswith("mds."):
         return signature
@@ -83,6 +86,7 @@ class Writer(Overridable, NativeWriter):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__signature__ = _signature_of(cls)
+        # A user's class must not give a built-in writer, which encodes its own format, another one.
         own_format, base_format = vars(cls).get("format"), super(cls, cls).format
         is_users = not cls.__module__.startswith("mds.")
         if own_format not in (None, base_format) and base_format and is_users:
@@ -133,9 +137,9 @@ class Writer(Overridable, NativeWriter):
         if not hasattr(self, "_buffer"):
             return []
         samples: list[bytes] = []
-        end = self._used
+        end = self._used  # of the sample, in the buffer: samples lie in it one after the other
         for size in reversed(self._sizes):
-            if end < size:
+            if end < size:  # written to the file already
                 break
             samples.append(bytes(self._buffer[end - size : end]))
             end -= size
@@ -169,7 +173,7 @@ Writer.__signature__ = _signature_of(Writer)
 
 
 class JointWriter(Writer):
-    """Base of writers of shards in one file."""
+    """Base of writers of shards in one file; a user's class defines `encode_joint_shard`."""
 
     @property
     def _encodes_shards(self) -> bool:
@@ -186,7 +190,10 @@ class JointWriter(Writer):
 
 
 class SplitWriter(Writer):
-    """Base of writers of shards in two files: samples, and where each of them begins."""
+    """Base of writers of shards in two files: samples, and the offsets at which they begin.
+
+    A user's class defines `encode_split_shard`.
+    """
 
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
@@ -198,7 +205,7 @@ class SplitWriter(Writer):
 
     @abstractmethod
     def encode_split_shard(self) -> tuple[bytes, bytes]:
-        """Return the contents of both files with the samples in ``new_samples``."""
+        """Return the contents of both files with the samples in ``new_samples``: data, offsets."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
         if self._encodes_shards:
@@ -213,7 +220,8 @@ class SplitWriter(Writer):
 class ColumnDict(dict[str, str]):
     """Columns of an MDSWriter: a dict, as in 0.13, with the attributes that `mds.MDSWriter` uses.
 
-    ``names``, ``encodings``, ``sizes``: one item per column; a size is None if values differ.
+    ``columns``: columns of a shard, sorted by name. The attributes ``names``, ``encodings`` and
+    ``sizes`` (bytes) have an item for each column; a size is None if values differ in size.
     """
 
     def __init__(self, columns: Columns) -> None:

@@ -55,8 +55,8 @@ class Tally:
         self._lock = new_lock()
 
     def __call__(self, event: Event) -> None:
-        """Count one event."""
-        kind = type(event).__name__.lower()
+        """Count one event, and add its bytes and seconds if it has any."""
+        kind = type(event).__name__.lower()  # such as "fetched"
         with self._lock:
             self._counts[kind] += 1
             for field in ("size", "seconds"):
@@ -66,7 +66,7 @@ class Tally:
                     self._counts[f"{kind}_{name}"] += amount
 
     def as_dict(self) -> dict[str, float]:
-        """All counts by name, such as ``fetched``, ``fetched_bytes`` and ``waited_seconds``."""
+        """Return all counts by name, such as ``fetched``, ``fetched_bytes``, ``waited_seconds``."""
         with self._lock:
             return dict(self._counts)
 
@@ -92,7 +92,7 @@ def prometheus(
     except ImportError:
         raise need("prometheus_client", "metrics", "Prometheus metrics") from None
     target = registry if registry is not None else client.REGISTRY
-    metrics: list[Any] = []
+    metrics: list[Any] = []  # all that are registered, to unregister them after the block
 
     def counter(name: str, text: str) -> Any:
         metrics.append(client.Counter(f"{prefix}_{name}", text, registry=target))
@@ -118,10 +118,14 @@ def prometheus(
             transfers.observe(event.seconds)
         elif isinstance(event, Waited):
             waits.observe(event.seconds)
-        elif isinstance(event, (Evicted, Uploaded)):
-            (evicted if isinstance(event, Evicted) else uploaded).inc(event.size)
-        elif isinstance(event, (Retried, Replaced)):
-            (retried if isinstance(event, Retried) else replaced).inc()
+        elif isinstance(event, Evicted):
+            evicted.inc(event.size)
+        elif isinstance(event, Uploaded):
+            uploaded.inc(event.size)
+        elif isinstance(event, Retried):
+            retried.inc()
+        elif isinstance(event, Replaced):
+            replaced.inc()
 
     if dataset is not None:
         metrics.append(_RankCollector(dataset, f"{prefix}_rank"))
@@ -135,7 +139,10 @@ def prometheus(
 
 
 class _RankCollector:
-    """Prometheus collector that reads ``dataset.stats()`` at every scrape."""
+    """Prometheus collector that reads ``dataset.stats()`` at every scrape.
+
+    ``prefix`` is put before the name of each number, joined by "_".
+    """
 
     def __init__(self, dataset: Counted, prefix: str) -> None:
         self._dataset, self._prefix = dataset, prefix
@@ -149,7 +156,7 @@ class _RankCollector:
         from prometheus_client import metrics_core
 
         for name, value in self._dataset.stats().items():
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float)):  # names and lists cannot be exported
                 kind = (
                     metrics_core.CounterMetricFamily
                     if name in SUMMED
@@ -169,7 +176,7 @@ def chrome_trace(path: str) -> Iterator[None]:
     lock = new_lock()
     with open(path, "w", encoding="utf-8") as file:
         file.write("[\n")
-        separator = ""
+        separator = ""  # before the next entry: none before the first one
 
         def write(event: Event) -> None:
             nonlocal separator
@@ -187,7 +194,11 @@ def chrome_trace(path: str) -> Iterator[None]:
 
 
 def _trace_entry(event: Event, now: float) -> dict[str, Any]:
-    """Return an entry of a Chrome trace; ``now`` is in seconds since its begin."""
+    """Return the entry of an event in a Chrome trace.
+
+    ``now`` is the time of the event in seconds since the trace began; entries have microseconds.
+    An event with a duration becomes a bar (phase "X"), any other one a mark (phase "i").
+    """
     seconds = getattr(event, "seconds", None)
     entry: dict[str, Any] = {
         "name": type(event).__name__,
@@ -198,7 +209,7 @@ def _trace_entry(event: Event, now: float) -> dict[str, Any]:
     }
     if seconds is None:
         return {**entry, "ph": "i", "s": "t", "ts": round(now * 1e6)}
-    # An event is emitted at the end of what it describes.
+    # An event is emitted when the transfer or wait that it describes ends.
     return {**entry, "ph": "X", "ts": round((now - seconds) * 1e6), "dur": round(seconds * 1e6)}
 
 

@@ -73,7 +73,15 @@ class _Window:
 
 
 class LimitedPrefetch:
-    """Strategy of a worker whose cache has a limit."""
+    """Strategy of a worker whose cache has a limit.
+
+    For each window, `Prefetcher` calls `next_size`, `begin`, `open` for each shard, and `end`.
+
+    Args:
+        runtime: The cache of this process.
+        ids: Sample ids of the worker.
+        node: Merged order of all workers of the node; None: only this worker's order is known.
+    """
 
     def __init__(self, runtime: ProcessCache, ids: Lookahead, node: MergedOrder | None) -> None:
         self._runtime, self._ids, self._node = runtime, ids, node
@@ -90,7 +98,7 @@ class LimitedPrefetch:
         self._window_start = 0  # position of the first id of the current window
         self._min_position = 0  # no worker of the node is assumed to be farther behind
         self._retried_at = -1  # time of the node when postponed shards were last requested again
-        self._oracle.extend(SAMPLED)
+        self._oracle.extend(SAMPLED)  # compute the first next uses
 
     def next_size(self) -> int:
         """Return the number of ids of the next window."""
@@ -99,14 +107,17 @@ class LimitedPrefetch:
         return self._windows[0].size if self._windows else 1
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
-        """Begin a window, and request the shards of the one after it."""
+        """Begin the planned window, and request the shards of the one after it.
+
+        ``shards`` and ``rows`` are those of its samples, both (n,).
+        """
         del rows  # they equal the planned ones
         window = self._windows[0]
         self._window_start = self._ids.position - len(shards)
         self._min_position = max(self._window_start - max(_MAX_LAG, 2 * len(shards)), 0)
         self._report_progress()
         jobs = self._runtime.peers.jobs()
-        if jobs != self._jobs:
+        if jobs != self._jobs:  # each job has an equal part of the limit
             self._jobs = jobs
             self._choose_window_size()
         if not self._fetcher.fetches_whole_shards:  # there will be no space later, either
@@ -146,8 +157,8 @@ class LimitedPrefetch:
     # ------------------------------------------------------------------ requests
 
     def _plan_window(self) -> None:
-        """Plan the next window and request its shards."""
-        start, origin = self._planned, self._oracle.start
+        """Plan the window after the last planned one, and request its shards."""
+        start, origin = self._planned, self._oracle.start  # time = origin + position
         self._oracle.extend(_HORIZON * self._size)
         shards, rows = self._ids.look(start, start + self._size)
         if not len(shards):
@@ -156,7 +167,8 @@ class LimitedPrefetch:
             fitting = count_fitting(shards, max_shards)
             shards, rows = shards[:fitting], rows[:fitting]
         stop = start + len(shards)
-        self._size = min(self._size * 4, self._max_size)
+        self._size = min(self._size * 4, self._max_size)  # windows grow from a small first one
+        # Group the rows by shard. `order[begins]` is the first position of each shard.
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
         first, last = origin + start, origin + stop
@@ -176,7 +188,10 @@ class LimitedPrefetch:
         self._windows.append(window)
 
     def _request(self, window: _Window, shard: int, *, is_prefetch: bool) -> None:
-        """Get a shard in a thread; see `WindowFetcher.acquire` for ``is_prefetch``."""
+        """Request a shard of a window, which a thread gets; urgent requests come first.
+
+        ``is_prefetch`` is as in `WindowFetcher.acquire`.
+        """
         request, deadline = window.requests[shard]
         self._progress.begin(int(deadline))
         future = self._pool.submit(self._fetcher.acquire, request, is_prefetch, deadline=deadline)
@@ -184,27 +199,31 @@ class LimitedPrefetch:
         future.add_done_callback(functools.partial(self._record_end, int(deadline)))
 
     def _record_end(self, time: int, future: Future[ShardLease | None]) -> None:
-        """Record that the request of a time ended; a postponed one is not served yet."""
+        """Record that the request with the deadline ``time`` ended, and report it to the node.
+
+        A postponed request has None as its result, and is not served yet.
+        """
         is_postponed = not future.cancelled() and not future.exception() and not future.result()
         self._progress.end(time, is_postponed=is_postponed)
         self._report_progress()
 
     def _report_progress(self) -> None:
         """Report this worker's progress to the node, and drop next uses that are past for all."""
-        oracle, origin = self._oracle, self._oracle.start
-        served = self._progress.first(origin + self._planned)
+        oracle, origin = self._oracle, self._oracle.start  # time = origin + position
+        served = self._progress.first(origin + self._planned)  # this worker needs nothing before
         progress = self._runtime.peers.report_progress(id(self), oracle.team, served)
         served_by_all = progress.served
         if self._node is not None:
-            # The order of other jobs is not known; each has its own share of the limit.
+            # More processes than readers of known orders: some other order is unknown.
             oracle.is_whole = self._runtime.peers.processes <= progress.all_readers
             if progress.team_readers < oracle.workers:  # some have not begun yet, or have ended
                 served_by_all = min(served_by_all, origin + self._window_start)
+        # A stuck worker must not keep the uses of all others from being dropped.
         oracle.advance(max(served_by_all, origin + self._min_position))
 
     def _retry_postponed(self) -> None:
         """Request the first postponed shard again, if the node's progress may have freed space."""
-        if self._oracle.now == self._retried_at:
+        if self._oracle.now == self._retried_at:  # no progress since the last call
             return
         self._retried_at = self._oracle.now
         for window in self._windows:
@@ -220,7 +239,7 @@ class LimitedPrefetch:
             return future.result()
 
     def _release_window(self, window: _Window) -> None:
-        """Release the leases of a window, those that are still being fetched when they arrive."""
+        """Release the leases of a window: now, or when a request that is not done yet ends."""
         for future in window.futures.values():
             future.add_done_callback(self._release)
 
@@ -235,14 +254,20 @@ class LimitedPrefetch:
     # ------------------------------------------------------------------ size of windows
 
     def _choose_window_size(self) -> None:
-        """Choose the size of windows from a sample of the order; warn if the limit is too small."""
+        """Choose the size of windows from a sample of the order; warn if the limit is too small.
+
+        Also whether shards in use all fit (``fetches_whole_shards``) and may stay mapped
+        (``may_pin``). Compared are the bytes fetched for the sample with small windows, whose
+        shards are shared through the cache, and with large ones, of which each reads its shards.
+        """
         runtime, catalog = self._runtime, self._runtime.catalog
+        # Bytes for the shards of this job.
         room = ((runtime.limit or 0) - runtime.control_bytes) // self._jobs
         # At least the workers of the order, some of which may not be registered yet.
         processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)
         small, large = policy.window_sizes(max(catalog.mean_row_size, 1), room, processes)
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
-        once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)
+        once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)  # if all are fetched once
         times, node_shards = self._sample_order()
         lru_bytes = policy.lru_bytes(_rounds(times, node_shards, small), catalog.sizes, room)
         # Workers whose order is unknown are assumed to fetch as much as this one.
@@ -266,17 +291,24 @@ class LimitedPrefetch:
             self._warn_limit_too_small(max(min(lru_bytes, pass_bytes) / once, 1.0), need)
 
     def _sample_order(self) -> tuple[Int64s, Int64s]:
-        """Return times and shards of the node's first reads, or of this worker's, each (n,)."""
+        """Return times and shards of the first reads of the node, each (n,), from time 0.
+
+        These are the reads of all workers in the first `SAMPLED` times; without a merged order,
+        those of this worker from now on.
+        """
         if self._node is None:
             shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
             return np.arange(len(shards)), shards
-        nothing = np.zeros(0, np.int64)
+        nothing = np.zeros(0, np.int64)  # so that there is always something to concatenate
         times, ids = [nothing], [nothing]
         for piece in self._node.pieces():
-            if piece is None or piece[0][0] >= self._node.start + SAMPLED:
+            if piece is None:
                 break
-            times.append(piece[0] - self._node.start)
-            ids.append(piece[1])
+            piece_times, piece_ids = piece
+            if piece_times[0] >= self._node.start + SAMPLED:
+                break
+            times.append(piece_times - self._node.start)
+            ids.append(piece_ids)
         shards = self._ids.offsets.searchsorted(np.concatenate(ids), "right") - 1
         read_times = np.concatenate(times)
         count = int(read_times.searchsorted(SAMPLED))
@@ -312,18 +344,24 @@ class LimitedPrefetch:
 
 
 def _rounds(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
-    """Yield the distinct shards that are read in each stretch of ``size`` times."""
+    """Yield the distinct shards that are read in each stretch of ``size`` times.
+
+    ``times`` ascend from 0, and ``shards`` are read then, both (n,).
+    """
     bounds = times.searchsorted(np.arange(0, int(times.max(initial=0)) + 1, size))
-    for group in np.split(shards, bounds[1:]):
+    for group in np.split(shards, bounds[1:]):  # the first bound is 0
         yield unique_stable(group)
 
 
 class ServedTime:
-    """Times of this worker's reads that are not served yet. Thread-safe."""
+    """Times of this worker's reads whose shards are not there yet. Thread-safe.
+
+    A time is served when its request has ended and was not postponed.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # number of pending requests by time
-        self._postponed: set[int] = set()
+        self._postponed: set[int] = set()  # times of requests that must be repeated
         self._lock = new_lock()
 
     def begin(self, time: int) -> None:
@@ -333,7 +371,7 @@ class ServedTime:
             self._open[time] = self._open.get(time, 0) + 1
 
     def end(self, time: int, *, is_postponed: bool) -> None:
-        """Record that the request of a time ended, or was postponed."""
+        """Record that a request of a time ended; if it was postponed, the time is not served."""
         with self._lock:
             self._open[time] -= 1
             if not self._open[time]:
@@ -371,7 +409,12 @@ class ShardLease:
 
 
 class WindowFetcher:
-    """Gets the shards or rows of windows, within this process's share of the limit."""
+    """Gets the shards or rows of windows, within this process's share of the limit.
+
+    Args:
+        runtime: The cache of this process.
+        oracle: Next uses of the shards.
+    """
 
     def __init__(self, runtime: ProcessCache, oracle: NextUseIndex) -> None:
         self._runtime, self._oracle = runtime, oracle
@@ -386,16 +429,17 @@ class WindowFetcher:
         self.fetches_whole_shards = False
 
     def acquire(self, request: ShardRequest, is_prefetch: bool) -> ShardLease | None:
-        """Return a reader that has the rows of a request.
+        """Return a lease on a reader that has the rows of a request; fetch what is missing.
 
-        With ``is_prefetch`` None means that the request should be repeated later: the shard should
-        be fetched whole, but the shards to evict for it are needed earlier. When the request is
-        needed, they may have been used.
+        With ``is_prefetch``, the rows are not needed now, and the result may be None: the shard
+        should be fetched whole, but the shards to evict for it are needed earlier. Then request it
+        again later, when these may have been used.
         """
         runtime, shard = self._runtime, request.shard
         if not runtime.is_cacheable(shard):
             # The user's own file: there is nothing to fetch, to pin or to evict.
             return ShardLease(shard, runtime.hold(shard), is_held=True)
+        # Three outcomes: the mapped shard, copies of its rows, or rows that are fetched alone.
         is_pinned = self.may_pin and self._pins.add(shard, int(runtime.catalog.sizes[shard]))
         try:
             reader = runtime.hold_local(shard)
@@ -429,17 +473,22 @@ class WindowFetcher:
             self._pins.remove(lease.shard)
 
     def _fetch(self, request: ShardRequest) -> bool:
-        """Fetch a whole shard if it is worth it; return False if it is not, or without space."""
+        """Fetch the whole shard of a request if that saves bytes; return whether it is cached now.
+
+        It is not without space, or if the shards to evict for it would cost more.
+        """
         oracle, runtime, shard = self._oracle, self._runtime, request.shard
         size, rows = int(runtime.catalog.sizes[shard]), len(request.rows)
         can_range = runtime.can_range(shard)
         is_shared = self._is_shared(request)
         if not can_range or (self.fetches_whole_shards and is_shared):
-            # In the cache other workers of the node find it now, or a later window does.
+            # The bid: other workers of the node need the shard in this window's time, or a later
+            # window does.
             needed_at = oracle.next_after(shard, request.start if is_shared else request.stop)
             # Limit the bytes in flight, or the shards being fetched would evict each other.
             with self._bytes_in_flight.acquire(size):
                 return runtime.fetcher.ensure_local(shard, Bid(needed_at, team=oracle.team))
+        # Processes with an unknown order are assumed to read like the known workers.
         processes_per_worker = (
             1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
         )
@@ -454,9 +503,8 @@ class WindowFetcher:
             rows_before,
             oracle.team,
         )
-        return policy.is_worth(
-            size, rows_before(policy.NEVER), bid.row_size
-        ) and runtime.fetcher.ensure_local(shard, bid)
+        is_worth_it = policy.is_worth(size, rows_before(policy.NEVER), bid.row_size)
+        return is_worth_it and runtime.fetcher.ensure_local(shard, bid)
 
     def _is_shared(self, request: ShardRequest) -> bool:
         """Whether other workers need the shard too, before the window of this one ends."""
@@ -467,12 +515,15 @@ class WindowFetcher:
 
 
 def _share(runtime: ProcessCache) -> int:
-    """Return the bytes in the cache that this process may have in use or in transfer."""
+    """Return the bytes in the cache that this process may have in use, and as many in transfer."""
     return policy.share(runtime.limit or 0, runtime.peers.processes)
 
 
 class _Pins:
-    """Shards that the windows of this process hold mapped, bounded by its share of the limit."""
+    """Shards that the windows of this process hold mapped, bounded by its share of the limit.
+
+    ``share`` is a function that returns the bound in bytes, which may change.
+    """
 
     def __init__(self, share: Callable[[], int]) -> None:
         self._share = share
@@ -482,7 +533,10 @@ class _Pins:
         self._lock = new_lock()
 
     def add(self, shard: int, size: int) -> bool:
-        """Add a pin if the shard fits into the share or nothing else is pinned; else False."""
+        """Add a pin of a shard of ``size`` bytes; return False if it does not fit into the share.
+
+        A single shard always fits, and so does another pin of a pinned one.
+        """
         with self._lock:
             count = self._counts.get(shard, 0)
             if not count:

@@ -46,12 +46,13 @@ class Lookahead:
     def look(self, start: int, stop: int) -> tuple[Int64s, Int64s]:
         """Return the shards and rows of the ids at positions ``start`` to ``stop``, each (n,).
 
-        Positions count from the first id of all. There are fewer at the end of the order. Ids at
-        ``start`` and after must not have been taken yet.
+        Nothing is removed. Positions count from the first id of all; the last one is before
+        ``stop``. At the end of the order, fewer ids are returned. Ids at ``start`` and after must
+        not have been taken yet.
         """
         self._fill(stop - self.position)
-        nothing = np.zeros(0, np.int64)
-        ids, shards, position = [nothing], [nothing], self.position
+        nothing = np.zeros(0, np.int64)  # so that there is always something to concatenate
+        ids, shards, position = [nothing], [nothing], self.position  # of the next piece
         for piece_ids, piece_shards in self._buffer:
             if position >= stop:
                 break
@@ -64,13 +65,13 @@ class Lookahead:
         return id_shards, np.concatenate(ids) - self.offsets[id_shards]
 
     def take(self, count: int) -> tuple[Int64s, Int64s, Int64s]:
-        """Remove and return the next ids, at most ``count``, with their shards and rows."""
+        """Remove the next ids, at most ``count``; return them, their shards and rows, each (n,)."""
         self._fill(count)
         ids, shards = [], []
         missing = count
         while missing and self._buffer:
             piece_ids, piece_shards = self._buffer.popleft()
-            if len(piece_ids) > missing:
+            if len(piece_ids) > missing:  # put the rest of the piece back
                 self._buffer.appendleft((piece_ids[missing:], piece_shards[missing:]))
                 piece_ids, piece_shards = piece_ids[:missing], piece_shards[:missing]
             ids.append(piece_ids)
@@ -79,6 +80,7 @@ class Lookahead:
         if not ids:
             nothing = np.zeros(0, np.int64)
             return nothing, nothing, nothing
+        # A single array need not be copied.
         window_ids, window_shards = (
             arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in (ids, shards)
         )
@@ -92,13 +94,16 @@ class Lookahead:
             ids = next(self._pieces, None)
             if ids is None:
                 return
-            shards = self.offsets.searchsorted(ids, "right") - 1
+            shards = self.offsets.searchsorted(ids, "right") - 1  # last one that begins before
             self._buffer.append((ids, shards))
             self._buffered += len(ids)
 
 
 def _pieces(blocks: Iterable[Int64s]) -> Iterator[Int64s]:
-    """Cut the nonnegative ids of all blocks into pieces of up to `_PIECE`."""
+    """Yield the nonnegative ids of all blocks, in pieces of at most `_PIECE` ids.
+
+    ``blocks`` are int64 arrays of any shape.
+    """
     for block in blocks:
         ids = np.asarray(block, np.int64).reshape(-1)
         if len(ids) and ids.min() < 0:
@@ -124,13 +129,18 @@ def unregister_reader(reader: object) -> None:
 
 
 def max_window_shards(catalog: Catalog, windows: int) -> int | None:
-    """Return the most shards that a window may map, or None if it may map all.
+    """Return the most shards that a window may map into memory, or None if it may map all.
 
-    ``windows`` is the number of windows that each reader of this process holds at one time.
+    The readers of this process share half of the maps that the process may have; the other half is
+    for idle shards.
+
+    Args:
+        catalog: The shards of the dataset.
+        windows: Number of windows that each reader holds at one time.
     """
     files = max((folder.files_per_shard for folder in catalog.folders), default=1)
-    parts = 2 * max(len(_readers), 1) * windows * files
-    if catalog.shards * parts <= mmaps.MIN_MAPS:
+    parts = 2 * max(len(_readers), 1) * windows * files  # of which a shard of a window gets one
+    if catalog.shards * parts <= mmaps.MIN_MAPS:  # few shards: spare the look at the system
         return None
     max_shards = max(1, mmaps.max_maps() // parts)
     return max_shards if catalog.shards > max_shards else None
@@ -143,7 +153,8 @@ def count_fitting(shards: Int64s, max_shards: int) -> int:
     """
     if len(shards) <= max_shards:
         return len(shards)
-    first = np.unique(shards, return_index=True)[1]
+    first = np.unique(shards, return_index=True)[1]  # position of the first id of each shard
     if len(first) <= max_shards:
         return len(shards)
+    # Stop before the first id of the shard that would be one too many.
     return int(np.partition(first, max_shards)[max_shards])

@@ -62,7 +62,7 @@ class MergedOrder(Protocol):
 
     @property
     def every(self) -> int:
-        """Only every so many ranks are looked at; each represents as many."""
+        """Sampling step: `pieces` has the reads of one rank in every ``every``, for all of them."""
 
     @property
     def start(self) -> int:
@@ -79,7 +79,11 @@ class MergedOrder(Protocol):
 class NextUseIndex:
     """Next uses of the shards of a dataset, in the merged order of a node. Thread-safe.
 
-    Without a merged order (``node`` is None), times are positions in the reader's own order.
+    Args:
+        shards: Number of shards of the dataset.
+        ids: Sample ids of the reader that creates the index.
+        node: Merged order of all workers of the node. None: only the reader's own order is known,
+            and times are positions in it.
     """
 
     def __init__(self, shards: int, ids: Lookahead, node: MergedOrder | None) -> None:
@@ -105,7 +109,7 @@ class NextUseIndex:
         The order continues into the next epoch: which shards should be kept at the end of an epoch
         depends on how the next one begins.
         """
-        if not self._extending.acquire(blocking=False):
+        if not self._extending.acquire(blocking=False):  # held while the order is read
             return  # another reader of this process is extending the index
         try:
             while samples > 0 and self._uses.entries <= _MAX_ENTRIES:
@@ -135,7 +139,7 @@ class NextUseIndex:
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
         """Return a mask of the shards that no worker needs any more in this epoch, (n,)."""
-        if self.is_whole:
+        if self.is_whole:  # `policy.eviction_order` takes those of them that have no next use
             return np.ones(len(shards), np.bool_)
         with self._lock:
             return self._uses.is_done(shards)
@@ -146,13 +150,13 @@ class NextUseIndex:
             return self._uses.next_after(shard, time)
 
     def rows_before(self, shard: int, time: float) -> int:
-        """Return the number of rows of a shard that are read before a time."""
+        """Return the number of rows of a shard that are read from now to before a time."""
         with self._lock:
-            return self._uses.rows_before(shard, time) * self._every
+            return self._uses.rows_before(shard, time) * self._every  # sampled ranks represent all
 
     def _next_bucket(self) -> tuple[Int64s, Int64s] | None:
         """Return times and shards of the next bucket, each (n,), or None if it is not known yet."""
-        if self._pieces is None:
+        if self._pieces is None:  # only the reader's own order is known
             start = self._uses.end
             if start - self._ids.position > _MAX_OWN_AHEAD:
                 return None
@@ -163,7 +167,8 @@ class NextUseIndex:
             if piece is None:
                 return None
             times, ids = piece
-            shards = self._ids.offsets.searchsorted(ids, "right") - 1
+            shards = self._ids.offsets.searchsorted(ids, "right") - 1  # of each sample id
+            # A bucket has `BUCKET_SAMPLES` samples of each worker in the piece.
             size = BUCKET_SAMPLES * max(self.workers // self._every, 1)
             self._waiting.extend(
                 (times[start : start + size], shards[start : start + size])
@@ -177,7 +182,9 @@ def join_index(
 ) -> NextUseIndex:
     """Return this process's index of an order for one more reader; create it if needed.
 
-    ``budget`` uses it to choose victims. The other arguments are those of `NextUseIndex`.
+    ``budget`` asks the index to choose the shards to evict. The other arguments are those of
+    `NextUseIndex`. Readers share an index if their merged orders are equal. Call `leave_index` when
+    the reader ends.
     """
     with budget.oracles_lock:
         for index in budget.oracles:
@@ -203,7 +210,14 @@ def leave_index(budget: Budget, index: NextUseIndex) -> None:
 
 
 class UseTable:
-    """Uses of ``shards`` shards from time ``now`` to before time ``end``."""
+    """Table of the uses of shards from time ``now`` to before time ``end``, the horizon.
+
+    The docstring of the module has a picture of its buckets and entries.
+
+    Args:
+        shards: Number of shards of the dataset.
+        start: Time at which the table begins (default 0).
+    """
 
     _shard: npt.NDArray[np.int32]
     _count: npt.NDArray[np.int32]
@@ -216,7 +230,7 @@ class UseTable:
         #: Rows of each shard that are read from the bucket of ``now`` to the horizon.
         self.rows = np.zeros(shards, np.int64)
         # Entries are numbered from the first one ever: `_start` to `_stop` are in use, `_base` is
-        # the first one in the arrays, so entry k is at index k - _base.
+        # the first one in the arrays, so entry k is at index k - _base. `_NONE`: no entry.
         self._first_entry = np.full(shards, _NONE, np.int64)
         self._last_entry = np.full(shards, _NONE, np.int64)
         self._buckets: deque[tuple[int, int]] = deque()  # (end time, number of the entry after)
@@ -231,10 +245,11 @@ class UseTable:
 
     def append(self, times: Int64s, shards: Int64s) -> None:
         """Add a bucket: ascending times, and the shard that is read at each, both (n,)."""
+        # Sort by shard, and by time within a shard. Each stretch of one shard becomes an entry.
         order = np.argsort(shards, kind="stable")
         self.end = int(times[-1]) + 1
         shards, times = shards[order], times[order]
-        begins = np.flatnonzero(np.diff(shards, prepend=-1))
+        begins = np.flatnonzero(np.diff(shards, prepend=-1))  # where the stretches begin
         ends = np.append(begins[1:], len(shards))
         distinct = shards[begins]
         self._make_room(len(distinct))
@@ -243,6 +258,7 @@ class UseTable:
         self._shard[new_entries], self._count[new_entries] = distinct, ends - begins
         self._begin[new_entries], self._end[new_entries] = times[begins], times[ends - 1]
         self._next_entry[new_entries] = _NONE
+        # Link each entry to the earlier one of its shard, if that is not past.
         previous = self._last_entry[distinct]
         is_linked = previous >= self._start
         self._next_entry[previous[is_linked] - self._base] = numbers[is_linked]
@@ -257,7 +273,7 @@ class UseTable:
         self.now = max(self.now, now)
         while self._buckets and self._buckets[0][0] <= self.now:
             _, stop = self._buckets.popleft()
-            past = slice(self._start - self._base, stop - self._base)
+            past = slice(self._start - self._base, stop - self._base)  # entries of the bucket
             shards = self._shard[past]
             self._first_entry[shards] = self._next_entry[past]
             self.rows[shards] -= self._count[past]
@@ -265,31 +281,40 @@ class UseTable:
 
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:
         """Return the next use of each shard, or `policy.NEVER` beyond the horizon, (n,)."""
-        entry = self._first_entry[shards]
-        # The last use in the bucket of now may be past.
+        entry = self._first_entry[shards]  # a copy, negative for shards without entries
+        # If all uses in the bucket of `now` are past, the next entry counts.
         is_past = entry >= 0
         is_past[is_past] = self._end[entry[is_past] - self._base] < self.now
         entry[is_past] = self._next_entry[entry[is_past] - self._base]
         next_uses = np.full(len(shards), policy.NEVER)
         is_known = entry >= 0
+        # Of a bucket only the first and the last use are known. In the bucket of `now`, the next
+        # one may be at any time between them, so it counts as now.
         next_uses[is_known] = np.maximum(self._begin[entry[is_known] - self._base], self.now)
         return next_uses
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that were used and have no next use, (n,)."""
+        """Return a mask of the shards that were used and have no use up to the horizon, (n,)."""
         is_done: npt.NDArray[np.bool_] = self.next_use(shards) == policy.NEVER
         return is_done & (self._last_entry[shards] >= 0)
 
     def next_after(self, shard: int, time: int) -> float:
-        """Return the first use of a shard at ``time`` or later, or `policy.NEVER`."""
+        """Return the time of the first use of a shard at ``time`` or later, or `policy.NEVER`.
+
+        Inside a bucket only its first and last use are known, so a time between them is returned
+        as it is.
+        """
         entry = int(self._first_entry[shard])
         while entry >= 0 and self._end[entry - self._base] < time:
             entry = int(self._next_entry[entry - self._base])
         return float(max(self._begin[entry - self._base], time)) if entry >= 0 else policy.NEVER
 
     def rows_before(self, shard: int, time: float) -> int:
-        """Return the number of rows of a shard read before ``time``, in whole buckets."""
-        if time >= self.end:
+        """Return the number of rows of a shard that are read before ``time``.
+
+        The buckets of `now` and of ``time`` count as a whole.
+        """
+        if time >= self.end:  # all rows up to the horizon
             return int(self.rows[shard])
         entry, rows = int(self._first_entry[shard]), 0
         while entry >= 0 and self._begin[entry - self._base] < time:
@@ -298,11 +323,11 @@ class UseTable:
         return rows
 
     def _make_room(self, count: int) -> None:
-        """Enlarge the arrays if ``count`` more entries do not fit; drop entries that are past."""
+        """Make room for ``count`` more entries: drop those that are past, enlarge the arrays."""
         capacity, used = len(self._shard), self.entries
         if self._stop - self._base + count <= capacity:
             return
-        capacity = max(capacity, 2 * (used + count))
+        capacity = max(capacity, 2 * (used + count))  # doubling: each entry is copied a few times
         for name, kind in _COLUMNS:
             old: npt.NDArray[Any] = getattr(self, name)
             new = np.zeros(capacity, kind)

@@ -79,7 +79,12 @@ class Window(NamedTuple):
 
 
 class _WindowReaders(dict[int, "Reader"]):
-    """Readers of a window by shard, each opened when it is first looked up."""
+    """Readers of a window by shard, each opened when it is first looked up.
+
+    Args:
+        window_shards: Shards of the window.
+        open_shard: Function that returns the reader of a shard, after a wait if needed.
+    """
 
     def __init__(self, window_shards: Iterable[int], open_shard: Callable[[int], Reader]) -> None:
         super().__init__()
@@ -131,13 +136,13 @@ class Prefetcher:
             self._strategy = UnlimitedPrefetch(self._runtime, self._ids, predownload)
 
     def windows(self) -> Iterator[Window]:
-        """Yield the windows until the ids end.
+        """Yield the windows until the ids end. The readers of a window are released after it.
 
         An error that occurred while a shard was fetched is raised when its reader is looked up.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
-            stack.enter_context(self._runtime.peers.register_reader())
+            stack.enter_context(self._runtime.peers.register_reader())  # other processes count it
             while True:
                 ids, shards, rows = self._ids.take(self._strategy.next_size())
                 if not len(ids):
@@ -173,14 +178,19 @@ class UnlimitedPrefetch:
     It searches the next ``predownload`` samples for shards to fetch. It searches further until
     every thread has a shard (while those are small), and further still while threads are idle. The
     first few rows of a distant dataset are fetched by range, because a whole shard takes longer.
+
+    Args:
+        runtime: The cache of this process.
+        ids: Sample ids of the worker.
+        predownload: Number of samples ahead of the reader whose shards are fetched at least.
     """
 
     def __init__(self, runtime: ProcessCache, ids: Lookahead, predownload: int) -> None:
         self._runtime, self._ids = runtime, ids
-        self._predownload = self._ahead = predownload
+        self._predownload = self._ahead = predownload  # `_ahead` grows with the first thread
         self._pool: Pool | None = None
-        self._changed = new_event()
-        self._awaited: Future[Any] | None = None
+        self._changed = new_event()  # wakes the reader, see `_wake_reader`
+        self._awaited: Future[Any] | None = None  # the future that the reader waits for
         self._searched = 0  # shards of positions before this one are local or being fetched
         # Shards that need no request any more. Those of the user's own folder never need one.
         self._is_tracked = np.zeros(runtime.catalog.shards, np.bool_)
@@ -195,7 +205,7 @@ class UnlimitedPrefetch:
         self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
 
     def next_size(self) -> int:
-        """Return the number of ids of the next window."""
+        """Return the number of ids of the next window, bounded by the number of memory maps."""
         size = self._preferred_size()
         max_shards = max_window_shards(self._runtime.catalog, 1)
         if max_shards is None or size <= max_shards:
@@ -206,6 +216,7 @@ class UnlimitedPrefetch:
     def _preferred_size(self) -> int:
         """Return the number of ids of the next window if any number of maps were allowed."""
         if self._is_first:
+            # The first window is small, so that the first batch arrives early.
             first_rows = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
             first_rows = max(1, min(self._predownload // 8, MAX_FIRST_WINDOW, first_rows))
             shards, _ = self._ids.look(0, first_rows)
@@ -219,7 +230,7 @@ class UnlimitedPrefetch:
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """Begin a window, given the shard and row of each sample, both of shape (n,)."""
         self._window = shards, rows
-        if self._is_first:
+        if self._is_first:  # later windows are requested by `next_size`
             self._is_first = False
             self._fetch_first_rows(shards, rows)
             self._request(shards, 0)
@@ -227,7 +238,7 @@ class UnlimitedPrefetch:
 
     def open(self, shard: int) -> Reader:
         """Return the reader of a shard of the window; wait for the shard if needed."""
-        if shard in self._first_rows:
+        if shard in self._first_rows:  # only the rows of the first window are fetched
             sparse: Reader = self._wait(self._first_rows[shard], shard)
             return sparse
         if shard in self._pending:
@@ -269,13 +280,17 @@ class UnlimitedPrefetch:
         self._awaited = None
 
     def _schedule(self) -> None:
-        """Request the next shards: those of ``_ahead`` samples, and more while threads are idle."""
+        """Request the shards of the next ``_ahead`` samples, and more while threads are idle.
+
+        Samples after them are searched until each thread has a second shard to fetch, at most
+        `MAX_LOOKAHEAD` samples ahead.
+        """
         for shard in [shard for shard, future in self._pending.items() if future.done()]:
             # A failed fetch is kept until its shard is read, which raises the error.
             if not self._pending[shard].exception():
                 del self._pending[shard]
         position = self._ids.position
-        until = position + self._ahead + WARMUP_WINDOW
+        until = position + self._ahead + WARMUP_WINDOW  # shards before it are always requested
         while self._searched < max(until, position + MAX_LOOKAHEAD):
             is_busy = self._pool is not None and len(self._pending) >= 2 * self._pool.threads
             if self._searched >= until and (is_busy or not self._pending):
@@ -289,7 +304,10 @@ class UnlimitedPrefetch:
             self._request(shards, start)
 
     def _request(self, shards: Int64s, position: int) -> None:
-        """Start to fetch those of ``shards`` that are not local; lower positions come first."""
+        """Start to fetch those of ``shards``, shape (n,), that are not local.
+
+        ``position`` is where they are in the order; lower positions are fetched first.
+        """
         shards = np.array(unique_stable(shards[~self._is_tracked[shards]]), np.int64)
         if not len(shards):
             return
@@ -307,7 +325,7 @@ class UnlimitedPrefetch:
         for shard in distinct_shards[~self._runtime.is_local(distinct_shards)].tolist():
             if self._runtime.can_range(shard) and self._runtime.is_far(shard):
                 shard_rows = rows[shards == shard].tolist()
-                self._first_rows[shard] = self._submit(
+                self._first_rows[shard] = self._submit(  # before all whole shards
                     self._runtime.uncached.read_rows, shard, shard_rows, deadline=-1.0
                 )
         if self._first_rows:
@@ -327,19 +345,22 @@ class UnlimitedPrefetch:
         return future
 
     def _wake_reader(self, future: Future[Any]) -> None:
-        """Wake the reader if it waits for ``future``, or if the threads need more requests."""
+        """Wake the reader if it waits for ``future``, or if the threads need more requests.
+
+        Called in a thread of the pool when ``future`` is done.
+        """
         pool = self._pool
         if future is self._awaited or pool is None or pool.waiting <= pool.threads // 2:
             self._changed.set()
 
     def _wait(self, future: Future[Any], shard: int) -> Any:
-        """Return the result of a future; request more shards while waiting."""
+        """Return the result of the request for a shard; request more shards while waiting."""
         if future.done():
             return future.result()
         self._awaited = future
         with self._runtime.waiting_for(shard):
             while not future.done():
-                self._changed.clear()
+                self._changed.clear()  # before the checks, so that no wake-up is lost
                 self._schedule()
                 if not future.done():
                     self._changed.wait()
@@ -352,9 +373,10 @@ class UnlimitedPrefetch:
 
 
 def _samples_of_threads(catalog: Catalog, threads: int) -> int:
-    """Return the mean number of samples in one shard per thread, at most `AHEAD_BYTES`.
+    """Return the number of samples in as many mean shards as there are threads.
 
-    The bound matters where a shard has very many small rows, as row groups of Parquet may.
+    At most the samples of `AHEAD_BYTES` bytes: shards may have very many small rows, such as row
+    groups of Parquet.
     """
     fitting = AHEAD_BYTES // max(catalog.mean_row_size, 1)
     return min(threads * catalog.samples // max(catalog.shards, 1), fitting, MAX_AHEAD)

@@ -79,7 +79,7 @@ class cached_property(Generic[T]):  # noqa: N801 - named as in functools
         self.__doc__ = compute.__doc__
 
     def __get__(self, owner: Any, _: Any = None) -> T:
-        if owner is None:
+        if owner is None:  # looked up in the class
             return self  # type: ignore[return-value]
         value = self._compute(owner)
         # The next lookup finds the value in the instance and does not call this method.
@@ -95,6 +95,7 @@ class _Semaphore(threading.Semaphore):
         self._count = count
 
     def _at_fork_reinit(self) -> None:
+        """Free the lock and restore the count; `_reset_lock` calls it in a forked child."""
         _reset_lock(self._cond)  # type: ignore[attr-defined]
         self._value = self._count
 
@@ -108,6 +109,7 @@ def _remember(lock: T) -> T:
 def _reset_child() -> None:
     """Reset all locks that the forking thread does not hold, and call registered functions."""
     for lock in list(_locks):
+        # Only RLocks and Conditions know their owner.
         is_owned = getattr(lock, "_is_owned", None)
         if is_owned is None or not is_owned():
             _reset_lock(lock)
@@ -137,7 +139,10 @@ _owner = os.getpid()
 
 
 def per_process(key: Hashable, make: Callable[[], T]) -> T:
-    """Return the object of this process for ``key``, created by ``make()`` at the first call."""
+    """Return the object of this process for ``key``, created by ``make()`` at the first call.
+
+    A forked child creates its own, and keeps the one of its parent unused.
+    """
     if _owner != os.getpid():
         # Some engines embed Python and fork without calling its hooks.
         _drop_inherited_objects()
@@ -193,7 +198,10 @@ def end_with_parent() -> None:
 
 
 def _end_after(sentinel: int) -> None:
-    """Wait for the process of ``sentinel`` to exit, then exit this one."""
+    """Wait for the process of ``sentinel`` to exit, then exit this one.
+
+    ``sentinel`` is the handle that `multiprocessing` has for a process.
+    """
     from multiprocessing.connection import wait
 
     wait([sentinel])

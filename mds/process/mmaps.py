@@ -66,14 +66,17 @@ def map_descriptor(
         view = mmap.mmap(descriptor, size, access=access, offset=start)
     else:
         view = _lay_over(system_mmap, descriptor, size, start, is_shared=is_shared)
-    _live.add(weakref.ref(view, _live.discard))
+    _live.add(weakref.ref(view, _live.discard))  # counted until it is collected
     return view
 
 
 def _lay_over(
     system_mmap: Any, descriptor: int, size: int, start: int, *, is_shared: bool
 ) -> mmap.mmap:
-    """Map anonymous memory, and map the file over it with the C library's ``system_mmap``."""
+    """Map anonymous memory, and map the file over it with the C library's ``system_mmap``.
+
+    So the ``mmap.mmap`` object keeps no descriptor. The other arguments are as in `map_descriptor`.
+    """
     kind = mmap.MAP_SHARED if is_shared else mmap.MAP_PRIVATE
     access = mmap.PROT_READ | (mmap.PROT_WRITE if is_shared else 0)
     view = mmap.mmap(-1, size, flags=kind | mmap.MAP_ANONYMOUS, prot=access)
@@ -123,30 +126,31 @@ call_in_child(_keepers.clear)
 def make_room(keeper: Keeper) -> None:
     """Register an owner of maps, and drop idle maps of all owners while there are too many."""
     if not _is_over():
-        if id(keeper) not in _keepers:
+        if id(keeper) not in _keepers:  # without the lock, since this is the usual case
             with _lock:
                 _keepers[id(keeper)] = keeper
         return
     with _lock:
         _keepers[id(keeper)] = keeper
         keepers = list(_keepers.values())
+    # In every round each owner drops one map, until no owner has an idle one.
     while _is_over() and sum(each.drop_idle() for each in keepers):
         continue
 
 
 def _is_over() -> bool:
-    """Whether the process has more maps than `max_maps`."""
+    """Whether the process has more maps than `max_maps`, which is computed only if needed."""
     count = len(_live)
     return (count > UNCOUNTED_MAPS or VARIABLE in os.environ) and count > max_maps()
 
 
 @functools.cache
 def max_maps() -> int:
-    """Return the most maps of this kind in this process: half of what the system allows.
+    """Return the most maps that `map_descriptor` should make in this process.
 
-    At most `MAX_MAPS`, or the value of the environment variable MDS_MAX_MAPS. Maps of other code
-    are counted only if the system allows fewer than three times `MAX_MAPS`, since that takes 0.5
-    ms.
+    That is half of what the system allows, and at most `MAX_MAPS`. The environment variable
+    MDS_MAX_MAPS, if it is a number, replaces it. Maps of other code are counted only if the system
+    allows fewer than three times `MAX_MAPS`, since counting takes 0.5 ms.
     """
     variable = os.environ.get(VARIABLE, "")
     if variable.isascii() and variable.isdigit():
@@ -162,7 +166,7 @@ def max_maps() -> int:
             with open("/proc/self/maps", "rb") as file:
                 other_maps = sum(1 for _ in file) - len(_live)
     room = (allowed - other_maps) // 2
-    if _system_mmap() is None:
+    if _system_mmap() is None:  # then every map keeps a descriptor
         room = min(room, _max_descriptors() // 2)
     return max(MIN_MAPS, min(MAX_MAPS, room))
 
@@ -171,7 +175,7 @@ def _max_descriptors() -> int:
     """Return the most files that this process may have open."""
     try:
         import resource
-    except ImportError:  # on Windows
+    except ImportError:  # on Windows, where the limit is not known
         return 2 * MAX_MAPS
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -189,5 +193,5 @@ def open_nameless(name: str) -> int:
             return os.memfd_create(name)
     import tempfile
 
-    with tempfile.TemporaryFile() as file:  # it has no name any more
-        return os.dup(file.fileno())
+    with tempfile.TemporaryFile() as file:  # its name is deleted already
+        return os.dup(file.fileno())  # it lives until the copied descriptor is closed

@@ -62,7 +62,7 @@ class Stopwatch:
         return self._last
 
     def start(self) -> None:
-        """Start in the calling thread, at first or after `take`."""
+        """Start to measure a batch that the calling thread makes, at first or after `take`."""
         self._waited = 0.0
         self._last = self._clock()
         self._processor_begun = self._processor()
@@ -70,7 +70,10 @@ class Stopwatch:
         _running.watch = self
 
     def charge(self, phase: int) -> None:
-        """Add the time since the last reading, without waits, to a phase (an index in `PHASES`)."""
+        """Add the time since the last reading of the clock to a phase, an index in `PHASES`.
+
+        Waits in that time are left out, since `add_wait` has added them to other phases.
+        """
         now = self._clock()
         spent = now - self._last - self._waited
         if spent > 0.0:
@@ -78,11 +81,12 @@ class Stopwatch:
         self._last, self._waited = now, 0.0
 
     def take(self, samples: int = 1) -> Making:
-        """Return the seconds since the last call, and stop until `start`.
+        """Return the seconds of each phase since `start`, and stop.
 
         ``samples`` is the number of samples that the timed sample represents (default 1).
         """
         _running.watch = None
+        # The user's functions ran while samples were decoded, and were charged to that phase.
         if self._function_seconds:
             moved, self._function_seconds = self._function_seconds * samples, 0.0
             self._seconds[DECODE] -= moved
@@ -104,18 +108,22 @@ class Stopwatch:
 
     def leave_functions(self) -> None:
         """Interrupt the time of the user's code, which begins to decode."""
+        # Together with `resume_functions`, this subtracts the length of the interruption.
         self._function_seconds += self._clock()
 
     def resume_functions(self) -> None:
-        """Continue the time of the user's code, which has decoded."""
+        """Continue the time of the user's code, which has decoded; undoes `leave_functions`."""
         self._function_seconds -= self._clock()
 
     # ------------------------------------------------------------------ waits
 
     def add_wait(self, seconds: float, shares: Sequence[float]) -> None:
-        """Record a wait for bytes since the last reading.
+        """Record that the thread waited for bytes since the last reading of the clock.
 
-        ``shares`` are the proportions of requests, transfers and decompression in it, shape (3,).
+        Args:
+            seconds: Length of the wait.
+            shares: Proportions of requests, transfers and decompression in it, shape (3,). They
+                need not add up to 1. If all are 0, the whole wait counts as transfer.
         """
         share_sum = sum(shares)
         if share_sum <= 0.0:
@@ -126,7 +134,10 @@ class Stopwatch:
 
 
 def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
-    """Return the sum of the seconds of several batches; add ``crossing`` for sending them."""
+    """Return the sum of the seconds of several batches, phase by phase.
+
+    ``crossing`` is the time in seconds of sending them to another process (default 0).
+    """
     totals: list[float] = [sum(each) for each in zip(*makings, strict=True)]
     totals[_CROSSING] += crossing
     return tuple(totals)

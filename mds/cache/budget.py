@@ -51,7 +51,10 @@ _EVICTION_SECONDS = 60.0  # to wait for another process that evicts a shard
 
 
 class NextUseOracle(Protocol):
-    """Oracle of next uses, for Belady's rule; see `mds.prefetch.next_use`."""
+    """Object that knows when shards are needed next, which Belady's rule of eviction requires.
+
+    See `mds.prefetch.next_use`. Shards are given by their numbers in the dataset, shape (n,).
+    """
 
     def next_use(self, shards: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return the time at which each shard is needed next, or `policy.NEVER`, shape (n,)."""
@@ -61,7 +64,7 @@ class NextUseOracle(Protocol):
 
     @property
     def team(self) -> int:
-        """Number of the team: the readers of the order that the oracle knows."""
+        """Number of the team, which is all readers of the order that the oracle knows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,10 +98,10 @@ class _Residents(NamedTuple):
 class _Victim(NamedTuple):
     """A shard that this process has locked, until it is evicted or unlocked."""
 
-    opened: OpenFolder
+    opened: OpenFolder  # its cache folder
     shard: int  # its number in the folder
-    resident: policy.Resident
-    stamp: int  # of its files, by the ledger
+    resident: policy.Resident  # its number in the dataset, size and next use
+    stamp: int  # digest of inode, time and size of its files, by the ledger
 
 
 class Budget:
@@ -144,17 +147,23 @@ class Budget:
         """
         victims = self._await_and_reserve(opened, shard, size, bid)
         if victims is None:  # dead processes may still occupy space
-            for each in self.folders:
-                each.recover_entries()
+            for folder in self.folders:
+                folder.recover_entries()
             victims = self._await_and_reserve(opened, shard, size, bid)
-        for victim in victims or ():
+        if victims is None:
+            return False
+        for victim in victims:
             self._delete(victim)
-        return victims is not None
+        return True
 
     def _await_and_reserve(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
     ) -> list[_Victim] | None:
-        """Return the locked victims to delete before a shard is written; None without space."""
+        """Reserve space for a shard, after any other process has finished to evict it.
+
+        Returns the locked victims, whose files must be deleted before the shard is written, or None
+        if there is no space. The arguments are as in `reserve`.
+        """
         while True:
             with self._locked(opened):
                 # While a shard is being evicted, its evictor would clear a new entry.
@@ -166,7 +175,10 @@ class Budget:
     def _lock_and_reserve(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
     ) -> list[_Victim] | None:
-        """Do the same as `_await_and_reserve`, while the caller holds the locks of the folders."""
+        """Reserve space for a shard, while the caller holds the locks of the folders.
+
+        Returns the locked victims, or None if there is no space, like `_await_and_reserve`.
+        """
         missing = self._missing(opened, shard, size)
         victims = self._lock_victims(missing, bid, size) if missing > 0 else []
         if missing > 0 and not victims:
@@ -187,7 +199,8 @@ class Budget:
         ``root`` is a folder on the disk.
         """
         disk = os.statvfs(root)
-        return self.evict_coldest(size - disk.f_bavail * disk.f_frsize)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        return self.evict_coldest(size - free_bytes)
 
     def evict_coldest(self, missing: int = 1) -> bool:
         """Evict the shards that are needed last and not in use; return whether any was evicted.
@@ -212,35 +225,46 @@ class Budget:
         return self.used - self.limit
 
     def evict(self, opened: OpenFolder, shard: int) -> bool:
-        """Evict one shard, if it is ours and not in use."""
+        """Evict one shard, if it is ours and not in use; return whether its files are deleted.
+
+        ``shard`` is its number in the folder.
+        """
         with self._locked(opened):
             entry = opened.ledger.entries[shard]
-            if entry["state"] != MANAGED or entry["owner"]:
+            if entry["state"] != MANAGED or entry["owner"]:  # not ours, or a process works on it
                 return False
             opened.folder.check_inside(opened.folder.index.shard(shard))
             victim = self._try_lock(opened, shard, policy.NEVER)
         return victim is not None and self._delete(victim)
 
     def _missing(self, opened: OpenFolder, shard: int, size: int) -> int:
-        """Return the bytes by which the folders would exceed the limit with a shard of ``size``."""
+        """Return the bytes to evict before a shard of ``size`` bytes fits; 0 or less: none.
+
+        ``shard`` is its number in the folder.
+        """
         if self.limit is None:
             return 0
+        # A part of it may be reserved already, and must not count twice.
         reserved = int(opened.ledger.entries["size"][shard])
         return self.used - reserved + size - self.limit
 
     def _lock_victims(self, missing: int, bid: Bid, size: int = 0) -> list[_Victim]:
-        """Lock the victims to evict for a bid; return none if they should stay.
+        """Lock and return the victims to evict for a bid; return an empty list if they should stay.
 
-        ``missing`` is the number of bytes to evict, ``size`` the bytes of the new shard.
+        Args:
+            missing: Number of bytes to evict.
+            bid: Reasons to evict them; victims that are needed earlier or worth more stay.
+            size: Bytes of the new shard (default 0, for a bid without ``rows_before``).
         """
         locked = self._lock_until(missing, bid.needed_at)
         residents = [victim.resident for victim in locked]
         candidates = policy.victims(missing, residents, bid.needed_at)
         if candidates is not None and bid.rows_before is not None:
+            # The rows of the new shard could be fetched by range instead.
             rows = bid.rows_before(policy.first_use(candidates))
             if not policy.is_worth(size, rows, bid.row_size, candidates):
                 candidates = None
-        if candidates is None:
+        if candidates is None:  # unlock them and keep their entries
             for victim in locked:
                 size_kept = victim.resident.size
                 victim.opened.ledger.finish_eviction(victim.shard, MANAGED, size_kept, victim.stamp)
@@ -248,9 +272,10 @@ class Budget:
         return locked
 
     def _lock_until(self, missing: int, needed_at: float) -> list[_Victim]:
-        """Lock residents in the order of eviction until they have ``missing`` bytes.
+        """Lock residents in the order of eviction until they have ``missing`` bytes; return them.
 
-        Those in use, and those needed at ``needed_at`` or before, stay.
+        Residents in use, and those needed at time ``needed_at`` or before, stay. There may be too
+        few of the others.
         """
         victims: list[_Victim] = []
         if not self.folders:
@@ -258,7 +283,7 @@ class Budget:
         folders, shards, next_uses, order = self._residents(is_urgent=needed_at == policy.NOW)
         for index in order.tolist():
             next_use = float(next_uses[index])
-            if missing <= 0 or next_use <= needed_at:
+            if missing <= 0 or next_use <= needed_at:  # the order has the latest next use first
                 break
             opened = self.folders[folders[index]]
             shard = int(shards[index]) - opened.folder.first_shard
@@ -269,10 +294,13 @@ class Budget:
         return victims
 
     def _try_lock(self, opened: OpenFolder, shard: int, next_use: float) -> _Victim | None:
-        """Lock a resident for eviction; return None while it is in use."""
+        """Lock a resident for eviction; return None while a reader uses it.
+
+        ``shard`` is its number in the folder, ``next_use`` the time at which it is needed next.
+        """
         entry = opened.ledger.entries[shard]
         size, stamp = int(entry["size"]), int(entry["stamp"])
-        number = shard + opened.folder.first_shard
+        number = shard + opened.folder.first_shard  # in the dataset
         # Without a limit there are no pins, so look at the readers of this process too.
         if not self._readers.evict_if_idle(number) or not opened.ledger.lock_for_eviction(shard):
             return None
@@ -281,7 +309,8 @@ class Budget:
     def _residents(self, *, is_urgent: bool) -> _Residents:
         """Return the complete shards that this library wrote, in the order of eviction.
 
-        Those within the shares of other jobs are evicted last, and only if ``is_urgent``.
+        Shards within the shares of other jobs come last, and only if ``is_urgent``: for a shard
+        that is needed now.
         """
         shards_by_folder = [_whole_shards(opened) for opened in self.folders]
         pairs = list(zip(shards_by_folder, self.folders, strict=True))
@@ -290,6 +319,7 @@ class Budget:
         folders = np.repeat(
             np.arange(len(shards_by_folder)), [len(ids) for ids in shards_by_folder]
         )
+        # A shard is needed when the first oracle needs it, and done when all oracles say so.
         next_uses = np.full(len(shards), policy.NEVER)
         oracles = list(self.oracles)
         is_done = np.full(len(shards), bool(oracles))
@@ -307,7 +337,14 @@ class Budget:
     def _shares_of_others(
         self, shards_by_folder: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the residents within the shares of other jobs, or None without any."""
+        """Return a mask of the residents within the shares of other jobs, or None without any.
+
+        The limit, without the bytes that are no shards, is divided equally among all jobs.
+
+        Args:
+            shards_by_folder: Numbers of the residents in each folder, in the order of the folders.
+            used: Seconds since 1970 at which each resident was last used, shape (all residents,).
+        """
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
         teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
         other_teams = sorted(teams - mine)
@@ -324,7 +361,10 @@ class Budget:
         )
 
     def _delete(self, victim: _Victim) -> bool:
-        """Delete the files of a victim and clear its entry; return False if files remain."""
+        """Delete the files of a victim and unlock it; return False if files remain.
+
+        The caller does not hold the locks of the folders, since deleting takes long.
+        """
         folder, ledger = victim.opened.folder, victim.opened.ledger
         info = folder.index.shard(victim.shard)
         remaining_bytes = folder.remove(info, victim.stamp)
@@ -339,11 +379,16 @@ class Budget:
 
     @contextlib.contextmanager
     def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
-        """Lock all folders, or without a limit only ``opened``; always in the same order."""
-        is_alone = self.limit is None and opened is not None
+        """Lock the ledgers of all folders, or without a limit only that of ``opened``.
+
+        ``opened=None`` locks all of them.
+        """
+        folders = list(self.folders)  # sorted by path, so that two processes cannot deadlock
+        if self.limit is None and opened is not None:
+            folders = [opened]
         with contextlib.ExitStack() as stack:
-            for each in [opened] if is_alone and opened else list(self.folders):
-                stack.enter_context(each.ledger.change())
+            for folder in folders:
+                stack.enter_context(folder.ledger.change())
             yield
 
 
@@ -361,13 +406,19 @@ def _await_eviction(opened: OpenFolder, shard: int) -> None:
 
 
 def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:
-    """Return the numbers in a folder of complete shards of ours that no process is busy with."""
+    """Return the complete shards of ours in a folder that no process is fetching or evicting.
+
+    The result has their numbers in the folder, shape (n,).
+    """
     entries = opened.ledger.entries
     return np.flatnonzero((entries["state"] == MANAGED) & (entries["owner"] == 0))
 
 
 def keep_limit(budget: Budget) -> None:
-    """Evict shards until the limit holds; warn, once a node, about what prevents that."""
+    """Evict shards until the limit holds; if that is impossible, warn about the reasons.
+
+    One process of the node warns. Reasons are files of other programs, and shards in use.
+    """
     if budget.limit is None or budget.evict_above_limit() <= 0:
         return
     if not all(opened.ledger.is_leader() for opened in budget.folders):

@@ -50,6 +50,7 @@ class Pool:
             if state.is_stopped:
                 future.cancel()
                 return future
+            # Among equal deadlines the number decides: first in, first out.
             heapq.heappush(state.work, (deadline, next(state.numbers), future, function, args))
             if state.idle:
                 state.changed.notify()
@@ -66,15 +67,19 @@ class Pool:
 
 
 class _State:
-    """State that a pool shares with its threads."""
+    """State that a pool shares with its threads.
+
+    ``threads`` is the most threads that the pool may start.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.owner = os.getpid()
-        self.running = self.idle = 0
+        self.running = self.idle = 0  # number of started threads, and of those that wait for work
         self.is_stopped = False
-        self.changed = new_condition()
-        self.numbers = itertools.count()
+        self.changed = new_condition()  # its lock protects everything here
+        self.numbers = itertools.count()  # of the tasks
+        # A heap: the task with the nearest deadline is the first item.
         self.work: list[tuple[float, int, Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def stop(self) -> None:
@@ -107,7 +112,7 @@ def _run(state: _State) -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
-        del future, function, args
+        del future, function, args  # a thread that waits keeps no results alive
 
 
 class ByteSemaphore:
@@ -118,7 +123,7 @@ class ByteSemaphore:
 
     def __init__(self, get_limit: Callable[[], int]) -> None:
         self._get_limit = get_limit
-        self._held_bytes = 0  # bytes
+        self._held_bytes = 0
         self._changed = new_condition()
 
     @contextlib.contextmanager

@@ -73,20 +73,21 @@ class Counters:
         self._lock = new_lock()
 
     def add(self, **amounts: float) -> None:
-        """Add to several counts at once."""
+        """Add to several counts at once; each name is one of `SUMMED`."""
         with self._lock:
             for row in self._rows:
                 for name, amount in amounts.items():
                     row[name] += amount
 
     def add_wait(self, seconds: float, name: str) -> None:
-        """Record that the reader waited so many seconds for the shard ``name``."""
+        """Record that the reader waited so many seconds for the shard with the file ``name``."""
         with self._lock:
             for row in self._rows:
                 row["waits"] += 1
                 row["waited_seconds"] += seconds
                 if seconds > row["longest_wait"][0]:
                     row["longest_wait"] = seconds
+                    # Of a long name the end, which tells shards apart.
                     row["longest_wait_for"] = name.encode()[-ROW["longest_wait_for"].itemsize :]
 
     def __getitem__(self, name: str) -> int:
@@ -95,7 +96,10 @@ class Counters:
 
 
 def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return the counts of several rows by name: sums, and the longest wait of all rows."""
+    """Return the counts of several rows by name: sums, and the longest wait of all rows.
+
+    ``rows`` has the dtype `ROW`, shape (n,).
+    """
     out: dict[str, Any] = {name: rows[name].sum().item() for name in SUMMED}
     longest = rows[int(rows["longest_wait"].argmax())] if len(rows) else np.zeros(1, ROW)[0]
     out["longest_wait"] = float(longest["longest_wait"])
@@ -104,9 +108,13 @@ def sum_rows(rows: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def folder_ids(folders: Sequence[str]) -> list[int]:
-    """Return a number for each cache folder, the same in every process and for every path to it."""
+    """Return a number for each cache folder, the same in every process and for every path to it.
+
+    At most `MAX_FOLDERS` folders are numbered.
+    """
     paths = [os.path.realpath(folder).encode() for folder in folders[:MAX_FOLDERS]]
     digests = [hashlib.blake2s(path, digest_size=8).digest() for path in paths]
+    # Never 0, which fills the unused fields of a row.
     return [int.from_bytes(digest, "little") | 1 for digest in digests]
 
 
@@ -120,6 +128,7 @@ class CounterTable:
         self._open(RankFile("mds-counters"))
 
     def _open(self, file: RankFile) -> None:
+        """Map the table, which is in a file in memory that the processes of a rank share."""
         size = ROWS * ROW.itemsize
         with file.locked():
             if os.fstat(file.descriptor).st_size < size:
@@ -130,9 +139,10 @@ class CounterTable:
     def claim_row(self, folders: Sequence[int]) -> npt.NDArray[Any] | None:
         """Return a row for this process, shape (1,), or None if all are used.
 
+        A row of a dead process of this rank keeps its counts, to which the new process adds.
         ``folders`` are the numbers of its cache folders, see `folder_ids`.
         """
-        owner, process = self._file.owner, os.getpid()
+        owner, process = self._file.owner, os.getpid()  # main process of the rank, this process
         with self._file.locked():
             for number in range(ROWS):
                 row = self._rows[number : number + 1]
@@ -166,7 +176,7 @@ class CounterTable:
         self._open(state["_file"] if "_file" in state else RankFile("mds-counters"))
 
 
-_LINK = "/memfd:mds-counters (deleted)"
+_LINK = "/memfd:mds-counters (deleted)"  # what /proc shows as the path of a table
 
 
 def read_node_rows(
@@ -181,7 +191,7 @@ def read_node_rows(
         folders: Numbers of the folders, see `folder_ids`.
         own: Rows of this process's table, by the inode of the table.
     """
-    tables = dict(own)
+    tables = dict(own)  # by inode, since several processes have the same table open
     for process in processes:
         for path in _tables_of(process):
             with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -195,7 +205,10 @@ def read_node_rows(
 
 
 def _tables_of(process: int) -> Iterator[str]:
-    """Yield paths of the counter tables that a process has open."""
+    """Yield the paths in /proc of the counter tables that a process has open.
+
+    ``process`` is its id. Nothing is yielded if the process is not visible or has ended.
+    """
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -28,10 +28,14 @@ _THREADS = 64
 
 
 class ShardDecoder(ShardDownloader):
-    """Decodes the files of one source in a format. Thread-safe."""
+    """Decodes the shards of one source whose files are in another format. Thread-safe.
+
+    The arguments are those of `ShardDownloader`.
+    """
 
     @property
     def _data(self) -> FormatData:
+        """Format, files and shards of the source, which decode its samples."""
         data = self.folder.source.data
         assert data is not None
         return data
@@ -39,20 +43,28 @@ class ShardDecoder(ShardDownloader):
     def _files(self, received: _Sum, *, is_urgent: bool = False) -> Files:
         """Return the reader of source files for one shard; it fetches in threads of the process.
 
-        Files of an earlier shard are fetched first, and those of ``is_urgent`` requests before
-        all. ``received`` counts the bytes.
+        Files of the shard that was requested first are fetched first.
+
+        Args:
+            received: Counter to which the bytes that arrive are added.
+            is_urgent: Whether its files come before those of all other shards (default False).
         """
-        pool = per_process(
+        pool, numbers = per_process(
             ("threads of source files",), lambda: (Pool(_THREADS, "mds-files"), count())
         )
-        deadline = -1.0 if is_urgent else float(next(pool[1]))
-        return Files(self.store, received.add, functools.partial(pool[0].submit, deadline=deadline))
+        deadline = -1.0 if is_urgent else float(next(numbers))
+        return Files(self.store, received.add, functools.partial(pool.submit, deadline=deadline))
 
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
         """Decode a shard into the cache folder; return the bytes transferred.
 
-        ``grow`` is called with the bytes of the shard before it grows. Raises NoRoomError if it
-        returns False.
+        Args:
+            info: Entry of the shard in its index.
+            grow: Function that is called with the new size of the shard, in bytes, before the shard
+                grows, and returns whether the cache has space for it. None (default): it has.
+
+        Raises:
+            NoRoomError: The cache has no space.
         """
 
         def reserve(size: int) -> None:
@@ -66,28 +78,27 @@ class ShardDecoder(ShardDownloader):
         with publish(self.folder.path(info.raw)) as temporary:
             with open_target(temporary) as file:
                 blocks = data.blocks(info.number, files)
-                name = data.where(info.number, files)
+                name = data.where(info.number, files)  # for error messages
                 write_shard(file, info.samples, data.columns, blocks, name, reserve)
             self._finish(info, temporary)
         return received.total
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """Return the content of a shard decoded in memory, and the bytes transferred."""
+        """Decode a shard in memory; return its content, in a list, and the bytes transferred."""
         received, data = _Sum(), self._data
         files = self._files(received)
         blocks, name = data.blocks(info.number, files), data.where(info.number, files)
         return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
-        """Return some rows of a shard as stored bytes, by row, and the bytes transferred."""
+        """Return the stored bytes of each sample in ``rows``, by row, and the bytes transferred."""
         received = _Sum()
-        return self._data.rows(
-            info.number, rows, self._files(received, is_urgent=True)
-        ), received.total
+        samples = self._data.rows(info.number, rows, self._files(received, is_urgent=True))
+        return samples, received.total
 
 
 class _Sum:
-    """A number to which bytes are added."""
+    """Counter of the bytes that have been received."""
 
     def __init__(self) -> None:
         self.total = 0

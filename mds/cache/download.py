@@ -45,9 +45,13 @@ class NoRoomError(CacheError):
 
 
 class ShardDownloader:
-    """Downloads from the remote of one cache folder. Thread-safe.
+    """Downloads shards from the remote of one cache folder. Thread-safe.
 
-    Its store is opened at the first download.
+    The store of the remote is opened at the first download.
+
+    Args:
+        folder: The cache folder, with its source and index.
+        counters: Counters of this process.
     """
 
     def __init__(self, folder: CacheFolder, counters: Counters) -> None:
@@ -59,7 +63,7 @@ class ShardDownloader:
 
     @property
     def store(self) -> Store:
-        """The store behind the remote."""
+        """Store of the remote: the one that fetched the index, or a new one. It counts retries."""
         with self._lock:
             if self._store is None:
                 from mds.storage import RetryPolicy, open_store
@@ -89,12 +93,14 @@ class ShardDownloader:
     def download(self, info: ShardInfo, grow: Callable[[int], bool] | None = None) -> int:
         """Fetch all files of a shard into the cache folder; return the bytes transferred.
 
-        ``grow`` is for shards whose size is not in the index, see `mds.cache.decode`.
+        Args:
+            info: Entry of the shard in its index.
+            grow: Not used here: for shards whose size is not in the index, see `mds.cache.decode`.
         """
         del grow
         received = 0
         self.folder.check_inside(info)
-        for raw, packed in info.files:
+        for raw, packed in info.files:  # packed: the compressed file, or None
             if "/" in raw.basename:
                 make_shared_folder(os.path.dirname(self.folder.path(raw)))
             try:
@@ -105,7 +111,7 @@ class ShardDownloader:
         return received
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """Return the raw files of a shard as bytes, and the number of bytes fetched."""
+        """Return the raw files of a shard, data and perhaps meta, and the bytes transferred."""
         parts, received = [], 0
         self.folder.check_inside(info)
         for raw, packed in info.files:
@@ -142,10 +148,15 @@ class ShardDownloader:
     # ------------------------------------------------------------------ one file
 
     def _retry_once(self, file: FileInfo, error: CorruptError, fetch: Callable[[], T]) -> T:
-        """Fetch a damaged file a second time.
+        """Call ``fetch`` to fetch a damaged file a second time, and return its result.
 
-        Raises ReplacedError if it is damaged again and the index has no digest of it: then most
-        likely the dataset was published anew.
+        Raises ReplacedError if the file is damaged again and the index has no digest of it: then
+        most likely the dataset was published anew.
+
+        Args:
+            file: Entry of the damaged file in the index.
+            error: Error of the first time.
+            fetch: Function that fetches the file.
         """
         if _Verifier(self, file).has_digest:
             return fetch()  # the object may have been written again, with the same bytes
@@ -157,9 +168,14 @@ class ShardDownloader:
             raise_replaced(second, self.url(file))
 
     def _check_version(self, info: ShardInfo, file: FileInfo, stored_object: ObjectInfo) -> None:
-        """Raise ReplacedError if a whole file is not the object read before.
+        """Raise ReplacedError if a fetched object is not the one that was read before.
 
         A file with a digest in the index is not compared, since the digest is checked.
+
+        Args:
+            info: Entry of the shard in its index.
+            file: Entry of the file, which is fetched as a whole.
+            stored_object: Size and version of the object in the response.
         """
         if not _Verifier(self, file).has_digest:
             self.versions.check(info, file, stored_object, self.url(file), is_whole=True)
@@ -168,6 +184,7 @@ class ShardDownloader:
         """Fetch one raw file, from ``packed`` if it is compressed; return the bytes transferred."""
         folder, started = self.folder, time.monotonic()
         path = folder.path(raw)
+        # `publish` renames the temporary file to its final name when all checks have passed.
         if packed is None:
             with publish(path) as temporary:
                 verifier = _Verifier(self, raw)
@@ -197,13 +214,19 @@ class ShardDownloader:
     def _unpack(
         self, info: ShardInfo, raw: FileInfo, packed: FileInfo, path: str, packed_path: str | None
     ) -> int:
-        """Write the raw file to ``path`` from the compressed one, which is kept at ``packed_path``.
+        """Decompress a file to ``path`` while it arrives; return its compressed bytes.
 
-        Returns the bytes of the compressed file. With ``packed_path=None`` it is not kept.
+        Args:
+            info: Entry of the shard in its index.
+            raw: Entry of the raw file.
+            packed: Entry of the compressed file.
+            path: Path of the raw file.
+            packed_path: Path at which the compressed file is kept; None: it is not kept.
         """
         received = 0
 
         def counted() -> Iterator[bytes]:
+            """Yield the compressed file, and count its bytes."""
             nonlocal received
             for chunk in self._chunks(info, packed):
                 received += len(chunk)
@@ -220,7 +243,7 @@ class ShardDownloader:
     def _chunks(self, info: ShardInfo, packed: FileInfo) -> Iterator[bytes]:
         """Yield a compressed file: from the folder if it has a valid copy, else from the remote."""
         path = self.folder.path(packed)
-        if os.path.exists(path) and self.folder.accepts_file(packed):
+        if os.path.exists(path) and self.folder.accepts_file(packed):  # it can be checked
             try:
                 check_file(packed, path, self.folder.hash_of(packed), path)
             except CorruptError:
@@ -235,7 +258,7 @@ class ShardDownloader:
         yield from self._stream(info, packed)
 
     def _stream(self, info: ShardInfo, file: FileInfo) -> Iterator[bytes]:
-        """Yield a whole file from the remote."""
+        """Yield a whole file from the remote; raise ReplacedError if it is another object now."""
         with self.store.stream(file.basename) as body:
             self._check_version(info, file, body.info)
             yield from body
@@ -259,7 +282,10 @@ class ShardDownloader:
         return data, size
 
     def _finish(self, info: ShardInfo, path: str) -> None:
-        """Set permissions and ownership marker of a file that is written."""
+        """Set the permissions and the ownership marker of a file, after its last byte is written.
+
+        ``info`` is the entry of its shard.
+        """
         set_created_mode(path, self.folder.mode())
         mark_as_ours(path, self.folder.content_id(info))
 
@@ -294,7 +320,7 @@ def _unpack_checked(
     verifier = _Verifier(downloader, packed)
     verified_chunks = verifier.checked(chunks)
     unpacking = codec.decompressor(raw.size)
-    clock, spent = TIMES.clock, 0.0
+    clock, spent = TIMES.clock, 0.0  # seconds of decompressing, without waits for chunks
     try:
         for chunk in verified_chunks:
             start = clock()
@@ -318,10 +344,16 @@ def _unpack_checked(
 
 
 class _Verifier:
-    """Computes the size and digest of a file while it arrives, and compares them with the index."""
+    """Computes the size and digest of a file while it arrives, and compares them with the index.
+
+    Args:
+        downloader: The downloader of the file.
+        file: Entry of the file in its index.
+    """
 
     def __init__(self, downloader: ShardDownloader, file: FileInfo) -> None:
         self._downloader, self._file = downloader, file
+        # Name of the digest; None: only the size is checked.
         self._name = downloader.folder.hash_of(file)
         if self._name not in file.hashes:
             self._name = None
@@ -338,7 +370,7 @@ class _Verifier:
         for chunk in chunks:
             self.update(chunk)
             if self._size > self._file.size:
-                break
+                break  # `check` raises the error
             yield chunk
 
     def update(self, chunk: bytes | memoryview) -> None:
@@ -459,7 +491,7 @@ class ObjectVersions:
 
 def raise_replaced(error: CorruptError, url: str) -> NoReturn:
     """Raise ReplacedError, with the remedy, for an error of an object that was replaced."""
-    if _REMEDY in str(error):
+    if _REMEDY in str(error):  # it is one already
         raise error
     reason = str(error).removeprefix(f"get {url}: ").rstrip(".")
     raise _replaced(url, reason) from error
@@ -470,7 +502,15 @@ def _replaced(url: str, reason: str) -> ReplacedError:
 
 
 def _first_of_folder(ledger: Ledger, key: tuple[int, int], version: int) -> int:
-    """Return the digest of the version that a process of the folder saw first, or ``version``."""
+    """Return the digest of the version of a file that any process of the folder saw first.
+
+    If none has seen the file, ``version`` is recorded as the first and returned.
+
+    Args:
+        ledger: Ledger of the cache folder.
+        key: Position of the file in the ledger, see `_key`.
+        version: Digest of the version that this process sees.
+    """
     first = int(ledger.refresh()["versions"][key])
     if not first:
         with ledger.change() as entries:  # look again: another process may have been faster

@@ -82,9 +82,9 @@ class ShardFetcher:
         self._verified: set[tuple[int, int]] = set()
 
     def open(self, folder: CacheFolder) -> OpenFolder | None:
-        """Return a cache folder with its ledger; None if it is read-only.
+        """Return a cache folder with its open ledger; None if the folder is read-only.
 
-        It is opened at the first call.
+        The ledger is opened at the first call.
         """
         with self._lock:
             if folder.number not in self._opened:
@@ -111,22 +111,33 @@ class ShardFetcher:
             return self._budget
 
     def is_ready(self, opened: OpenFolder, shard: int, info: ShardInfo) -> bool:
-        """Whether the files of a shard are in the cache folder and were checked."""
+        """Whether the files of a shard are in the cache folder and were checked.
+
+        Args:
+            opened: The cache folder.
+            shard: Number of the shard in the folder.
+            info: Entry of the shard in its index.
+        """
         folder, entries = opened.folder, opened.ledger.entries
         if not entries["is_checked"][shard] or entries["state"][shard] not in (MANAGED, UNMANAGED):
             return False
+        # With validate_hash, every process checks the digest itself, once.
         if folder.validate_hash and (folder.number, shard) not in self._verified:
             return False
         # Files with the recorded stamp are the ones that were checked.
         return int(entries["stamp"][shard]) == folder.stat(info)[1]
 
     def ensure_local(self, number: int, bid: Bid | None = None, *, is_ahead: bool = False) -> bool:
-        """Fetch a shard unless it is on this machine; return False if there is no space for it.
+        """Fetch a shard unless it is on this machine; return False if it cannot be kept there.
+
+        It cannot if there is no space for it or the cache folder is read-only. If another process
+        is fetching it, wait for that process.
 
         Args:
             number: Number of the shard in the dataset.
             bid: When it is needed and what it saves; None (default): evict what is needed for it.
-            is_ahead: Whether to return at once if another process is fetching it (default False).
+            is_ahead: Whether to return True at once if another process is fetching it (default
+                False).
 
         Raises:
             StoreError: The remote failed.
@@ -134,7 +145,7 @@ class ShardFetcher:
         """
         folder, shard = self._catalog.locate(number)
         info = folder.index.shard(shard)
-        if folder.in_place(info) is not None:
+        if folder.in_place(info) is not None:  # it is read in the user's own folder
             return True
         opened = self.open(folder)
         if opened is None:
@@ -161,6 +172,7 @@ class ShardFetcher:
             if self._limit is not None:
                 return False
         try:
+            # We hold the fetch lock, so a process that is still recorded as the owner has died.
             if ledger.entries["owner"][shard]:
                 opened.recover_entries()
             if self._is_present(opened, shard, info):
@@ -199,14 +211,14 @@ class ShardFetcher:
         If the folder is deleted meanwhile, it is created again and the download is repeated.
         """
         folder, deletions = opened.folder, 0
-        reserved = folder.peak(info)
+        reserved = folder.peak(info)  # bytes
 
         def grow(size: int) -> bool:
             """Reserve space for a shard that is larger than its index says."""
             nonlocal reserved
             if size <= reserved:
                 return True
-            reserved = size + size // 8
+            reserved = size + size // 8  # more than needed, so that this is called less often
             return self._reserve(opened, shard, reserved, bid)
 
         self._refuse_user_files(opened, shard, info)
@@ -218,7 +230,7 @@ class ShardFetcher:
                 try:
                     received = self.downloaders[folder.number].download(info, grow)
                 except BaseException:
-                    opened.rescan(shard)
+                    opened.rescan(shard)  # give back the reserved space
                     raise
                 break
             except NoRoomError:
@@ -246,10 +258,15 @@ class ShardFetcher:
         return True
 
     def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid | None) -> bool:
-        """Add the bytes of a shard to the ledger; return False if there is no space for them."""
+        """Add the bytes of a shard to the ledger; return False if there is no space for them.
+
+        Under a limit, other shards may be evicted. The arguments are as in `Budget.reserve`;
+        ``bid=None``: the shard is needed now.
+        """
         if self._limit is not None:
-            bids = () if bid is None else (bid,)
-            return self.budget.reserve(opened, shard, size, *bids)
+            if bid is None:
+                return self.budget.reserve(opened, shard, size)
+            return self.budget.reserve(opened, shard, size, bid)
         with opened.ledger.change():
             opened.ledger.reserve(shard, size)
         return True
@@ -278,7 +295,11 @@ class ShardFetcher:
         return True
 
     def _delete_stale_files(self, opened: OpenFolder, info: ShardInfo) -> None:
-        """Delete stale or partial files at this shard's paths."""
+        """Delete files at the paths of a shard that have a wrong size or cannot be verified.
+
+        Raises StoreError if a file cannot be verified and the remote does not have it either: it
+        may be the only copy, and stays.
+        """
         folder = opened.folder
         folder.check_inside(info)
         for raw, packed in info.files:
@@ -287,7 +308,7 @@ class ShardFetcher:
                 size = os.lstat(path).st_size
             except OSError:
                 continue
-            if size != raw.size and not folder.is_decoded:
+            if size != raw.size and not folder.is_decoded:  # the index lacks sizes of decoded ones
                 reason = f"{path}: the index says {raw.size} bytes, found {size}"
             elif folder.hash_of(raw) is None:
                 reason = f"{path}: nothing tells whose it is"
@@ -354,6 +375,7 @@ def _managed_stamp(entry: Any) -> int:
 
 
 def _make_downloader(folder: CacheFolder, counters: Counters) -> ShardDownloader:
+    """Return the downloader of a folder, which decodes if the source has another format."""
     if not folder.is_decoded:
         return ShardDownloader(folder, counters)
     from mds.cache.decode import ShardDecoder

@@ -92,6 +92,7 @@ def find_table(
     """
     from mds.storage import RetryPolicy, open_store
 
+    # Where the files are: as the index says, or by the URL and the endings of the format.
     if pinned is not None:
         place = FilePlace(Url(url if pinned.remote == HERE else pinned.remote))
     else:
@@ -99,6 +100,7 @@ def find_table(
     retry = RetryPolicy(retries, within=300.0, notify=emit_retried)
     open_at = functools.partial(open_store, options=options, retry=retry, timeout=timeout)
     store = open_at(place.root)
+    # The name of the data contains everything on which the table depends, besides the files.
     part = place.patterns or place.literal if pinned is None else pinned.fingerprint
     name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
     base = folder if folder is not None else derived_folder(url)
@@ -110,10 +112,11 @@ def find_table(
     data = FormatData.of(kind, table, columns, Url(url))
     index = data.index()
     source = f"{name}-{_digest(data.columns.names)}"
-    if data.is_in_place and is_local(place.root):
+    if data.is_in_place and is_local(place.root):  # the files are read as they are
         return Source(index, None, local_path(place.root), options, data=data, version="")
     cache_folder = _choose_folder(base, source, identity_for(source, index, ""))
     root = place.root
+    # The table may name a fixed version of the remote, whose files it lists.
     if (table_root := table.header.get("root")) is not None:
         root, store = Url(table_root), open_at(table_root)
     return Source(
@@ -130,7 +133,7 @@ class _TableSearch:
         place: Where the files are.
         files: Reader of the files.
         folder: Cache folder that holds the table.
-        name: Name of the data, which the table repeats.
+        name: Name of the data. A table in the folder is used only if it contains this name.
         open_at: Function that opens the store of a URL.
     """
 
@@ -149,16 +152,17 @@ class _TableSearch:
         self._path = os.path.join(self._tables, _digest(name))
 
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
-        """Return the present table.
+        """Return the table of the present files, and keep it in the cache folder.
 
-        ``pinned`` is a function that reads a table that never changes; None (default): list files.
+        ``pinned`` is a function that reads a table that never changes; None (default): list the
+        files.
         """
         began = time.time_ns()
         if not can_write(self.folder):
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
         with translate_write_errors(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
-            old, since = self._read()
+            old, since = self._read()  # a table, and when its files were last listed
             is_fresh = began <= since <= time.time_ns()  # and the clock was not set back
             if old is not None and (is_fresh or pinned is not None):
                 return old  # another process has listed the files since this one began
@@ -166,7 +170,7 @@ class _TableSearch:
             if old is not None and table is not old:
                 self._report_changes(old, table)
             if table is old:
-                os.utime(self._path)
+                os.utime(self._path)  # the files were listed now
             else:
                 with publish_control_file(self._path, mode_of(self.folder)) as file:
                     file.write(table.to_bytes())
@@ -187,7 +191,11 @@ class _TableSearch:
             return old
 
     def _make(self, old: FileTable | None) -> FileTable:
-        """List the files and read the headers of those that are not in the ``old`` table."""
+        """Return a table of the present files, or ``old`` if no file has changed.
+
+        Only the headers of files that are not in ``old`` are read.
+        """
+        # A remote with versions, such as a repository, is read at its present version.
         files = open_pinned(self.place.root, self._open_at)
         source_files = self.kind.find(self.place, files)
         if not source_files.files:
@@ -238,15 +246,21 @@ class _TableSearch:
 
 
 def _choose_folder(folder: str, source: str, identity: str) -> str:
-    """Choose the folder for decoded shards of a source, and record the source in it."""
+    """Choose the folder for decoded shards of a source, and record the source in it.
+
+    Args:
+        folder: Folder that the user gave. If it belongs to other data, a folder below it is chosen.
+        source: Name of the source, with its columns.
+        identity: Digest of the source and its index, see `identity_for`.
+    """
     root = folder_for(folder, source)
-    if root is None:
+    if root is None:  # no folder has been chosen for this source yet
         is_taken = os.path.isdir(folder) and any(name != CONTROL for name in os.listdir(folder))
         root = folder_below(folder, source) if is_taken else folder
     if can_write(folder):
         origin = Origin(source, identity)
         if not _take(root, origin):
-            root = folder_below(folder, source)
+            root = folder_below(folder, source)  # another source was faster
             if not _take(root, origin):
                 raise VanishedError(
                     f"open {root}: other data took the folder just now.", url=root, verb="open"
@@ -255,14 +269,15 @@ def _choose_folder(folder: str, source: str, identity: str) -> str:
 
 
 def _take(folder: str, origin: Origin) -> bool:
-    """Write the note of a folder, or the new identity if it is this source's already.
+    """Record in the note of a folder that it belongs to the source of ``origin``.
 
-    Returns False if the folder belongs to another source.
+    If it does already, record the new identity of the source. Return False if the folder belongs to
+    another source.
     """
     make_cache_folder(folder)
     with locked_folder(folder):
         present = read_origin(folder)
-        if present is not None and present.source == origin.source != "":
+        if present is not None and origin.source and present.source == origin.source:
             renewed = dataclasses.replace(present, identity=origin.identity)
             write_origin(folder, renewed, mode_of(folder))
         return claim(folder, origin, mode_of(folder))

@@ -73,6 +73,7 @@ class CacheFolder:
         self.index: Index = source.index
         self.number = number
         self.first_shard = first_shard
+        #: Files of a shard that are mapped: one, or data and meta file.
         self.files_per_shard = 1 + any(schema.is_split for schema in self.index.schemas)
         is_in_place = source.remote is None
         #: The user's own folder, which is read in place; None if the source has a remote.
@@ -112,7 +113,8 @@ class CacheFolder:
     def choose_control(self) -> str:
         """Choose the cache folder for this index anew; return the folder of its ledger and locks.
 
-        Called whenever the ledger is opened, since other data may have got the folder.
+        Called whenever the ledger is opened: the folder may belong to other data by then, for
+        example to a newer version of the dataset, and then a fallback folder is chosen.
         """
         is_outdated = self.source_folder is not None and self._version() != self._ownership.version
         root = self._ownership.choose_folder(is_outdated=is_outdated)
@@ -121,9 +123,10 @@ class CacheFolder:
         return self.control
 
     def _version(self) -> str:
-        """Return the version of the index: of the local file now, or as it was when fetched.
+        """Return the version of the index: of the user's own file now, or of the fetched one.
 
-        If the source does not say, return the version in the note of the folder.
+        If the source does not record that, return the version in the note of the folder; "" if it
+        is unknown.
         """
         if self.source_folder is not None:
             return version_of(os.path.join(self.source_folder, "index.json"))
@@ -192,9 +195,10 @@ class CacheFolder:
         )
 
     def in_place(self, info: ShardInfo) -> str | None:
-        """Return the user's own folder if a shard is read there, else None.
+        """Return the user's own folder if a shard is read there, and None if it is cached.
 
-        Also if the shard is damaged or missing, so that reading it raises the error.
+        A shard that is damaged or missing there counts as read there, so that reading raises the
+        error.
         """
         is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
         return None if is_cached else self.source_folder
@@ -212,7 +216,10 @@ class CacheFolder:
         )
 
     def peak(self, info: ShardInfo) -> int:
-        """Return the bytes of all files of a shard in the cache folder, by the index."""
+        """Return the bytes of all files of a shard in the cache folder, by the index.
+
+        This is the space to reserve before the shard is fetched.
+        """
         return sum(file.size for file in self.files(info))
 
     def stat(self, info: ShardInfo) -> tuple[int, int]:
@@ -221,9 +228,9 @@ class CacheFolder:
         return sum(size for _, _, size in states), _digest(states) if states else 0
 
     def remove(self, info: ShardInfo, stamp: int) -> int:
-        """Delete the files of a shard if they are ours; return the bytes that remain.
+        """Delete the files of a shard if this library wrote them; return the bytes that remain.
 
-        ``stamp`` is the recorded stamp, as for `is_ours`.
+        ``stamp`` is the stamp that the ledger has recorded, as for `is_ours`.
         """
         size, current_stamp = self.stat(info)
         if not self.is_ours(info, current_stamp, stamp):
@@ -252,7 +259,10 @@ class CacheFolder:
         )
 
     def remove_parts(self, info: ShardInfo, living: set[int]) -> None:
-        """Delete the temporary files beside a shard whose process has died, see `remove_parts`."""
+        """Delete temporary files in the folders of a shard's files, if their process has died.
+
+        ``living`` are ids of processes that use the cache folder.
+        """
         self.check_inside(info)
         for folder in {os.path.dirname(self.path(file)) for file in self.files(info)}:
             remove_parts(folder, living)
@@ -287,9 +297,10 @@ class CacheFolder:
         return _digest(basename) or 1
 
     def content_id(self, info: ShardInfo) -> int:
-        """Return the digest of the names, sizes and digests of a shard's files in the index.
+        """Return a number that identifies the content of a shard: 64 bits of a digest.
 
-        If files have no digests, also of the source and its version.
+        It depends on the names, sizes and digests of the shard's files in the index. If the index
+        has no digests, it also depends on the source and its version.
         """
         files = [raw for raw, _ in info.files]
         facts: list[object] = [[f.basename, f.size, sorted(f.hashes.items())] for f in files]
@@ -316,7 +327,10 @@ class CacheFolder:
         )
 
     def mode(self) -> int:
-        """Return the permissions of our files: for the same users as the folder."""
+        """Return the permissions of our files: those of the folder, without execution.
+
+        The owner may always read and write.
+        """
         try:
             return stat.S_IMODE(os.stat(self.root).st_mode) & 0o666 | 0o600
         except OSError:
@@ -415,7 +429,10 @@ def _digest(facts: object) -> int:
 
 
 def _umask() -> int:
-    """Return the umask of this process, which `os.umask` cannot read without changing it."""
+    """Return the umask of this process; 0o022 if it is unknown.
+
+    `os.umask` cannot read it without changing it for all threads.
+    """
     with (
         contextlib.suppress(OSError, ValueError),
         open("/proc/self/status", encoding="ascii") as file,
@@ -427,7 +444,7 @@ def _umask() -> int:
 
 
 def mark_as_ours(path: str, content: int) -> None:
-    """Set the ownership marker of a file that was just written.
+    """Set the ownership marker of a file that was just written: its nanoseconds.
 
     ``content`` is the digest of its content, see `CacheFolder.content_id`.
     """
@@ -461,7 +478,10 @@ def _marker(state: os.stat_result, content: int) -> int:
 
 
 class Catalog:
-    """The shards of a dataset, numbered from 0 through all of its folders."""
+    """The shards of a dataset, numbered from 0 through all of its folders.
+
+    ``folders`` are the cache folders of its sources, in order.
+    """
 
     def __init__(self, folders: Sequence[CacheFolder]) -> None:
         self.folders = folders
@@ -520,11 +540,11 @@ class Catalog:
 
     @property
     def remote_bytes(self) -> int:
-        """Bytes of all shards on their remotes."""
+        """Bytes of all data files on their remotes, compressed if they are stored so."""
         total = 0
         for folder in self.folders:
             index = folder.index
-            packed = index.zip_size > 0
+            packed = index.zip_size > 0  # mask of the compressed shards
             total += int(np.where(packed, index.zip_size, index.raw_size).sum())
         return total
 

@@ -122,7 +122,7 @@ def find_index(
     from mds.storage import RetryPolicy, open_store
 
     source = source_of(remote, options)
-    # With a copy, do not retry for minutes.
+    # Seconds of retries: with a copy of the index, do not retry for minutes.
     within = timeout if _find_copy(folder, source) is not None else 300.0
     retry = RetryPolicy(retries, within=within, notify=emit_retried)
     try:
@@ -160,9 +160,11 @@ class _Search(NamedTuple):
         Raises VanishedError if it is deleted meanwhile.
         """
         before = self._copy()
+        # A copy may have been changed since it was written; without the remote it is read anyway.
         if (noted := _find_copy(self.folder, self.source)) is not None:
+            _, origin = noted
             try:
-                is_current = self._is_current(noted[1])
+                is_current = self._is_current(origin)
             except StoreError as error:
                 copy = _read_without_remote(self.folder, self.source, error)
                 if copy is None:
@@ -174,7 +176,7 @@ class _Search(NamedTuple):
         try:
             return self._find_anew(before)
         except StoreError as error:
-            if error.url != self.store.url_of(INDEX):
+            if error.url != self.store.url_of(INDEX):  # it is not about the index
                 raise
             hint = _foreign_index_hint(self.folder) if noted is None else ""
             if type(error) is NotFoundError:
@@ -183,7 +185,10 @@ class _Search(NamedTuple):
             raise
 
     def _find_anew(self, before: tuple[str, Origin] | None) -> LocatedIndex:
-        """Fetch the index, unless another process has published another copy than ``before``."""
+        """Return the index that another process has just published, or fetch and publish it.
+
+        ``before`` is what `_copy` returned before; another result now is a newer copy.
+        """
         if not can_write(self.folder):
             return self._without_writing()
         with translate_write_errors(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
@@ -193,7 +198,7 @@ class _Search(NamedTuple):
             return copy or self._fetch_and_publish()
 
     def _copy(self) -> tuple[str, Origin] | None:
-        """Return the folder with an unchanged copy of the index, and the note of the folder."""
+        """Return the folder with a copy of the index, and its note; None if it was changed."""
         noted = _find_copy(self.folder, self.source)
         return noted if noted is not None and _is_unchanged_copy(*noted) else None
 
@@ -215,11 +220,18 @@ class _Search(NamedTuple):
         folder = self._choose_folder(origin, index, data)
         origin = self._publish(folder, origin, data)
         if index.total_samples and len(data) >= MIN_COPIED_BYTES:
-            _read_copy(folder, origin)  # it writes the binary copy
+            # The first reading writes a binary copy, with which later starts are faster.
+            _read_copy(folder, origin)
         return LocatedIndex(index, folder, version)
 
     def _publish(self, folder: str, origin: Origin, data: bytes) -> Origin:
-        """Write the index into a folder, and its note; return the note."""
+        """Write the index and a note about it into a folder; return the note.
+
+        Args:
+            folder: The folder, which has a note of this source.
+            origin: The note, without the fields ``copy`` and ``since``.
+            data: Text of the index.
+        """
         noted, path = read_origin(folder), os.path.join(folder, INDEX)
         if noted is None or noted.source != self.source:
             raise VanishedError(f"read {folder}: its note is gone.", url=folder, verb="read")
@@ -228,7 +240,7 @@ class _Search(NamedTuple):
             with publish_control_file(path, mode_of(folder)) as file:
                 file.write(data)
         state, since = os.stat(path), noted.since
-        if is_new:
+        if is_new:  # files from before have the content of an older index, see `Origin.since`
             since = state.st_mtime_ns if is_shared_by_nodes(folder) else -1
         copy = (state.st_ino, state.st_mtime_ns, state.st_size)
         origin = dataclasses.replace(origin, copy=copy, since=since)
@@ -265,12 +277,18 @@ class _Search(NamedTuple):
         return folder
 
     def _adopt(self, origin: Origin, index: Index, data: bytes) -> str | None:
-        """Take the user's folder, which has no note, if its files fit; return None if they do not.
+        """Write a note into the user's folder if it fits; return its path, or None if it does not.
 
-        It was filled by another program, by hand, or by an earlier version of this library.
+        The folder has no note: it is empty, or was filled by another program, by hand, or by an
+        earlier version of this library. It fits if its files can be those of the index.
+
+        Args:
+            origin: The note.
+            index: Index of the remote.
+            data: Text of the index.
         """
         path = os.path.join(self.folder, INDEX)
-        since = -1
+        since = -1  # files without digests are not used; 0: all are used, see `Origin.since`
         if _overlaps(self.folder, index):
             return None
         if os.path.lexists(path):
@@ -303,9 +321,9 @@ class _Search(NamedTuple):
             )
 
     def _without_writing(self) -> LocatedIndex:
-        """Fetch the index without a copy, for a folder that cannot be written.
+        """Fetch the index without keeping a copy, for a folder that cannot be written.
 
-        The folder may hold the whole dataset nevertheless.
+        The folder is used if it holds an equal index, since it may hold the whole dataset.
         """
         with self.store.stream(INDEX) as body:
             data, version = b"".join(body), _short(body.info.version)
@@ -377,17 +395,17 @@ def _suggest_conversion(folder: str) -> str:
         return ""
     names = [
         name
-        for _, _, names in itertools.islice(os.walk(folder), _MAX_SEARCHED_FOLDERS)
-        for name in names
+        for _, _, file_names in itertools.islice(os.walk(folder), _MAX_SEARCHED_FOLDERS)
+        for name in file_names
         if not name.startswith((".", "shard."))
     ]
     if not names:
         return ""
     counts = Counter(os.path.splitext(name)[1].lower() for name in names)
     ending = counts.most_common(1)[0][0]
-    reads = " Read them with format='text', or convert" if ending == ".txt" else " Convert"
     kind = f"{ending} files" if ending else "other files"
-    return f" It has {kind}.{reads} them: {_convert_command(folder.rstrip(os.sep))}"
+    advice = "Read them with format='text', or convert" if ending == ".txt" else "Convert"
+    return f" It has {kind}. {advice} them: {_convert_command(folder.rstrip(os.sep))}"
 
 
 def _no_remote_index(store: Store, hint: str) -> NotFoundError:
@@ -407,7 +425,7 @@ def _no_remote_index(store: Store, hint: str) -> NotFoundError:
 
 
 def _suggest_splits(folder: str) -> str:
-    """Return a hint that names datasets in a folder, or beside a folder that does not exist."""
+    """Return a hint that names datasets in a folder, or with similar names if it does not exist."""
     datasets = _datasets_in(folder)
     if not datasets:
         above, name = os.path.split(folder)
@@ -419,7 +437,7 @@ def _suggest_splits(folder: str) -> str:
 
 
 def _datasets_in(folder: str) -> list[str]:
-    """Return the names of the first subfolders that have an index."""
+    """Return the names of the subfolders that have an index, among the first 100."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
@@ -506,9 +524,10 @@ def _foreign_index_hint(folder: str) -> str:
 
 
 def _is_equal(path: str, data: bytes, index: Index) -> bool:
-    """Whether a file contains an index, as the text ``data`` or in another notation."""
+    """Whether a file contains an index: its text ``data``, or other JSON of the same meaning."""
     try:
         with open_regular(path) as file:
+            # Another notation is at most a few times as long.
             content = file.read(4 * len(data) + 1)
         return content == data or Index.parse(content).to_json() == index.to_json()
     except (OSError, IndexFileError):
@@ -525,7 +544,7 @@ def _has_bytes(path: str, data: bytes) -> bool:
 
 
 def _has_shards(folder: str, index: Index) -> bool:
-    """Whether a folder has a file, or the folder of a file, that the index lists."""
+    """Whether a folder has a file that the index lists, or the first subfolder of its path."""
     try:
         names = set(os.listdir(folder)) - {CONTROL}
     except OSError:
@@ -540,12 +559,14 @@ def _overlaps(folder: str, index: Index) -> bool:
 
     For example, a dataset whose index lists `train/shard.00000.mds`, and its split `train`.
     """
-    if np.any(index.names == ord("/")):
+    if np.any(index.names == ord("/")):  # some files are in subfolders
         directories = {
             os.path.dirname(name) for shard in index.file_names() for _, name in shard
         } - {""}
         if any(read_origin(os.path.join(folder, directory)) for directory in directories):
             return True
+    # Find the nearest cache folder above. `below` is the path of ``folder`` in it, with "/" at the
+    # end.
     below, above = "", os.path.abspath(folder)
     while os.path.dirname(above) != above:
         above, name = os.path.split(above)
@@ -556,9 +577,12 @@ def _overlaps(folder: str, index: Index) -> bool:
 
 
 def _lists_files_in(path: str, directory: str) -> bool:
-    """Whether the index file at ``path`` lists files in a directory."""
+    """Whether the index file at ``path`` lists files in a directory.
+
+    ``directory`` is its path relative to the index, with "/" at the end.
+    """
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as file:  # a listed name follows a quotation mark in JSON
             return f'"{directory}'.encode() in file.read()
     except OSError:
         return False
@@ -566,7 +590,11 @@ def _lists_files_in(path: str, directory: str) -> bool:
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder under which one process decides which source owns it."""
+    """Hold the lock of a folder during the block: one process decides which source owns it.
+
+    The folder is created if it is missing. If another process holds the lock for too long, a
+    warning is logged and the block runs without it.
+    """
     from mds.cache.ledger_file import FOLDER_LOCK
     from mds.storage.locks import lock_within
 

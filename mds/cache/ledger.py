@@ -110,11 +110,13 @@ class Ledger:
             despite_deletion(self._open)
 
     def _set_control(self, control: str) -> None:
+        """Set the paths of the ledger and of the lock file, in the folder ``control``."""
         self.control = control
         self._path = os.path.join(control, "ledger")
         self.lock_path = os.path.join(control, "lock")
 
     def _open(self) -> None:
+        """Open or write the ledger file, and take a slot for this process."""
         if self._choose_control is not None:
             self._set_control(self._choose_control())
         with translate_write_errors(self._path):
@@ -133,7 +135,7 @@ class Ledger:
         """Release the slot, the pins and the file. Closing twice is fine."""
         with self._threads:
             locks, self._locks = self._locks, None
-            self._pins.clear()
+            self._pins.clear()  # closing the lock file releases their locks
             self._evicting.clear()
             if locks is None or self._owner != os.getpid():
                 return  # a forked child's copy: the slot belongs to the parent
@@ -148,7 +150,7 @@ class Ledger:
         Do not delete or fetch files in it: all processes wait.
         """
         with self._threads:
-            if not self._depth and not self._is_current():
+            if not self._depth and not self._is_current():  # not inside another change
                 # The folder was deleted, or another job brought another index.
                 self.close()
                 self.open()
@@ -180,6 +182,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
+        """Hold the lock of the folder during the block; blocks of one thread may be nested."""
         if self._depth:  # a change inside a change of the same thread
             yield
             return
@@ -190,12 +193,17 @@ class Ledger:
         finally:
             self._depth -= 1
             if lock is self._locks:
-                lock.unlock(LEDGER_LOCK)
+                lock.unlock(LEDGER_LOCK)  # the lock file also holds the locks of pins
             else:
                 lock.close()
 
     def _lock_ledger(self) -> LockFile:
-        """Return the lock file in which the lock of the folder is held: ours, or a second one."""
+        """Take the lock of the folder; return the open lock file that holds it.
+
+        That is ``_locks`` if the lock is free, else a second one, opened to wait for it.
+
+        Raises CacheError if another process holds the lock too long.
+        """
         assert self._locks is not None
         if self._locks.try_lock(LEDGER_LOCK):
             return self._locks
@@ -211,6 +219,10 @@ class Ledger:
         return lock
 
     def _open_or_make_file(self) -> None:
+        """Map the ledger file; write a new one if it is missing, damaged, old or of another index.
+
+        Entries of a replaced file are kept in ``former``, so that our files are recognised.
+        """
         file = open_ledger_file(self._path)
         is_sound = file is not None and file.is_sound()
         if file is not None and is_sound and self._is_usable(file):
@@ -278,6 +290,7 @@ class Ledger:
         assert self._locks is not None
         self._table = ProcessTable(self._open_file.slots, self._locks)
         owners = self.entries["owner"]
+        # The owner of an entry is its slot + 1; those slots are taken last.
         # Not np.unique: its first call imports numpy.ma, which takes 20 ms of every worker.
         if not self._table.claim({owner - 1 for owner in owners[owners > 0].tolist()}):
             raise CacheError(
@@ -308,13 +321,15 @@ class Ledger:
         """Make this process the owner of all entries whose owner is not alive; return the shards.
 
         Also of entries that are being fetched or evicted without an owner. The caller corrects the
-        entries by what is on the disk, in the same change.
+        entries by what is on the disk, in the same change. The result has numbers in the folder.
         """
         with self.change() as entries:
             self.table.clear_dead()
             busy = np.flatnonzero((entries["owner"] > 0) | (entries["state"] >= FETCHING))
             owners = entries["owner"][busy].astype(int) - 1
             living = {slot for slot in set(owners.tolist()) if self.table.is_alive(slot)}
+            # This slot may have belonged to a dead process, so its entries are ours only if this
+            # process is fetching or evicting them.
             own_shards = self._reserved.keys() | self._evicting
             orphans = [
                 shard
@@ -322,6 +337,7 @@ class Ledger:
                 if (shard not in own_shards if slot == self.slot else slot not in living)
             ]
             # Evictions come first: the bytes of a fetch include those of the shards that it evicts.
+            # EVICTING is the largest state.
             orphans.sort(key=lambda shard: -int(entries["state"][shard]))
             entries["owner"][orphans] = self.slot + 1
         return orphans
@@ -329,7 +345,10 @@ class Ledger:
     def reserve(self, shard: int, size: int, team: int = 0) -> None:
         """Add the bytes of a shard that this process is about to fetch; call it inside a change.
 
-        ``team`` is the number of the team that needs the shard, 0 (default) if unknown.
+        Args:
+            shard: Number of the shard in the folder.
+            size: Bytes that its files will have.
+            team: Number of the team, the readers of one order, that needs it; 0 (default): unknown.
         """
         self._reserved[shard] = size
         self._set_entry(shard, FETCHING, size)
@@ -379,6 +398,7 @@ class Ledger:
             # File locks do not exclude other threads of the process that holds them.
             if shard in self._evicting:
                 return False
+            # The first pin takes a shared lock, which an eviction in another process excludes.
             if not count and not self._locks.try_lock(PIN_LOCKS + shard, is_shared=True):
                 return False
             self._pins[shard] = count + 1
@@ -400,7 +420,7 @@ class Ledger:
                     self._locks.unlock(PIN_LOCKS + shard)
 
     def lock_for_eviction(self, shard: int) -> bool:
-        """Lock a shard for eviction, inside a change; return False while it is pinned."""
+        """Lock a shard for eviction, inside a change; return False while any process pins it."""
         if (
             shard in self._pins
             or self._locks is None
@@ -436,7 +456,10 @@ class Ledger:
         )
 
     def owners(self, shard: int) -> list[int]:
-        """Return the ids of processes that are fetching a shard, as far as they are visible."""
+        """Return the ids of processes that are fetching a shard, as far as they are visible.
+
+        These hold its fetch lock. If the system does not show them, the owner in the entry counts.
+        """
         slot = int(self.entries["owner"][shard]) - 1
         holders = holders_of(self.lock_path, FETCH_LOCKS + shard)
         return holders or ([int(self._open_file.slots["pid"][slot])] if slot >= 0 else [])
@@ -449,7 +472,7 @@ class Ledger:
     def __repr__(self) -> str:
         if self._locks is None or self._file is None:
             return f"<Ledger {self.control}: closed>"
-        states = np.bincount(self.entries["state"], minlength=5)
+        states = np.bincount(self.entries["state"], minlength=5)  # number of shards by state
         local = states[MANAGED] + states[UNMANAGED]
         return (
             f"<Ledger {self.control}: {self.used} bytes, {local} local, "

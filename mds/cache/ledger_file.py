@@ -147,7 +147,7 @@ def former_entries(path: str, max_entries: int) -> npt.NDArray[Any]:
     """Return the entries of our files in a ledger that may be damaged, old or of another index.
 
     At most ``max_entries`` entries are read. An entry proves nothing by itself: the caller compares
-    its stamp with the file.
+    its stamp with the file. Returns an array of `_ENTRY`, shape (n,).
     """
     data = b""
     with contextlib.suppress(FileNotFoundError), open(open_control_file(path), "rb") as file:
@@ -168,7 +168,9 @@ def team_mark(team: int) -> int:
 class LedgerFile:
     """A mapped ledger file: a value written to its arrays is seen by all processes at once.
 
-    ``identity`` is the device and inode of the file.
+    Args:
+        view: The map of the whole file.
+        identity: Device and inode of the file.
     """
 
     def __init__(self, view: mmap.mmap, identity: tuple[int, int]) -> None:
@@ -284,8 +286,9 @@ class ProcessTable:
         Slots in ``owners`` are taken last: they belonged to dead processes, whose entries have not
         been recovered yet and would seem to be ours.
         """
+        # Slots that were never used come first, then those of others, which may have died.
         order = np.argsort(self.slots["pid"] != 0, kind="stable").tolist()
-        for slot in sorted(order, key=owners.__contains__):
+        for slot in sorted(order, key=lambda slot: slot in owners):
             if self._locks.try_lock(SLOT_LOCKS + slot):
                 self.own_slot = slot
                 self.slots[slot] = (os.getpid(), 0, 0, 0)
@@ -293,9 +296,10 @@ class ProcessTable:
         return False
 
     def leave(self, *, is_done: bool) -> None:
-        """Give up the slot of this process; closing the lock file releases its lock.
+        """Give up the slot of this process; its lock is released when the lock file is closed.
 
-        Unless ``is_done``, entries of this process remain to be recovered, so its slot stays.
+        Without ``is_done``, the process has unfinished fetches. Then the slot looks like that of a
+        dead process, so that another one recovers the entries.
         """
         if self.own_slot >= 0 and is_done:
             self.slots["pid"][self.own_slot] = 0
@@ -305,8 +309,10 @@ class ProcessTable:
         """Whether a living process holds a slot."""
         if slot == self.own_slot:
             return True
-        if not 0 <= slot < SLOTS or not self._locks.try_lock(SLOT_LOCKS + slot):
-            return 0 <= slot < SLOTS
+        if not 0 <= slot < SLOTS:
+            return False
+        if not self._locks.try_lock(SLOT_LOCKS + slot):
+            return True  # its process holds the lock
         self._locks.unlock(SLOT_LOCKS + slot)
         return False
 
@@ -342,6 +348,7 @@ class ProcessTable:
         if self.own_slot >= 0:
             slots["served"][self.own_slot], slots["team"][self.own_slot] = time, team
         is_reading = self._is_reading()
+        # The readers of the same order. One that is not in the table counts with its own time.
         is_mate = is_reading & (slots["team"] == team)
         readers = slots["readers"]
         served = int(slots["served"][is_mate].min(initial=time))

@@ -25,15 +25,13 @@ MAX_IDLE_BYTES = 64 << 20  # bytes of idle shards in memory
 
 
 class OpenReader:
-    """An open reader with its reference count.
+    """An open reader with its reference count, the attribute ``count``.
 
     Args:
         reader: Reader of a shard.
-        unpin: Function that unpins the shard, called after the reader is closed; None: it is not
-            pinned.
-        in_memory: Bytes of the shard, if it is in memory and not in a file.
-
-    ``count`` is the number of uses.
+        unpin: Function that unpins the shard, called after the reader is closed; None (default):
+            it is not pinned.
+        in_memory: Bytes of the shard if it is in memory; 0 (default): it is in a file.
     """
 
     __slots__ = ("count", "in_memory", "reader", "unpin")
@@ -67,7 +65,7 @@ class ReaderPool:
     def acquire(self, shard: int, open_shard: Callable[[int], OpenReader]) -> Reader:
         """Return a reader and count one more use; open it with ``open_shard`` if it is not open.
 
-        One thread opens a shard, while others that need it wait.
+        One thread opens a shard, while others that need it wait. Call `release` after the use.
         """
         while True:
             with self._lock:
@@ -76,7 +74,7 @@ class ReaderPool:
                     self._use(shard, entry)
                     return entry.reader
                 opening = self._opening.get(shard)
-                if opening is None:
+                if opening is None:  # this thread opens it
                     mine = self._opening[shard] = Future()
                     break
             opening.result()  # raises the error of the thread that opens it
@@ -102,14 +100,18 @@ class ReaderPool:
             return entry.reader
 
     def add(self, shard: int, entry: OpenReader) -> Reader:
-        """Add an opened reader and count one use; return another thread's if that was faster."""
+        """Add an opened reader and count one use; return the reader that is in the pool now.
+
+        If another thread has added one for the shard meanwhile, that one is returned, and ``entry``
+        is closed.
+        """
         dropped: list[OpenReader] = []
         with self._lock:
             other = self._readers.get(shard)
             if other is None:
                 self._readers[shard] = entry
                 self._memory += entry.in_memory
-                if entry.unpin is None and not entry.in_memory:
+                if entry.unpin is None and not entry.in_memory:  # see `open`
                     self.open[shard] = entry.reader
             else:
                 dropped.append(entry)
@@ -129,7 +131,7 @@ class ReaderPool:
             if entry.count:
                 return
             if entry.unpin is None:
-                self._idle_of(entry)[shard] = None
+                self._idle_of(entry)[shard] = None  # it stays open until `_trim`
                 return
             dropped = self._drop(shard)
         _close_readers(dropped)
@@ -153,7 +155,7 @@ class ReaderPool:
             return sorted(self._opening)
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of open readers, and of those in use."""
+        """Return the number of open readers, and how many of them are in use."""
         with self._lock:
             idle = len(self._idle_files) + len(self._idle_memory)
             return len(self._readers), len(self._readers) - idle
@@ -165,12 +167,12 @@ class ReaderPool:
         _close_readers(dropped)
 
     def _use(self, shard: int, entry: OpenReader) -> None:
-        """Count one more use of a reader."""
+        """Count one more use of a reader, which is not idle then; the caller holds the lock."""
         entry.count += 1
         self._idle_of(entry).pop(shard, None)
 
     def _idle_of(self, entry: OpenReader) -> OrderedDict[int, None]:
-        """Return the idle readers of the same kind."""
+        """Return the idle readers of the same kind as ``entry``: in memory, or of files."""
         return self._idle_memory if entry.in_memory else self._idle_files
 
     def drop_idle(self) -> bool:
@@ -193,7 +195,7 @@ class ReaderPool:
         make_room(self)
 
     def _drop(self, shard: int) -> list[OpenReader]:
-        """Remove a reader from the pool and return it, to be closed outside of the lock."""
+        """Remove a reader from the pool; return it in a list, to be closed outside of the lock."""
         entry = self._readers.pop(shard)
         self._memory -= entry.in_memory
         self._idle_of(entry).pop(shard, None)

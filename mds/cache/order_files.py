@@ -95,8 +95,10 @@ _PACKS_LOCK_SECONDS = 300.0  # to wait for another process that counts packs
 def share_order(order: AnyOrder, folder: str) -> AnyOrder:
     """Attach files in ``folder`` to the long parts of an order; return the order.
 
-    The folder is created when the first id is read. If it cannot be used, every process computes
-    the order for itself, with a warning.
+    A long part is the order of a stream that takes long to compute, see `Order.long_orders`. Its
+    ids are then read from a file that one process computes for all. The folder is created when the
+    first id is read. If it cannot be used, every process computes the order for itself, with a
+    warning.
     """
     for long_order in order.long_orders:
         long_order.attach(_SharedLookup(order, long_order, folder))
@@ -117,6 +119,7 @@ def prepare(order: Order, folder: str) -> list[str]:
 
 
 def _files_of(order: Order, folder: str) -> list[OrderFile]:
+    """Return the files of an order for the canonical nodes that this machine reads."""
     if not order.long_orders:
         return []
     nodes = order.nodes_read(order.world.node)
@@ -136,8 +139,10 @@ class OrderFile:
         self._order, self.nodes = order, np.sort(nodes)
         self._files = ComputedFiles(folder, _ORDER_LOCK_SECONDS)
         starts = order.starts()
-        lengths = np.diff(starts)[self.nodes]
-        self.size = int(lengths.sum()) * order.id_dtype.itemsize
+        lengths = np.diff(starts)[self.nodes]  # number of ids of each node
+        self.size = int(lengths.sum()) * order.id_dtype.itemsize  # bytes of the ids
+        # The family is the same in all epochs, so files of earlier epochs are found by name. The
+        # key is a digest of everything that the ids depend on.
         params = order.params
         data = order.resampling.data_key()
         family = digest(order.name(), params.nodes, params.seed, params.block, data, self.nodes)
@@ -145,7 +150,7 @@ class OrderFile:
         name = f"order-{family[:16]}-{params.epoch:06d}-{key}.ids"
         self.path = os.path.join(folder, name)
         self._key = key
-        self._lock = int(key[:7], 16)
+        self._lock = int(key[:7], 16)  # byte of the lock file: another one for each file
         #: Index in the file of each canonical node's first id, or -1 if it is not in the file.
         self.places = np.full(params.nodes, -1, np.int64)
         self.places[self.nodes] = np.cumsum(lengths) - lengths
@@ -171,8 +176,12 @@ class OrderFile:
     def opened(self, damaged: int | None = None) -> CheckedIds:
         """Return the ids of the file, which is computed if there is no valid one.
 
-        ``damaged`` is the inode of a damaged file; None (default): none is known to be damaged.
-        Raises OSError or CacheError if the folder cannot be used.
+        Args:
+            damaged: Inode of a file that was found to be damaged, and is replaced; None (default):
+                none was.
+
+        Raises:
+            OSError, CacheError: The folder cannot be used.
         """
         for _ in range(_ATTEMPTS):
             if damaged is None:
@@ -194,7 +203,10 @@ class OrderFile:
         raise CorruptError(f"{self.path} is damaged again and again.", url=self.path, verb="read")
 
     def _replace(self, damaged: int) -> None:
-        """Compute the file again, unless another process has replaced the damaged one."""
+        """Compute the file again, unless another process has replaced the damaged one.
+
+        ``damaged`` is the inode of the damaged file.
+        """
         with self._files.alone(self._lock, self.path):
             try:
                 is_old = os.lstat(self.path).st_ino == damaged
@@ -210,20 +222,27 @@ class OrderFile:
                 self.compute()
 
     def compute(self) -> None:
-        """Write the file, and delete files that are not needed any more."""
+        """Compute and write the file, and delete files that are not needed any more.
+
+        The caller holds the lock of the file.
+        """
         order = self._order
         nodes = self.nodes.tolist()
         if isinstance(order, SequentialOrder):
             windows: Iterator[NDArray[Any]] = order.generate(nodes, keep=_KEEP)
         else:
             windows = order.generate(nodes)
+        # As the narrowest integers that hold all ids.
         narrow = (np.ascontiguousarray(window, order.id_dtype) for window in windows)
         with self._files.publish(self.path) as file:
             write_ids(file, narrow, self._key)
         self._delete_old_files()
 
     def _delete_old_files(self) -> None:
-        """Delete files of this order from before the last two epochs, and the oldest of others."""
+        """Delete files of this order that are more than two epochs old, and the oldest of all.
+
+        Also unfinished files of processes that have died.
+        """
         family, epoch = _family_and_epoch(self.path)
         for path in self._files.paths(_ORDER_NAME):
             other_family, other_epoch = _family_and_epoch(path)
@@ -266,7 +285,7 @@ class _SharedLookup:
                 node = np.searchsorted(self._starts, positions, side="right") - 1
                 places = self._places[node]
                 if len(places) and int(places.min()) < 0:
-                    break  # samples of another node, which an audit reads
+                    break  # another node reads these; an audit asks for all, and computes them
                 places += positions - self._starts[node]
             try:
                 return self._mapped.take(places)
@@ -283,7 +302,10 @@ class _SharedLookup:
         return ids
 
     def _begin(self) -> None:
-        """Open the file, and start to prepare that of the next epoch; warn if it is impossible."""
+        """Open the file and start to compute the file of the next epoch in a thread.
+
+        If the file cannot be used, warn; then this process computes the ids for itself.
+        """
         nodes = self._epoch.nodes_read(self._epoch.world.node)
         file = OrderFile(self._order, nodes, self._folder)
         try:
@@ -312,7 +334,10 @@ class _Ahead:
         self._thread: threading.Thread | None = None
 
     def begin(self, order: Order, folder: str) -> None:
-        """Compute the files of the order after ``order``, once, unless the thread is busy."""
+        """Start to compute the files of the epoch after ``order``, unless the thread is busy.
+
+        Files for which this process has started once are not computed again.
+        """
         files = _files_of(order.following(), folder)
         with self._lock:
             if self._owner != os.getpid():  # a forked child has none of its parent's threads
@@ -362,15 +387,19 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _family_and_epoch(path: str) -> tuple[str, int]:
-    """Return, from the name of an order file, the key of the order and the number of the epoch."""
+    """Return, from the name of an order file, the family of its order and the number of the epoch.
+
+    The family is the same for all epochs of one order.
+    """
     _, family, epoch, _ = os.path.basename(path).split("-")
     return family, int(epoch)
 
 
 def file_size(size: int) -> int:
     """Return the bytes of an order file with ``size`` bytes of ids."""
-    padded = -(-size // 8) * 8
-    return padded + 8 * -(-padded // BLOCK) + 16
+    padded = -(-size // 8) * 8  # rounded up to a multiple of 8
+    blocks = -(-padded // BLOCK)  # rounded up
+    return padded + 8 * blocks + 16
 
 
 def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None:
@@ -386,10 +415,11 @@ def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None
     digests, hasher, size = bytearray(), xxhash.xxh3_64(), 0
 
     def add(data: memoryview) -> None:
+        """Write bytes, and add a digest whenever a block is full."""
         nonlocal size
         file.write(data)
         while data:
-            room = BLOCK - size % BLOCK
+            room = BLOCK - size % BLOCK  # bytes until the block is full
             hasher.update(data[:room])
             size += len(data[:room])
             if size % BLOCK == 0:
@@ -399,8 +429,8 @@ def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None
 
     for window in windows:
         add(window.view(np.uint8).data)
-    add(memoryview(bytes(-size % 8)))
-    if size % BLOCK:
+    add(memoryview(bytes(-size % 8)))  # zeros up to a multiple of 8 bytes
+    if size % BLOCK:  # the last block is not full
         digests.extend(hasher.intdigest().to_bytes(8, "little"))
     file.write(digests + _MAGIC + _end_digest(key, digests).to_bytes(8, "little"))
 
@@ -424,23 +454,27 @@ class CheckedIds:
         try:
             state = os.fstat(descriptor)
             if state.st_size != file_size(size):
-                raise self._damage(f"it has {state.st_size} bytes and should have more or fewer")
+                raise self._damage(f"it has {state.st_size} bytes instead of {file_size(size)}")
             self._map = map_descriptor(descriptor, state.st_size)
         finally:
             os.close(descriptor)
         self.inode = state.st_ino
+        # Three parts of the file: the padded ids, the digests of the blocks, and the end.
         self._ids = np.frombuffer(self._map, kind, size // kind.itemsize)
         self._data = memoryview(self._map)[: -(-size // 8) * 8]
         digests = memoryview(self._map)[len(self._data) : -16]
         end = self._map[-16:]
         if end != _MAGIC + _end_digest(key, digests).to_bytes(8, "little"):
-            raise self._damage("its digests are not right")
+            raise self._damage("its digests are wrong")
         self._digests = np.frombuffer(digests, "<u8")
         self._is_checked = np.zeros(len(self._digests), np.bool_)
         self._reads = 0
 
     def take(self, places: Ids) -> Ids:
-        """Return the ids at the indices ``places``, both int64, (n,)."""
+        """Return the ids at the indices ``places`` in the file, both int64, (n,).
+
+        Raises CorruptError if a block of them is damaged.
+        """
         if len(places):
             self._check(places)
         out = self._ids[places].astype(np.int64)
@@ -452,7 +486,8 @@ class CheckedIds:
 
     def _check(self, places: Ids) -> None:
         """Check the blocks of some indices that have not been checked yet."""
-        per_block = BLOCK // self._ids.itemsize
+        per_block = BLOCK // self._ids.itemsize  # ids
+        # Usually all indices are close together, in blocks that have been checked.
         first, last = int(places.min()) // per_block, int(places.max()) // per_block
         if self._is_checked[first : last + 1].all():
             return
@@ -506,7 +541,7 @@ class PackFile:
         None if there is no valid file.
         """
         window_count = int(self._windows.sum())
-        try:
+        try:  # 4 bytes for each window, and a header
             content = read_control_file(self.path, 4 * window_count + 2048)
             sidecar = parse_sidecar(content, self.path, _PACKS, self._key)
         except (OSError, CacheError, IndexFileError):
@@ -517,7 +552,11 @@ class PackFile:
         return np.split(counts, np.cumsum(self._windows)[:-1])
 
     def ensure(self, count: Callable[[], list[Ids]]) -> list[Ids]:
-        """Return what `read` returns; without a file, call ``count`` and store its result."""
+        """Return the number of packs in each window, an array for each canonical node.
+
+        Without a valid file, call ``count`` for the numbers and store them. Other processes wait
+        meanwhile. If the folder cannot be used, each process counts for itself.
+        """
         counts = self.read()
         if counts is not None:
             return counts
@@ -525,13 +564,14 @@ class PackFile:
             contextlib.suppress(OSError, CacheError),
             self._files.alone(int(self._key[:7], 16), self.path),
         ):
-            counts = self.read()
+            counts = self.read()  # another process may have written the file meanwhile
             if counts is None:
                 counts = count()
                 self._write(counts)
         return counts if counts is not None else count()
 
     def _write(self, counts: list[Ids]) -> None:
+        """Write the file, with 4 bytes for each window, and delete the oldest files."""
         payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
         with self._files.publish(self.path) as file:
             file.write(pack_sidecar(_PACKS, 1, self._key, payload))
@@ -574,7 +614,7 @@ class ComputedFiles:
 
     @contextlib.contextmanager
     def alone_at_once(self, offset: int) -> Iterator[bool]:
-        """Hold the lock at byte ``offset`` if it is free; yield whether it is."""
+        """Hold the lock at byte ``offset`` during the block if it is free; yield whether it was."""
         self._make_folder()
         lock = open_locks(self._lock_path, mode_of(self.folder))
         try:
@@ -583,7 +623,10 @@ class ComputedFiles:
             lock.close()
 
     def publish(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Open a new file that becomes ``path`` when it is closed, for the users of the folder."""
+        """Return a context manager of a new file, which appears at ``path`` when the block ends.
+
+        The users of the folder can read it.
+        """
         return publish_control_file(path, mode_of(self.folder))
 
     def keep_newest(self, name: re.Pattern[str], max_files: int) -> None:

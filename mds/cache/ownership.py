@@ -118,14 +118,17 @@ class Ownership:
             return False
 
     def _ensure_note(self, folder: str) -> Origin | None:
-        """Return the note of a folder; write ours if there is none; None if that is impossible."""
+        """Return the note of a folder, in which ours is written if there is none.
+
+        None if there is no note and the folder cannot be written.
+        """
         origin = read_origin(folder)
         if origin is None:
             # The folder was deleted. Files that appear in it from now on are of this index.
             with contextlib.suppress(OSError):
                 make_cache_folder(folder)
                 since = -1
-                if is_shared_by_nodes(folder):
+                if is_shared_by_nodes(folder):  # other nodes fetch files that our ledger lacks
                     since = os.stat(os.path.join(folder, CONTROL)).st_mtime_ns
                 mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
                 claim(folder, Origin(self.source, self.identity, self.version, since=since), mode)
@@ -167,19 +170,21 @@ class Origin:
             return None
         if not isinstance(note, dict):
             return None
+        # Check the type and range of every field.
         texts = [note.get(name) for name in ("source", "identity", "version")]
         copy = note.get("copy")
         numbers = [note.get("size"), note.get("since"), *(copy if isinstance(copy, list) else ())]
         is_valid = (
-            len(numbers) == 5
+            len(numbers) == 5  # size, since, and the three numbers of the copy
             and all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts)
             and all(type(number) is int and -1 <= number < 1 << 64 for number in numbers)
         )
         if not is_valid:
             return None
         source, identity, version = map(str, texts)
-        size, since, *state = numbers
-        return cls(source, identity, version, size, (state[0], state[1], state[2]), since)
+        size, since, inode, modification_time, copy_size = numbers
+        copied = (inode, modification_time, copy_size)
+        return cls(source, identity, version, size, copied, since)
 
 
 def read_origin(folder: str) -> Origin | None:
@@ -201,8 +206,13 @@ def write_origin(folder: str, origin: Origin, mode: int) -> None:
 def claim(folder: str, origin: Origin, mode: int) -> bool:
     """Write the note of a folder that has none; return whether the folder is this origin's now.
 
-    It is not if another source was first. Processes need no common lock for this, which nodes of a
-    network file system lack: only one of them can create the file.
+    It is not if another source was first. Only one process can create the file, so no lock is
+    needed, which nodes of a network file system do not have in common.
+
+    Args:
+        folder: The cache folder.
+        origin: The note.
+        mode: Permissions of the note.
     """
     if read_origin(folder) is None and os.path.lexists(_note_path(folder)):
         write_origin(folder, origin, mode)  # the note is of an earlier version, or damaged
@@ -246,6 +256,7 @@ def identity_of(source: str, index: str, version: str) -> str:
 
 def is_hashed(index: Index) -> bool:
     """Whether an index has, for every raw file, a digest that can be checked."""
+    # Raw files are the uncompressed ones: "raw_data", "raw_meta".
     return all(
         any(name in BY_SPEED for name, _ in file.hashes)
         for schema in index.schemas
@@ -279,7 +290,10 @@ def folder_below(folder: str, name: str) -> str:
 
 
 def folder_for(folder: str, source: str) -> str | None:
-    """Return the folder of a source whose user gave ``folder``, or None if not decided yet."""
+    """Return the folder of a source whose user gave ``folder``, or None if none is chosen yet.
+
+    That is ``folder``, or a folder below it if ``folder`` belongs to another source.
+    """
     origin = read_origin(folder)
     if origin is not None and origin.source == source:
         return folder
@@ -303,6 +317,7 @@ def folders_below(folder: str) -> list[str]:
 def make_cache_folder(folder: str) -> None:
     """Create a cache folder, also one below another, and its control folder."""
     parent, _ = os.path.split(folder)
+    # A folder of `folder_below`: FOLDER/.mds/sources/DIGEST
     if parent.endswith(os.path.join(os.sep + CONTROL, SOURCES)):
         make_cache_folder(os.path.dirname(os.path.dirname(parent)))
         make_control_folder(parent)
@@ -343,11 +358,11 @@ def network_kind(folder: str, mounts: str | None = None) -> str | None:
             return None
     path = os.path.realpath(folder)
     mount_point, kind = "", ""
-    for line in mounts.splitlines():
+    for line in mounts.splitlines():  # device, mount point, type, options ...
         _, point, point_kind, *_ = line.split(" ")
-        point = point.replace("\\040", " ")
+        point = point.replace("\\040", " ")  # spaces are written in octal
         is_above = path == point or path.startswith(point.rstrip("/") + "/")
-        # Of several mounts on one point, the last one is visible.
+        # The longest mount point counts. Of several mounts on one point, the last one is visible.
         if is_above and len(point) >= len(mount_point):
             mount_point, kind = point, point_kind
     is_network = kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)

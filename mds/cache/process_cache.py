@@ -108,8 +108,8 @@ class ProcessCache:
         self._verified: set[int] = set()  # shards of the user's own folder with the right digest
         self._range_costs: OrderedDict[int, int] = OrderedDict()  # bytes spent so far, by shard
         self._range_lock = new_lock()
-        self._awaited: int | None = None
-        self._warned_at = -10 * tuning.slow_wait_seconds
+        self._awaited: int | None = None  # the shard that a reader waits for, for `repr`
+        self._warned_at = -10 * tuning.slow_wait_seconds  # so the first slow wait warns
         #: Whether a warning said that the limit is too small.
         self.is_limit_warned = False
         if limit is not None:
@@ -214,7 +214,10 @@ class ProcessCache:
         return self.readers.acquire(shard, self._open)
 
     def hold_local(self, shard: int) -> Reader | None:
-        """Do as `hold` for a cached shard; return None if it is not cached, or being evicted."""
+        """Return an open reader of a cached shard, or None if it is not cached or being evicted.
+
+        Nothing is fetched. Call `release` once for each reader.
+        """
         reader = self.readers.acquire_open(shard)
         if reader is not None:
             return reader
@@ -246,19 +249,28 @@ class ProcessCache:
         opened = self.fetcher.open(folder)
         if opened is None:
             return self._open_read_only(folder, info)
+        # Another process may evict the shard after it was fetched and before it is opened.
         for attempt in range(MAX_OPEN_ATTEMPTS):
             entry = self._open_cached(opened, number, info)
             if entry is not None:
                 self.counters.add(hits=not attempt, misses=bool(attempt))
                 return entry
             with self._record_wait(shard):
-                if not self.fetcher.ensure_local(shard):
+                if not self.fetcher.ensure_local(shard):  # it cannot be kept
                     break
         with self._record_wait(shard):
             return self.uncached.open_in_memory(folder, info)
 
     def _open_cached(self, opened: OpenFolder, number: int, info: ShardInfo) -> OpenReader | None:
-        """Return a reader of a cached shard, pinned under a limit, or None if it is not cached."""
+        """Return a reader of a cached shard, or None if it is not cached or is being evicted.
+
+        Under a limit, the shard is pinned until the reader is closed.
+
+        Args:
+            opened: The cache folder.
+            number: Number of the shard in the folder.
+            info: Entry of the shard in its index.
+        """
         ledger = opened.ledger
         reader, is_limited = None, self.limit is not None
         if is_limited and not ledger.pin(number):
@@ -281,7 +293,11 @@ class ProcessCache:
         return OpenReader(reader, (lambda: ledger.unpin(number)) if is_limited else None)
 
     def _open_read_only(self, folder: CacheFolder, info: ShardInfo) -> OpenReader:
-        """Open a shard whose cache folder cannot be written."""
+        """Open a shard whose cache folder cannot be written.
+
+        A shard of the user's own folder is decompressed in memory. Any other one must be complete
+        in the cache folder, else CacheError is raised.
+        """
         if folder.source_folder is not None:
             return self.uncached.open_in_memory(folder, info)
         if folder.folder_of(info) is None:
@@ -294,6 +310,7 @@ class ProcessCache:
     def _open_files(self, root: str, info: ShardInfo, folder: CacheFolder) -> Reader:
         """Open the raw files of a shard in the folder ``root``."""
         data = folder.source.data
+        # A source in another format is read as it is, unless its shards are decoded to MDS.
         if data is not None and not folder.is_decoded:
             return data.reader(info.number, root, self._columns)
         return open_reader(root, info, allow_unsafe_types=self._unsafe, columns=self._columns)
@@ -318,6 +335,7 @@ class ProcessCache:
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
         """Return the samples at ``rows`` of ``shards``, both (n,), fetched concurrently."""
+        # Group the samples by shard: each group has the indices in ``rows`` of one shard.
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
         groups = np.split(order, begins[1:]) if len(order) else []
@@ -325,11 +343,13 @@ class ProcessCache:
         out: list[Any] = [None] * len(order)
 
         def read(shard: int, group: npt.NDArray[np.int64]) -> None:
+            """Read the samples of one shard into their places in the result."""
             samples = self.samples(shard, rows[group].tolist())
             for position, sample in zip(group.tolist(), samples, strict=True):
                 out[position] = sample
 
         requests = list(zip(values.tolist(), groups, is_local.tolist(), strict=True))
+        # Threads fetch remote shards, while this one reads the local ones.
         with contextlib.ExitStack() as stack:
             futures = []
             if not is_local.all():
@@ -347,7 +367,10 @@ class ProcessCache:
         return out
 
     def _prefers_ranges(self, shard: int, rows: int) -> bool:
-        """Whether to fetch so many rows by range rather than the whole shard; count their cost."""
+        """Whether to fetch so many rows by range rather than the whole shard; count their cost.
+
+        The costs of all calls for a shard are added. When they reach its size, it is fetched whole.
+        """
         if shard in self.readers or not self.can_range(shard):
             return False
         if self.is_local(np.array([shard], np.int64))[0]:
@@ -356,12 +379,12 @@ class ProcessCache:
         with self._range_lock:
             cost += self._range_costs.pop(shard, 0)
             self._range_costs[shard] = cost
-            while len(self._range_costs) > _MAX_RANGED_SHARDS:
+            while len(self._range_costs) > _MAX_RANGED_SHARDS:  # forget the oldest
                 self._range_costs.popitem(last=False)
         return not policy.pays(int(self.catalog.sizes[shard]), cost, 0)
 
     def copy_rows(self, shard: int, reader: Reader, rows: Sequence[int]) -> Reader:
-        """Return a reader of copies of some rows of an open shard, which may be closed then."""
+        """Return a reader of copies of some rows, which works after ``reader`` is closed."""
         samples = {row: bytes(reader.sample_bytes(row)) for row in sorted(set(rows))}
         return open_sparse(
             self.catalog.info(shard),
@@ -447,6 +470,7 @@ class ProcessCache:
         return self.budget.evict_coldest()
 
     def _open_folders(self) -> None:
+        """Open the cache folders of all sources, except of those in the user's own folders."""
         for folder in self.catalog.folders:
             if folder.source_folder is None:
                 self.fetcher.open(folder)
@@ -454,7 +478,8 @@ class ProcessCache:
     def stats(self) -> dict[str, Any]:
         """Return the state of this process's readers.
 
-        ``open_shards`` and ``held_shards`` are numbers of readers; ``opening_shards`` lists shards.
+        ``open_shards`` is the number of open readers, ``held_shards`` of those in use.
+        ``opening_shards`` lists the shards that are being opened.
         """
         open_shards, held_shards = self.readers.counts()
         opening = self.readers.opening
@@ -483,9 +508,9 @@ class ProcessCache:
 
 
 def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
-    """Return the number of fetching threads of each process, if the machine has about ``total``.
+    """Return the number of fetching threads of each process: from 2 to ``limit`` (default 16).
 
-    ``limit`` is the most threads of one process.
+    All ``processes`` of the machine together should have about ``total`` threads (default 48).
     """
     return max(2, min(limit, total // max(processes, 1)))
 
@@ -535,11 +560,13 @@ class Peers:
 
         with self._lock:
             self._progress[reader] = team, time
+            # Readers of the same order in this process, which has one slot in each ledger.
             own_times = [served for other, served in self._progress.values() if other == team]
             reader_count = len(self._progress)
         reports = [
             opened.ledger.table.report_progress(team, min(own_times)) for opened in self._folders
         ]
+        # Processes may share only some of the folders, so the widest view counts.
         return NodeProgress(
             min([min(own_times), *(report.served for report in reports)]),
             max([len(own_times), *(report.team_readers for report in reports)]),

@@ -78,13 +78,19 @@ class OpenFolder:
                 self.rescan(shard)
 
     def rescan(self, shard: int) -> None:
-        """Record the files of a shard that this process owns, and delete unfinished ones."""
+        """Record what the disk has of a shard, and delete temporary files of dead processes.
+
+        This process is the owner of its entry, and is not any more afterwards. ``shard`` is the
+        number in the folder.
+        """
         info = self.folder.index.shard(shard)
         self.folder.remove_parts(info, set(self.ledger.processes()))
         size, stamp = self.folder.stat(info)
         is_ours = self.folder.is_ours(info, stamp, int(self.ledger.entries["stamp"][shard]))
         is_whole = is_ours and self.folder.folder_of(info) == self.folder.root
-        state = MANAGED if is_whole else UNMANAGED if size else ABSENT
+        state = UNMANAGED if size else ABSENT
+        if is_whole:
+            state = MANAGED
         self.ledger.commit(shard, state, size, stamp if is_ours else 0)
 
 
@@ -93,13 +99,13 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
 
     ``lock_timeout`` is the number of seconds to wait for the lock of the folder (default 60).
     """
-    own = control_bytes(folder)
+    own_bytes = control_bytes(folder)
     ledger = Ledger(
         folder.control,
         len(folder),
         folder.fingerprint(),
         folder.mode(),
-        own,
+        own_bytes,
         folder.choose_control,
         lock_timeout,
     )
@@ -115,17 +121,17 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
             raise
         return None
     with ledger.change():
-        ledger.size = max(ledger.size, own)
+        ledger.size = max(ledger.size, own_bytes)
         opened.recover_entries()
         if ledger.is_alone():
-            _tidy(opened, own)
+            _tidy(opened, own_bytes)
     return opened
 
 
-def _tidy(opened: OpenFolder, own: int) -> None:
-    """Clean up a folder and its ledger; ``own`` is as in `compare_with_disk`.
+def _tidy(opened: OpenFolder, own_bytes: int) -> None:
+    """Delete files of ended jobs in a folder, and correct its ledger by what is on the disk.
 
-    Only for the first process of a node.
+    Only for the first process of a node. ``own_bytes`` are those of ledger, index and note.
     """
     folder, ledger = opened.folder, opened.ledger
     living = set(ledger.processes())
@@ -136,7 +142,7 @@ def _tidy(opened: OpenFolder, own: int) -> None:
         # Not only those of shards in the ledger: a process may have been killed after the folder
         # had been deleted and created again.
         remove_parts(folder.root, living)
-        compare_with_disk(folder, ledger, _names_in(folder), own)
+        compare_with_disk(folder, ledger, _names_in(folder), own_bytes)
 
 
 def unwritable(folder: CacheFolder) -> CacheError:
@@ -148,22 +154,27 @@ def unwritable(folder: CacheFolder) -> CacheError:
 
 
 def control_bytes(folder: CacheFolder) -> int:
-    """Return the bytes of the ledger, the index and the note.
+    """Return the bytes of the ledger, the index, its binary copy and the note.
 
-    The index and the note count twice, because two copies exist while one is replaced.
+    All but the ledger count twice, because two copies exist while one is replaced.
     """
-    out = ledger_size(len(folder))
-    for path, times in (
-        (os.path.join(folder.root, "index.json"), 2),
-        *((os.path.join(folder.root, CONTROL, name), 2) for name in ("index.mds", "origin.json")),
+    total = ledger_size(len(folder))
+    control = os.path.join(folder.root, CONTROL)
+    for path in (
+        os.path.join(folder.root, "index.json"),
+        os.path.join(control, "index.mds"),
+        os.path.join(control, "origin.json"),
     ):
         with contextlib.suppress(OSError):
-            out += times * os.path.getsize(path)
-    return out
+            total += 2 * os.path.getsize(path)
+    return total
 
 
 def used_bytes(folder: CacheFolder) -> int:
-    """Return the bytes of a cache folder by its ledger, which is not opened for changes."""
+    """Return the bytes of a cache folder by its ledger, or 0 if there is none.
+
+    This process does not register in the ledger.
+    """
     file = _look_at_ledger(folder)
     return file.size + int(file.entries["size"].sum()) if file is not None else 0
 
@@ -175,29 +186,34 @@ def processes_using(folder: CacheFolder) -> list[int]:
 
 
 def _look_at_ledger(folder: CacheFolder) -> LedgerFile | None:
-    """Map the ledger of a folder, or return None if there is none."""
+    """Map the ledger of a folder to read it; return None if there is none."""
     if not folder.is_cached:
         return None
     return open_ledger_file(os.path.join(folder.choose_control(), "ledger"))
 
 
 def _scan(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:
+    """Scan a folder for a ledger that still exists; the function `Ledger.scan`."""
     living_ledger = ledger()
     if living_ledger is not None:
         scan_folder(OpenFolder(folder, living_ledger))
 
 
 def scan_folder(opened: OpenFolder) -> None:
-    """Record the files in a folder whose ledger is new."""
+    """Record the files in a folder whose ledger is new.
+
+    Files of ours that the index does not list any more, and temporary files, are deleted.
+    """
     folder, ledger = opened.folder, opened.ledger
-    names = _names_in(folder)
+    names = _names_in(folder)  # of files that are not recorded yet
     names.discard("index.json")
     with ledger.change() as entries:
+        # Entries of the ledger that was replaced, by the digest of the shard's name.
         former, ledger.former = ledger.former, None
         ours = {int(entry["name"]): entry for entry in former} if former is not None else {}
         foreign_bytes = 0
         for shard in range(len(folder)):
-            if not names:
+            if not names:  # all files are recorded
                 break
             info = folder.index.shard(shard)
             if any(file.basename in names for file in folder.files(info)):
@@ -270,7 +286,7 @@ def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_
         wrong = np.flatnonzero(is_wrong).tolist()
         for shard in wrong:
             old_entry = entries[shard].copy()
-            entries[shard] = 0
+            entries[shard] = 0  # absent
             record_files(
                 folder, ledger, entries, shard, old_entry if old_entry["state"] == MANAGED else None
             )
@@ -299,6 +315,7 @@ def record_files(
     size, stamp = folder.stat(info)
     if not stamp:
         return  # there are no files
+    # Ours: files with the recorded stamp or our marker. Valid: files with the listed content.
     is_known = old_entry is not None and int(old_entry["stamp"]) == stamp
     has_ownership_marker = folder.has_ownership_marker(info)
     is_ours = is_known or has_ownership_marker
@@ -323,9 +340,13 @@ def record_files(
 
 
 def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the bytes of the files of each shard, (shards,), and of other files of the index.
+    """Return the bytes on the disk of each shard, (shards,), and of other listed files together.
 
-    Other files are compressed ones that were in the folder before.
+    Other files are compressed ones that are not kept, but were in the folder before.
+
+    Args:
+        folder: The cache folder.
+        names: Relative names of the files in it.
     """
     sizes, other_bytes = np.zeros(len(folder), np.int64), 0
     for shard, files in enumerate(folder.index.file_names() if names else ()):
@@ -343,7 +364,11 @@ def _sizes_on_disk(folder: CacheFolder, names: set[str]) -> tuple[npt.NDArray[np
 def delete_fallback_folders(folder: str, parts: Iterable[str]) -> None:
     """Delete the fallback folders below a folder that no process uses.
 
-    ``parts`` are the paths of all folders below it.
+    A fallback folder has an older index of the same source, see `mds.cache.ownership`.
+
+    Args:
+        folder: The cache folder.
+        parts: Paths of all folders of other sources and identities below it.
     """
     owner = read_origin(folder)
     if owner is None:

@@ -81,6 +81,7 @@ class ShardCache:
         return folder_ids([folder.source.folder for folder in self._folders if folder.is_cached])
 
     def _make_folders(self) -> list[CacheFolder]:
+        """Return the cache folder of each source, which is not created or opened yet."""
         folders, first = [], 0
         for number, source in enumerate(self.sources):
             folders.append(CacheFolder(source, number, first))
@@ -144,7 +145,10 @@ class ShardCache:
         return Counters(self._counters.claim_row(self._folder_ids))
 
     def start_anew(self) -> None:
-        """Forget the readers and folders of the parent process, in a forked child."""
+        """Forget the readers and folders of the parent process, in a forked child.
+
+        They are kept unused, since closing them would close those of the parent too.
+        """
         if self._runtime is not None:
             _inherited.append(self._runtime)
             self._runtime = None
@@ -179,6 +183,7 @@ class ShardCache:
         self.release(shard)
 
     def _prepare_or_log(self, shard: int) -> None:
+        """Fetch a shard in a thread, where nobody could catch an error: log the error."""
         try:
             self.prepare(shard)
         except MdsError as error:
@@ -233,7 +238,10 @@ class ShardCache:
         return self.runtime.usage()
 
     def evict(self, shard: int) -> bool:
-        """Delete the cached files of a shard, if they are ours and not in use."""
+        """Delete the cached files of a shard, if they are ours and not in use.
+
+        Returns whether they are deleted.
+        """
         return self.runtime.evict(shard)
 
     def evict_coldest(self) -> bool:

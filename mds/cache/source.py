@@ -58,6 +58,7 @@ class Source:
         return self.index.fingerprint() if self.data is None else self.data.table.digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle all fields but the last one, the store."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "store"]
         return Source, tuple(getattr(self, name) for name in names)
 

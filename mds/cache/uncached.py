@@ -85,7 +85,7 @@ class UncachedReads:
         folder, number = self._catalog.locate(shard)
         info, downloader = folder.index.shard(number), self._downloaders[folder.number]
         can_range, url = folder.can_range(number), downloader.url(info.raw)
-        samples: dict[int, bytes]
+        samples: dict[int, bytes]  # stored bytes by row
         if folder.is_decoded and can_range:
             from mds.cache.decode import ShardDecoder
 
@@ -121,7 +121,10 @@ class UncachedReads:
 
 
 class RangeReader:
-    """Ranged reads of uncompressed shards; keeps the offsets of recently read shards."""
+    """Ranged reads of uncompressed shards; keeps the offsets of recently read shards.
+
+    ``pool`` are the threads that send requests to remotes behind a network.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -137,7 +140,15 @@ class RangeReader:
         rows: Sequence[int],
         gap: int,
     ) -> tuple[dict[int, bytes], int, int]:
-        """Return the stored bytes of some rows by row, the number of requests, and their bytes."""
+        """Return the stored bytes of some rows by row, the number of requests, and their bytes.
+
+        Args:
+            downloader: Downloader of the shard.
+            shard: Number of the shard in the dataset.
+            info: Entry of the shard in its index.
+            rows: Numbers of the rows in the shard.
+            gap: Most bytes between two ranges that are fetched as one.
+        """
         sorted_rows = sorted(set(rows))
         offsets, received = self._offsets_of(downloader, shard, info)
         spans = [(int(offsets[row]), int(offsets[row + 1])) for row in sorted_rows]
@@ -148,6 +159,7 @@ class RangeReader:
             pieces = [future.result() for future in futures]
         else:
             pieces = [downloader.get_range(info, info.raw, *each) for each in ranges]
+        # Cut the rows out of the ranges, which are in the same order.
         out, range_index = {}, 0
         for row, (start, end) in zip(sorted_rows, spans, strict=True):
             while end > ranges[range_index][1]:
@@ -159,7 +171,10 @@ class RangeReader:
     def _offsets_of(
         self, downloader: ShardDownloader, shard: int, info: ShardInfo
     ) -> tuple[Offsets, int]:
-        """Return where the samples of a shard begin, (samples + 1,), and the bytes fetched."""
+        """Return the offset of each sample in its shard, and the bytes fetched to know them.
+
+        The offsets have shape (samples + 1,): sample i ends where sample i + 1 begins.
+        """
         with self._lock:
             if shard in self._offsets:
                 self._offsets.move_to_end(shard)
@@ -203,9 +218,10 @@ def coalesce(
 
 
 def _fixed_offsets(info: ShardInfo) -> Offsets | None:
-    """Compute the offsets of a shard whose samples all have one size; None for other shards.
+    """Return the offsets of a shard whose samples all have one size, or None for other shards.
 
-    The samples are at the end of the file.
+    They have shape (samples + 1,) and are computed, since the samples are at the end of the file.
+    Raises ShardError if the samples do not fit into the size in the index.
     """
     if info.schema.is_split:
         return None

@@ -38,9 +38,16 @@ class LoaderSetup(NamedTuple):
 class CacheUse(NamedTuple):
     """Shards and bytes that a rank fetched.
 
-    ``limit`` is `cache_limit` in bytes, or None. ``total`` is the size of the dataset on disk in
-    bytes, ``fetches`` the number of fetched shards. ``needed`` counts the shards of the samples
-    read so far, each once. ``evictions`` counts shards that were evicted or never kept.
+    Attributes:
+        limit: `cache_limit` in bytes, or None.
+        total: Size of the dataset on disk in bytes.
+        shards: Number of shards of the dataset.
+        is_compressed: Whether shards are stored compressed.
+        fetches: Number of fetches of whole shards, repeated ones included.
+        needed: Number of different shards that have the samples read so far.
+        evictions: Number of shards that were evicted or never kept.
+        bytes_fetched: Bytes that were fetched.
+        ranged_bytes: The part of them that was fetched row by row, for lack of space in the cache.
     """
 
     limit: int | None = None
@@ -58,6 +65,7 @@ class CacheUse(NamedTuple):
         """Share of the fetched shards that were fetched again because they were evicted, 0 to 1."""
         if self.limit is None or not self.fetches:
             return 0.0
+        # Each needed shard may be evicted once at no cost; every further eviction is a new fetch.
         return min(1.0, max(0.0, self.evictions - self.needed) / self.fetches)
 
     @property
@@ -71,9 +79,11 @@ class CacheUse(NamedTuple):
 class WaitAccount:
     """Sums of one iteration of a loader, in seconds.
 
-    ``batches`` counts the batches. ``first`` is the wait for the first one, in which workers start.
-    For all later batches, ``waited`` is the sum of the waits and ``worked`` that of the time
-    between them.
+    Attributes:
+        batches: Number of batches that arrived.
+        first: Wait for the first batch, in which workers start.
+        waited: Sum of the waits for all later batches.
+        worked: Sum of the times from the arrival of a batch to the request of the next one.
     """
 
     def __init__(self) -> None:
@@ -97,8 +107,8 @@ class WaitAccount:
     @property
     def idle(self) -> float:
         """Share of decoding, functions and collating in which the processor did nothing, 0 to 1."""
-        own = sum(self.making_seconds[phase] for phase in ("decode", "functions", "collate"))
-        return max(0.0, own - self._processor) / own if own > 0.0 else 0.0
+        elapsed = sum(self.making_seconds[phase] for phase in ("decode", "functions", "collate"))
+        return max(0.0, elapsed - self._processor) / elapsed if elapsed > 0.0 else 0.0
 
     @property
     def cores(self) -> float:
@@ -109,7 +119,8 @@ class WaitAccount:
     def add(self, request_time: float, arrival_time: float, making: Making | None) -> None:
         """Record when a batch was requested and when it arrived, in seconds of one clock.
 
-        ``making`` holds the seconds of making it; None if it was made together with an earlier one.
+        ``making`` has the seconds of each phase of making it, and the processor time last; it is
+        None if the batch was made together with an earlier one.
         """
         self.batches += 1
         if making is not None:
@@ -126,10 +137,11 @@ class WaitAccount:
         self._last = arrival_time
 
     def _charge(self, wait: float, making: Making | None) -> None:
+        """Divide ``wait`` among the phases, in proportion to the seconds that each took."""
         phases = () if making is None else making[:-1]
         total = sum(phases)
         if total <= 0.0:
-            self._charged[-1] += wait  # it was made already: the wait is for its transport
+            self._charged[-1] += wait  # it was made before: the wait is for sending it ("crossing")
             return
         self._charged = [a + wait * b / total for a, b in zip(self._charged, phases, strict=True)]
 
@@ -141,7 +153,11 @@ class WaitAccount:
 
 
 def _by_phase(seconds: Sequence[float]) -> dict[str, float]:
-    """Return sums by phase, none of which is below zero (see `Making`)."""
+    """Return sums by phase, none of which is below zero.
+
+    The time of functions is estimated from some samples and subtracted from decoding, whose sum may
+    fall below zero. The functions then took that much less.
+    """
     by_phase = dict(zip(PHASES, seconds, strict=True))
     below_zero = min(by_phase["decode"], 0.0)
     by_phase["decode"] -= below_zero

@@ -50,7 +50,7 @@ _FOR_BYTES = ("latency", "bandwidth", "decompression")
 _OWN = ("decoding", "functions", "collate")  # computed in the interpreter
 _FEW_WAITS = 0.1  # of the time
 _MUCH_WASTED = 0.2
-_MUCH_LESS = 0.8  # of the longest wait: what costs more is not told apart from it
+_MUCH_LESS = 0.8  # of the longest wait: a second cause that costs more makes it uncertain
 _MUCH_RANGED = 0.3
 _SOME_WAITS = 0.25  # of the time
 _ONE_CORE = (0.8, 1.3)  # cores that threads keep busy which take turns; the trainer has turns too
@@ -91,7 +91,13 @@ class WaitReport:
 
 
 def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> WaitReport:
-    """Find the cause of the waits of an iteration and its remedy."""
+    """Find the cause of the waits of an iteration and its remedy.
+
+    Args:
+        account: Waits and work of the iteration.
+        setup: Settings of the loader.
+        cache: Shards and bytes that this rank fetched.
+    """
     elapsed = account.waited + account.worked
     if account.batches < 2 or elapsed <= 0.0:
         return WaitReport(
@@ -125,6 +131,15 @@ def _find_cause(
     setup: LoaderSetup,
     cache: CacheUse,
 ) -> str:
+    """Return the one of `CAUSES` that costs most, or "uncertain" if two cost about the same.
+
+    Args:
+        share: Share of the time that the trainer waited, 0 to 1.
+        seconds: Seconds waited, by cause.
+        account: Waits and work of the iteration.
+        setup: Settings of the loader.
+        cache: Shards and bytes that this rank fetched.
+    """
     if share < _FEW_WAITS:
         return "uncertain" if _is_core_shared(account, setup) else "trainer"
     for_bytes = sum(seconds[name] for name in _FOR_BYTES)
@@ -132,12 +147,14 @@ def _find_cause(
         name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")
     }
     longest = max(other_causes, key=other_causes.__getitem__)
+    # Shards or rows are fetched again and again, which counts only if fetching is the longest wait.
     is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
     if is_small and for_bytes >= other_causes[longest]:
         return "cache_limit"
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
     if setup.kind == "threads" and first in _OWN:
-        # Which of them a thread was at when the trainer waited is a matter of turns.
+        # Threads take turns in the interpreter, so it is chance in which phase one was when the
+        # trainer waited. Their whole time is compared instead.
         seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.making_seconds.items()}
         second, first = sorted(_OWN, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
@@ -177,6 +194,10 @@ def _is_core_shared(account: WaitAccount, setup: LoaderSetup) -> bool:
 
 
 def _headline(account: WaitAccount, share: float) -> str:
+    """Return the first sentence of a report: how long the trainer waited and worked.
+
+    ``share`` is the share of the time that it waited, 0 to 1.
+    """
     count = account.batches - 1
     return (
         f"In {account.waited + account.worked:,.3g} s and {count:,} batches the trainer waited "
@@ -192,12 +213,24 @@ def _reason(
     account: WaitAccount,
     cache: CacheUse,
 ) -> list[str]:
+    """Return sentences about how the waits are divided, and why ``cause`` was chosen.
+
+    Args:
+        cause: One of `CAUSES`.
+        share: Share of the time that the trainer waited, 0 to 1.
+        seconds: Seconds waited, by cause.
+        account: Waits and work of the iteration.
+        cache: Shards and bytes that this rank fetched.
+    """
     if cause == "trainer":
         return ["The loader is not what limits."]
     waited = max(account.waited, 1e-12)
     parts = sorted(seconds.items(), key=lambda item: -item[1])
-    shares = [f"{spent / waited:.0%} while {_WORDS[name]}" for name, spent in parts]
-    shares = [text for text, (_, spent) in zip(shares, parts, strict=True) if spent >= waited / 100]
+    shares = [
+        f"{spent / waited:.0%} while {_WORDS[name]}"
+        for name, spent in parts
+        if spent >= waited / 100
+    ]
     sentences = [f"It waited {', '.join(shares)}."]
     if cause == "uncertain" and parts[0][0] == "decoding" and account.idle > MUCH_IDLE:
         sentences.append(
@@ -221,6 +254,8 @@ def _reason(
 
 # ------------------------------------------------------------------ remedies
 
+# Functions for each cause: they return the advice for a report.
+
 _FETCHING_WORKERS = 3  # 16 connections each, 48 of a machine
 _SMALL_SHARD = 32 << 20
 _FEW_CORES = 3  # workers that sleep keep less than a third of the cores busy
@@ -230,6 +265,7 @@ _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray", "pil")
 
 
 def _trainer(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice for a trainer whose own work limits, or that has too many workers."""
     del cache
     sufficient_workers = _sufficient_workers(account)
     if setup.workers > sufficient_workers:
@@ -240,6 +276,7 @@ def _trainer(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
 
 
 def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if requests to a store take long to answer."""
     del account
     advice = []
     if max(setup.workers, 1) < _FETCHING_WORKERS:
@@ -247,17 +284,18 @@ def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
             f"Have more requests under way: num_workers={_FETCHING_WORKERS} (each worker has up to "
             "16, a machine 48)."
         )
-    mean = cache.total // max(cache.shards, 1)
-    if mean < _SMALL_SHARD:
+    mean_size = cache.total // max(cache.shards, 1)
+    if mean_size < _SMALL_SHARD:
         advice.append(
-            f"Write larger shards (size_limit='64mb'): these have {format_bytes(mean)}, and each "
-            "takes a request."
+            f"Write larger shards (size_limit='64mb'): these have {format_bytes(mean_size)}, and "
+            "each takes a request."
         )
     advice.append("Fetch earlier with a larger predownload=, or read from a store that is nearer.")
     return " ".join(advice)
 
 
 def _bandwidth(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if the bytes of shards arrive slowly."""
     del setup
     rate = cache.bytes_fetched / max(account.waited + account.worked + account.first, 1e-9)
     advice = [f"{format_bytes(rate)} came a second."]
@@ -271,6 +309,7 @@ def _bandwidth(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str
 
 
 def _cache_limit(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if shards are fetched again because the cache is too small."""
     del account, setup
     limit = format_bytes(cache.limit or 0)
     needed_limit = format_bytes(cache.total * 1.05)
@@ -281,11 +320,13 @@ def _cache_limit(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> s
 
 
 def _decompression(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if shards are decompressed for most of the wait."""
     del cache
     return _more_workers(account, setup, "write the shards with a quicker compression, or without")
 
 
 def _decoding(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if samples are decoded for most of the wait."""
     del cache
     pictures = [name for name, encoding in setup.columns if encoding in _IMAGES]
     cheaper = "leave out columns that are not used (columns=[...])"
@@ -302,6 +343,7 @@ def _decoding(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
 
 
 def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if the caller's functions of samples run for most of the wait."""
     del cache
     names = ", ".join(setup.functions) or "what the class does with a sample"
     cheaper = f"make {names} cheaper, with map_batches() on whole columns or before the training"
@@ -309,6 +351,7 @@ def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str
 
 
 def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if batches are collated for most of the wait."""
     del cache
     cheaper = (
         "leave out columns that are not used (columns=[...]), or write arrays of one shape as "
@@ -324,6 +367,7 @@ def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
 
 
 def _crossing(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
+    """Return the advice if sending batches from workers to the trainer takes most of the wait."""
     del account, cache
     if setup.kind == "processes" and setup.workers:
         return (
@@ -362,7 +406,9 @@ def _sufficient_workers(account: WaitAccount) -> int:
     """Return how many workers keep up with the trainer if there are enough cores."""
     seconds_per_batch = sum(account.making_seconds.values()) / max(account.batches, 1)
     worked = account.worked / max(account.batches - 1, 1)
-    return max(1, math.ceil(1.1 * seconds_per_batch / worked)) if worked > 0.0 else 1 << 30
+    if worked <= 0.0:
+        return 1 << 30  # no number of workers keeps up with a trainer that does nothing
+    return max(1, math.ceil(1.1 * seconds_per_batch / worked))
 
 
 def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
@@ -384,6 +430,10 @@ def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
 
 
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
+    """Return the advice to use more workers, if they help, or else a cheaper way to work.
+
+    ``cheaper`` describes that way as an imperative clause.
+    """
     sufficient_workers, cores = _sufficient_workers(account), max(setup.cores, 1)
     max_workers = _MOST_WAITING * cores if _is_waiting(account, setup) else cores
     useful = min(sufficient_workers, max_workers)

@@ -54,7 +54,10 @@ class Undecodable:
 
 
 def shorten_value(value: Any, width: int = 200) -> str:
-    """Describe a decoded value in a few words, with its content if that is short."""
+    """Describe a decoded value in a few words, with its content if that is short.
+
+    ``width`` is the number of characters after which a text is cut.
+    """
     if isinstance(value, (bytes, memoryview)):
         start = bytes(value[:16])
         return f"{len(value):,} bytes, {start!r}{'...' if len(value) > 16 else ''}"
@@ -78,6 +81,7 @@ def is_picture(value: Any) -> bool:
 def make_small(picture: Any, side: int = MAX_SIDE) -> Any | None:
     """Return a small RGB copy of a Pillow image, or None if it is too large or damaged.
 
+    ``side`` is the largest width and height of the copy, in pixels.
     A JPEG that is not decoded yet is decoded at a reduced size, and keeps that size afterwards.
     """
     if picture.width * picture.height > MAX_PIXELS or not picture.width * picture.height:
@@ -102,7 +106,11 @@ def to_data_uri(picture: Any) -> str | None:
 
 
 def to_half_blocks(picture: Any, columns: int) -> Text | None:
-    """Return a picture as lines of coloured half blocks, or None if it cannot be shown."""
+    """Return a picture as coloured text for a terminal, or None if it cannot be shown.
+
+    Each character is an upper half block. Its colour is one pixel, and its background the pixel
+    below it. ``columns`` is the largest width, in characters.
+    """
     from rich.text import Text
 
     small = make_small(picture, max(2, columns))
@@ -122,7 +130,10 @@ def _hex_colour(pixel: tuple[int, int, int]) -> str:
 
 
 def make_page(title: str, parts: Iterable[str]) -> str:
-    """Return a whole page made of parts in HTML."""
+    """Return a complete HTML page.
+
+    ``title`` is plain text, and ``parts`` are pieces of HTML, as `element` and `table` return them.
+    """
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -144,12 +155,15 @@ def element(tag: str, text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of texts in HTML."""
+    """Return a table in HTML. ``headings`` and the cells of ``rows`` are plain texts."""
     return _table(headings, ([to_html(text) for text in row] for row in rows))
 
 
 def samples_table(samples: Iterable[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return a table of decoded samples in HTML: a row for each, its number first."""
+    """Return a table of decoded samples in HTML: a row for each, its number first.
+
+    ``samples`` are pairs of a number and a dict of columns.
+    """
     rows = [(number, dict(sample)) for number, sample in samples]
     names = list(dict.fromkeys(name for _, sample in rows for name in sample))
     return _table(
@@ -167,12 +181,14 @@ def to_html(text: str) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in HTML. Headings are plain texts, but cells are HTML already."""
     head = "".join(f"<th>{to_html(name)}</th>" for name in headings)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _value_html(value: Any) -> str:
+    """Return a decoded value in HTML: a preview of pictures, a player of sounds, else a text."""
     if is_picture(value):
         caption = to_html(shorten_value(value))  # before the preview, which may shrink the picture
         uri = to_data_uri(value)
@@ -248,11 +264,12 @@ class Explanation(str):
 
     @classmethod
     def of(cls, head: str, rows: list[tuple[str, str, str]]) -> Explanation:
-        """Make the text: ``head``, and a line for each row of setting, value and reason."""
-        width = max(len(label) for label, _, _ in rows)
-        values = max(len(value) for _, value, _ in rows)
+        """Make the text: ``head``, and an aligned line for each (setting, value, reason)."""
+        label_width = max(len(label) for label, _, _ in rows)
+        value_width = max(len(value) for _, value, _ in rows)
         lines = [
-            f"  {label:<{width}}  {value:<{values}}  {why}".rstrip() for label, value, why in rows
+            f"  {label:<{label_width}}  {value:<{value_width}}  {why}".rstrip()
+            for label, value, why in rows
         ]
         explanation = cls("\n".join([head, *lines]))
         explanation._head, explanation._rows = head, rows

@@ -21,10 +21,10 @@ class FunctionChain:
 
     Attributes:
         links: All functions, in the order of their calls.
-        of_samples: Those that take samples one by one (map, filter).
-        of_batches: Those that take whole batches (map_batches).
-        drops: Whether a filter is among them.
-        maps: Whether a function of map is among them.
+        of_samples: Functions that take samples one by one (map, filter).
+        of_batches: Functions that take whole batches (map_batches).
+        drops: Whether a function of filter is among ``links``.
+        maps: Whether a function of map is among ``links``.
     """
 
     links: tuple[Link, ...] = ()
@@ -42,7 +42,7 @@ class FunctionChain:
             "maps": "map" in kinds,
         }
         for name, value in facts.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def is_keyed(self) -> bool:
@@ -95,6 +95,11 @@ class Link:
     def parse(cls, kind: str, function: Any, *, is_ours: bool = False) -> Link:
         """Return the link of a function, whose signature is inspected here only.
 
+        Args:
+            kind: Name of the method that adds it, such as "map".
+            function: Function of the caller, or of this library.
+            is_ours: Whether it is a function of this library.
+
         Raises ConfigError if ``function`` cannot be called.
         """
         if not callable(function):
@@ -131,7 +136,7 @@ class Link:
 
 
 def name_of(function: Any) -> str:
-    """Return the name by which its author knows a function, without those of outer functions."""
+    """Return the name of a function for messages, without the names of outer functions."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)
@@ -141,11 +146,12 @@ def name_of(function: Any) -> str:
 
 
 def _has_own_repr(function: Any) -> bool:
+    """Whether an object is a function of this library, whose repr is a call such as pad('x')."""
     return type(function).__module__.startswith("mds.transforms")
 
 
 def _takes(function: Any, argument: str | None) -> bool:
-    """Whether a function has an argument of that name."""
+    """Whether a function has an argument of a name, which can be given by keyword."""
     if argument is None:
         return False
     try:
@@ -166,20 +172,18 @@ def _is_local(function: Any) -> bool:
 
 
 def describe_costs(chain: FunctionChain) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each function: its name, when it runs, and what calling it costs."""
+    """Yield a row for each function: its name, when it runs, and what it costs or gets."""
     has_sample_functions = False
     for link in chain.links:
         if link.kind == "map_batches":
-            why = (
-                "columns as they are gathered"
-                if not has_sample_functions
-                else "columns of the samples"
+            notes = (
+                "columns of the samples" if has_sample_functions else "columns as they are gathered"
             )
             if link.is_keyed:
-                why += "; a random key for each row"
+                notes += "; a random key for each row"
             if link.is_ours:
-                why += "; in threads as well"
-            yield link.name, "once a batch", why
+                notes += "; in threads as well"
+            yield link.name, "once a batch", notes
             continue
         costs = []
         if not has_sample_functions:

@@ -30,8 +30,11 @@ class ColumnFunction(abc.ABC):
     object for each sample, and it may run in threads. torch's own loader calls it with a list of
     samples.
 
+    Args:
+        names: Names of the columns that it changes.
+
     Attributes:
-        names: The columns that it changes.
+        names: Names of the columns that it changes.
         needs_keys: Whether it draws random numbers.
     """
 
@@ -44,12 +47,18 @@ class ColumnFunction(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, columns: Columns, keys: Keys | None) -> Columns:
-        """Return new columns. ``keys`` are the random keys of the rows, if `needs_keys`."""
+        """Return new columns by name.
+
+        Args:
+            columns: Columns of the batch by name, each an array or a list with a value per row.
+            keys: Random key of each row, uint64 of shape (rows,); None unless `needs_keys`.
+        """
 
     def __call__(self, batch: Mapping[str, Any] | Sequence[Any], keys: Keys | None = None) -> Any:
-        """Return columns for columns, or a batch of tensors for a list of samples.
+        """Return columns for a dict of columns, or a dict of tensors for a list of samples.
 
-        Raises ConfigError for a column that does not exist, and for random numbers without keys.
+        ``keys`` are the random keys of the rows, if the function draws random numbers. Raises
+        ConfigError for a column that does not exist, and for random numbers without keys.
         """
         if self.needs_keys and keys is None:
             raise ConfigError(
@@ -99,7 +108,10 @@ def pad(
 
 
 class Pad(ColumnFunction):
-    """Column function that pads rows to the length of the longest; see `pad`."""
+    """Column function that pads rows to the length of the longest.
+
+    The arguments are those of `pad`, which makes it.
+    """
 
     def __init__(
         self,
@@ -140,7 +152,8 @@ class Pad(ColumnFunction):
         self, rows: list[npt.NDArray[Any]], lengths: npt.NDArray[np.int64], value: float
     ) -> npt.NDArray[Any]:
         """Return the rows as one array of shape (rows, width, ...), padded with ``value``."""
-        width = -(-max(int(lengths.max()), 1) // self._multiple) * self._multiple
+        longest = max(int(lengths.max()), 1)
+        width = -(-longest // self._multiple) * self._multiple  # rounded up
         dtype = np.result_type(*{row.dtype for row in rows})
         out = np.full((len(rows), width, *rows[0].shape[1:]), value, dtype)
         for target, row in zip(out, rows, strict=True):
@@ -180,7 +193,7 @@ def ragged(*names: str, nested: bool = False) -> Ragged:
 
 
 class Ragged(ColumnFunction):
-    """Column function that lays rows end to end; see `ragged`."""
+    """Column function that lays rows end to end. The arguments are those of `ragged`."""
 
     def __init__(self, names: tuple[str, ...], *, nested: bool) -> None:
         super().__init__(names)
@@ -195,7 +208,7 @@ class Ragged(ColumnFunction):
         for name in self.names:
             rows, lengths = rows_of(columns[name], name)
             values, offsets = np.concatenate(rows), np.zeros(len(rows) + 1, np.int64)
-            np.cumsum(lengths, out=offsets[1:])
+            np.cumsum(lengths, out=offsets[1:])  # row i is values[offsets[i] : offsets[i + 1]]
             if self._nested:
                 new_columns[name] = _nested(values, offsets, lengths)
             else:
@@ -204,6 +217,7 @@ class Ragged(ColumnFunction):
 
 
 def _nested(values: Any, offsets: Any, lengths: Any) -> Any:
+    """Return a jagged tensor of rows, from their values end to end, their offsets and lengths."""
     import torch
 
     # With these lengths no kernel has to compute them from the offsets.
@@ -235,7 +249,10 @@ class Stack(ColumnFunction):
     """Column function that converts columns to tensors; see `stack`."""
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
-        """Return the columns as tensors. The named ones must become tensors."""
+        """Return the columns as tensors, or lists for columns whose values do not fit together.
+
+        Raises ConfigError if that is so for one of the columns in ``names``.
+        """
         del keys
         tensors = {name: tensor_of(values) for name, values in columns.items()}
         for name in self.names:
@@ -253,10 +270,11 @@ class Stack(ColumnFunction):
 
 
 def rows_of(column: Any, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
-    """Return the values of column ``name`` as arrays that differ in their first axis, with lengths.
+    """Return the values of a column as arrays, and the lengths of their first axes.
 
-    Raises ConfigError for values that are no arrays or lists of numbers, and if another axis
-    differs.
+    Lengths are int64 of shape (rows,). Raises ConfigError for values that are no arrays or lists of
+    numbers, and for arrays that differ in another axis than the first. ``name`` is the column's
+    name, for errors.
     """
     rows = [_array(value, name) for value in column]
     shapes = {row.shape[1:] for row in rows}
@@ -270,6 +288,7 @@ def rows_of(column: Any, name: str) -> tuple[list[npt.NDArray[Any]], npt.NDArray
 
 
 def _array(value: Any, name: str) -> npt.NDArray[Any]:
+    """Return a value of column ``name`` as an array of numbers; raise ConfigError if it is none."""
     if hasattr(value, "numpy"):  # a tensor
         value = _tensor_values(value, name)
     try:

@@ -42,7 +42,7 @@ def _keys(sample: Any) -> str:
 
 
 def column_of(values: Any) -> Any:
-    """Return an array if all values have one shape, else the values unchanged."""
+    """Return a column's values as one array (or tensor) if they have one shape, else unchanged."""
     if isinstance(values, np.ndarray) or not len(values):
         return values
     first = values[0]
@@ -63,9 +63,10 @@ def column_of(values: Any) -> Any:
 def tensors_of(columns: Mapping[str, Any], *, transposes: bool = False) -> dict[str, Any]:
     """Return the columns as torch's default collate would, or as lists if it would fail.
 
-    A list has tensors for arrays and images, whose shapes differ, and unchanged values otherwise.
-    Dicts and lists without arrays, as in columns of `json` and of lists, stay a list, because it
-    depends on the batch whether torch can transpose them. With ``transposes`` torch does so.
+    ``columns`` has an array or a list of values for each name. A list in the result has tensors for
+    arrays and images, whose shapes differ, and unchanged values otherwise. Dicts and lists without
+    arrays, as in columns of `json` and of lists, stay a list, because it depends on the batch
+    whether torch can transpose them. With ``transposes`` torch does so.
     """
     return {name: tensor_of(values, transposes=transposes) for name, values in columns.items()}
 

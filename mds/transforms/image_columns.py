@@ -23,7 +23,19 @@ if TYPE_CHECKING:
 
 
 class Images(ColumnFunction):
-    """Column function for pictures; see `images`."""
+    """Column function that makes arrays of one shape of pictures of any size; see `images`.
+
+    Args:
+        names: Columns of pictures.
+        masks: Columns of class ids for each pixel.
+        size: Height and width of the result, in pixels.
+        resize: Length to which the shorter side is scaled first, in pixels, or None.
+        crop: Part that is cut out, "center" or "random".
+        flip: Whether half of the pictures, at random, are mirrored.
+        scaling: Factor and term of each channel, float32 of shape (3,), for float32 results; None
+            for uint8.
+        channels_first: Whether the axes are (channels, height, width).
+    """
 
     def __init__(
         self,
@@ -45,7 +57,8 @@ class Images(ColumnFunction):
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
         """Return the columns, with the named ones as arrays of one shape."""
         batch = dict(columns)
-        # All pictures of a sample are cut and flipped alike: an image and its mask stay one.
+        # All pictures of a sample are cut and flipped alike, by the same three random numbers, so
+        # that a mask fits its image. ``sizes`` has the size of each row, which masks must have too.
         draws = RowGenerator(keys).random(3).tolist() if keys is not None else None
         sizes: dict[int, tuple[int, int]] = {}
         for name in self._pictures:
@@ -61,19 +74,25 @@ class Images(ColumnFunction):
         draws: list[list[float]] | None,
         sizes: dict[int, tuple[int, int]],
     ) -> Any:
-        """Return the pictures of a column as one array, and set ``sizes`` of rows without one.
+        """Return the pictures of a column as one array, (rows, *shape of a picture).
 
-        ``draws`` has three random numbers for each row: down, right and flip.
+        Args:
+            values: Pictures of the column.
+            name: Name of the column, for errors.
+            draws: Three random numbers for each row (down, right, flip), or None.
+            sizes: Height and width of each row's pictures before scaling; missing rows are added.
         """
         height, width = self._size
         shape = (3, height, width) if self._channels_first else (height, width, 3)
         out = np.empty((len(values), *shape), np.uint8 if self._scaling is None else np.float32)
-        last = out.transpose(0, 2, 3, 1) if self._channels_first else out
+        # A view of the result with the channels last, which pictures are copied into.
+        channels_last = out.transpose(0, 2, 3, 1) if self._channels_first else out
         for row, value in enumerate(values):
             pixels = _rgb(value, name)
             sizes.setdefault(row, pixels.shape[:2])
             fitting = self._fit(pixels, _scale_picture)
-            self._put(self._cut(fitting, draws[row] if draws is not None else None), last[row])
+            cropped = self._cut(fitting, draws[row] if draws is not None else None)
+            self._put(cropped, channels_last[row])
         return out
 
     def _mask_batch(
@@ -83,9 +102,10 @@ class Images(ColumnFunction):
         draws: list[list[float]] | None,
         sizes: dict[int, tuple[int, int]],
     ) -> npt.NDArray[np.int64]:
-        """Return the masks of a column as ids, int64 of shape (masks, height, width).
+        """Return the masks of a column as ids, int64 of shape (rows, height, width).
 
-        Ids are never interpolated.
+        Ids are never interpolated. The arguments are those of `_batch`. Raises ConfigError for a
+        mask of another size than the pictures of its row.
         """
         out = np.empty((len(values), *self._size), np.int64)
         for row, value in enumerate(values):
@@ -101,7 +121,11 @@ class Images(ColumnFunction):
         return out
 
     def _cut(self, pixels: npt.NDArray[Any], draw: list[float] | None) -> npt.NDArray[Any]:
-        """Return the part of a picture that a sample's random numbers choose, flipped or not."""
+        """Return the part of a picture that a sample's random numbers choose, flipped or not.
+
+        ``draw`` is three numbers from 0 to 1: where the part is from top to bottom and from left to
+        right, and a number that flips the picture if below 0.5. None is the middle, not flipped.
+        """
         height, width = self._size
         down, right, flip = draw if draw is not None else (0.5, 0.5, 1.0)
         if self._crop == "center":

@@ -39,7 +39,14 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 def keys_of_places(
     seed: int, epoch: int, places: npt.NDArray[np.int64], samples: npt.NDArray[np.int64]
 ) -> Keys:
-    """Compute the key of each sample at a place of an epoch, uint64 of shape (samples,)."""
+    """Compute the key of each sample at a place of an epoch, uint64 of shape (samples,).
+
+    Args:
+        seed: Seed of the dataset.
+        epoch: Number of the epoch.
+        places: Place of each sample in the epoch of all ranks, of shape (samples,).
+        samples: Number of each sample, of shape (samples,).
+    """
     bits = hash_counters(derive_key(_PLACES, seed, epoch), places)
     bits ^= samples.astype(np.uint64) * _SPREAD
     return hash_counters(derive_key(_SAMPLES, seed, epoch), bits)
@@ -51,21 +58,29 @@ def key_of_number(seed: int, sample: int) -> int:
 
 
 def keys_of_link(keys: Keys, stream: int) -> Keys:
-    """Compute the keys for the function of batches with the number ``stream`` in its chain."""
+    """Compute the keys for one function of a chain, so that functions draw different numbers.
+
+    ``keys`` are the keys of the rows, and ``stream`` is the number of the function in the chain.
+    """
     return hash_counters(derive_key(_LINKS, stream), keys)
 
 
 class KeyedGenerator:
-    """Numpy Generator over a counter-based bit generator (Philox), whose key is set for each use.
+    """NumPy Generator over a counter-based bit generator (Philox), whose key is set for each use.
 
-    Setting the key takes 1 to 2 us, a new Generator 20. ``stream`` is the number of the function in
-    its chain: functions with different numbers draw different values.
+    Setting the key takes 1 to 2 us, a new Generator 20.
+
+    Args:
+        stream: Number of the function in its chain: functions with different numbers draw different
+            values.
     """
 
     def __init__(self, stream: int) -> None:
         self.bits = np.random.Philox(key=0)
         self.rng = np.random.Generator(self.bits)
         self._key = np.array([0, stream], np.uint64)
+        # State of a fresh Philox: counter 0 and an empty buffer (position 4 of 4). It shares the
+        # array of the key, which `at` changes.
         self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": np.zeros(4, np.uint64), "key": self._key},
@@ -128,6 +143,7 @@ class RowGenerator:
         if _tuple(shape):
             return self._fill(shape, dtype, lambda rng, out: rng.random(out=out, dtype=out.dtype))
         kind, keys = _float(dtype), self._next_keys()
+        # A key is random itself: its upper bits, as many as the type can represent, are the number.
         bits = 24 if kind == np.float32 else 53
         unit: npt.NDArray[Any] = (keys >> np.uint64(64 - bits)).astype(kind)
         unit *= kind.type(2.0**-bits)
@@ -173,12 +189,17 @@ class RowGenerator:
         return bounds.astype(np.int64).reshape(bounds.shape + (1,) * len(_tuple(shape)))
 
     def _next_keys(self) -> npt.NDArray[np.uint64]:
+        """Return other keys of the rows for each call, so that every call draws new numbers."""
         self._calls += 1
         return hash_counters(derive_key(self._calls), self._keys)
 
     def _fill(
         self, shape: Shape, dtype: Any, fill: Callable[[np.random.Generator, Any], Any]
     ) -> npt.NDArray[Any]:
+        """Return an array of shape (rows, *shape), each row filled from the row's own generator.
+
+        ``fill`` is called with a generator and a 1-D array to fill.
+        """
         keys = self._next_keys()
         out = np.empty((len(keys), *_tuple(shape)), _float(dtype))
         if self._generator is None:
@@ -190,6 +211,7 @@ class RowGenerator:
 
 
 def _float(dtype: Any) -> np.dtype[Any]:
+    """Return float32 or float64 as a dtype; raise ConfigError for any other type."""
     float_type: np.dtype[Any] = np.dtype(dtype)
     if float_type not in {np.dtype(np.float32), np.dtype(np.float64)}:
         raise ConfigError(f"random numbers are float32 or float64, got {float_type}.")
@@ -197,6 +219,7 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def _tuple(shape: Shape) -> tuple[int, ...]:
+    """Return a shape as a tuple; an integer is a shape with one axis."""
     return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 

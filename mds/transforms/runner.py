@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class SampleRunner:
     """Runner of the sample functions of a chain, for one iteration in one thread.
 
-    Its random generators are set for each sample. ``describe_sample`` describes the current sample,
-    for errors.
+    Args:
+        chain: Chain whose functions of samples are called.
+        describe_sample: Returns words for the sample that is processed now, for errors.
     """
 
     def __init__(self, chain: FunctionChain, describe_sample: Callable[[], str]) -> None:
         self._describe_sample = describe_sample
-        # Only functions that draw are numbered: others can be added without changing their numbers.
+        # Only functions that draw random numbers are numbered, so adding other functions does not
+        # change what they draw.
         streams = itertools.count()
         self._steps = [
             (link, self._keyed(link, next(streams)) if link.is_keyed else self._plain(link))
@@ -42,10 +44,13 @@ class SampleRunner:
         """Apply all functions of a chain without filters to the samples.
 
         Args:
-            samples: The samples to change.
+            samples: Samples before the functions.
             keys: Random key of each sample; None if no function requests random numbers.
-            on_error: Function that is called with an error before it is raised. It ends the
-                iterator.
+            on_error: Function that is called with an error before the error is raised, which ends
+                the iterator.
+
+        Returns:
+            Iterator over the samples after the functions.
         """
         for link, step in self._steps:
             if link.is_keyed:
@@ -58,6 +63,10 @@ class SampleRunner:
     def _over_plain(
         self, link: Link, samples: Iterator[Any], on_error: Callable[[BaseException], None]
     ) -> Iterator[Any]:
+        """Yield ``samples`` after a function that draws no random numbers; see `over`.
+
+        The function is called in this loop rather than through `_plain`, to save a call a sample.
+        """
         function = link.function
         for sample in samples:
             try:
@@ -71,10 +80,15 @@ class SampleRunner:
                 on_error(error)
                 raise
             del sample
-            yield (result, result := None)[0]  # a variable would keep it alive until the next one
+            # Yields the result and clears the variable, which would keep the sample alive while
+            # the caller works on it.
+            yield (result, result := None)[0]
 
     def run(self, sample: Any, key: int) -> Any:
-        """Apply the functions of map to one sample with a random key; skip filters."""
+        """Return a sample after the functions of map; filters are not called.
+
+        ``key`` determines the random numbers of the functions.
+        """
         for link, step in self._steps:
             if link.kind == "map":
                 sample = step(key, sample) if link.is_keyed else step(sample)
@@ -83,7 +97,8 @@ class SampleRunner:
     def judge(self, sample: Any, key: int) -> tuple[Any, bool, bool]:
         """Return the changed sample, whether filters keep it, and whether all map functions ran.
 
-        Functions behind a filter that drops the sample are not called.
+        Functions behind a filter that drops the sample are not called. ``key`` determines the
+        random numbers of the functions.
         """
         for position, (link, step) in enumerate(self._steps):
             result = step(key, sample) if link.is_keyed else step(sample)
@@ -95,11 +110,9 @@ class SampleRunner:
         return sample, True, True
 
     def _plain(self, link: Link) -> Callable[..., Any]:
-        function, describe, may_be_none = (
-            link.function,
-            self._describe_sample,
-            link.kind == "filter",
-        )
+        """Return a function of a sample that calls a link's function and describes its errors."""
+        function, describe = link.function, self._describe_sample
+        may_be_none = link.kind == "filter"  # None is false there, and a mistake in map
 
         def call(sample: Any) -> Any:
             try:
@@ -113,8 +126,12 @@ class SampleRunner:
         return call
 
     def _keyed(self, link: Link, stream: int) -> Callable[..., Any]:
-        function, describe, generator = link.function, self._describe_sample, KeyedGenerator(stream)
-        generator_at = generator.at
+        """Return a function of a key and a sample, which gives ``rng`` to a link's function.
+
+        ``stream`` is the number of the function among those that draw random numbers.
+        """
+        function, describe = link.function, self._describe_sample
+        generator_at = KeyedGenerator(stream).at
 
         def call(key: int, sample: Any) -> Any:
             try:
@@ -134,6 +151,7 @@ def _over_keyed(
     keys: Sequence[int],
     on_error: Callable[[BaseException], None],
 ) -> Iterator[Any]:
+    """Yield ``samples`` after a step that draws random numbers; see `SampleRunner.over`."""
     remaining_keys = iter(keys)  # zip() would keep the sample alive in its tuple
     for sample in samples:
         try:
@@ -142,4 +160,5 @@ def _over_keyed(
             on_error(error)
             raise
         del sample
-        yield (result, result := None)[0]  # for a variable would keep it until the next one
+        # Yields the result and clears the variable, see `SampleRunner._over_plain`.
+        yield (result, result := None)[0]

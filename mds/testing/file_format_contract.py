@@ -39,12 +39,16 @@ if TYPE_CHECKING:
 
 
 class FormatContract:
-    """Inherit it, name it ``Test...``, give it ``format``, fixtures ``folder`` and ``damaged``."""
+    """Tests that every format of files must pass.
+
+    Inherit it, name the class ``Test...``, set ``format`` and add the fixtures ``folder`` and
+    ``damaged``; the module shows an example.
+    """
 
     format: ClassVar[Format]
 
     def test_it_says_what_it_is(self) -> None:
-        """It has a name and endings, is known by that name, and goes through a pickle."""
+        """The class has a name, by which it is found, and endings; a copy by pickle is equal."""
         kind = type(self.format)
         assert kind.name == kind.name.lower()
         assert all(each == each.lower() and each[0] == "." for each in kind.endings)
@@ -54,7 +58,7 @@ class FormatContract:
         assert again.settings() == self.format.settings()
 
     def test_a_plan_says_what_comes(self, folder: pathlib.Path) -> None:
-        """Every shard gives as many samples as was planned, each a sample of its columns."""
+        """Every shard has as many samples as the table says, each with the table's columns."""
         data, files = self._open(folder)
         assert len(data.table) >= 2
         assert int(data.table.samples.sum()) >= 10
@@ -65,7 +69,7 @@ class FormatContract:
                 assert tuple(sorted(sample)) == data.columns.names
 
     def test_shards_come_twice_the_same(self, folder: pathlib.Path) -> None:
-        """A shard that is read again, of a plan that was made again, has the same bytes."""
+        """Opening and reading a folder twice gives equal tables and shards with the same bytes."""
         first_data, files = self._open(folder)
         other, other_files = self._open(folder)
         assert first_data.table.digest() == other.table.digest()
@@ -75,7 +79,7 @@ class FormatContract:
             assert first == self._bytes(other, number, other_files)
 
     def test_a_plan_survives_as_bytes_and_in_a_pickle(self, folder: pathlib.Path) -> None:
-        """The table of a dataset comes back from its file and from another process the same."""
+        """The table of a dataset is the same after it was stored in a file, and after a pickle."""
         data, files = self._open(folder)
         table = FileTable.parse(data.table.to_bytes(), "a table")
         assert table.digest() == data.table.digest()
@@ -84,7 +88,7 @@ class FormatContract:
         assert self._bytes(again, 0, files) == self._bytes(data, 0, files)
 
     def test_columns_can_be_left_out(self, folder: pathlib.Path) -> None:
-        """With one column wanted, samples have that column alone, with the values it had."""
+        """If one column is selected, samples have only that column, with unchanged values."""
         data, files = self._open(folder)
         for name in data.columns.names:
             single_column = FormatData.of(self.format, data.table, [name])
@@ -96,7 +100,7 @@ class FormatContract:
             _same(narrow_samples[last][name], full_samples[last][name])
 
     def test_what_changed_is_told(self, folder: pathlib.Path) -> None:
-        """A file that changed after the plan was made is refused, not read."""
+        """Reading a file that changed after the table was made raises an error that names it."""
         data, files = self._open(folder)
         file = data.table.file_of(0)
         path = os.path.join(folder, file.key)
@@ -105,7 +109,7 @@ class FormatContract:
         _raises(lambda: self._reader(data, 0, files, folder), file.key)
 
     def test_what_is_damaged_is_told(self, damaged: tuple[pathlib.Path, str]) -> None:
-        """A damaged file is an error of the library that names it, in a line."""
+        """Reading a damaged file raises an MdsError of one line that names the file."""
         path, words = damaged
         folder = path.parent / "damaged"
         if path.is_dir():
@@ -126,6 +130,7 @@ class FormatContract:
     # ------------------------------------------------------------------ inside
 
     def _open(self, folder: pathlib.Path) -> tuple[FormatData, Files]:
+        """Return the data of a folder in this format, and the access to its files."""
         files = Files(open_store(str(folder)))
         place = self.format.narrow(parse_place(str(folder), self.format.endings))
         contents = self.format.find(place, files)
@@ -133,11 +138,13 @@ class FormatContract:
 
     @staticmethod
     def _bytes(data: FormatData, number: int, files: Files) -> bytes:
+        """Return a shard in the form of MDS, as it would be decoded into the cache."""
         samples = int(data.table.samples[number])
         blocks = data.blocks(number, files)
         return shard_bytes(samples, data.columns, blocks, data.where(number, files))
 
     def _reader(self, data: FormatData, number: int, files: Files, folder: pathlib.Path) -> Reader:
+        """Return a reader of a shard: of the file itself if it is read in place, else decoded."""
         if data.is_in_place:
             from mds.readers import ColumnSelection
 
@@ -150,6 +157,7 @@ class FormatContract:
 
 
 def _raises(act: Any, words: str) -> None:
+    """Check that a call raises an MdsError of one line that has some words."""
     text = ""
     try:
         act()
@@ -160,6 +168,7 @@ def _raises(act: Any, words: str) -> None:
 
 
 def _same(value: object, expected: object) -> None:
+    """Check that two values are equal; arrays and images by their content."""
     if isinstance(value, np.ndarray) or isinstance(expected, np.ndarray):
         assert np.array_equal(np.asarray(value), np.asarray(expected))
     elif hasattr(value, "tobytes"):  # an image

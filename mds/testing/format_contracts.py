@@ -30,7 +30,10 @@ SPARE = 4 << 20
 
 
 def damaged(data: bytes, number: int, rng: random.Random) -> bytes:
-    """Damage bytes: cut them, flip bits, append some, or make a size huge."""
+    """Return damaged bytes: cut, with a flipped bit, with bytes appended, or with a huge size.
+
+    ``number`` chooses the kind of damage, modulo 4, and ``rng`` the place.
+    """
     kind = number % 4
     if kind == 0 or not data:
         return data[: rng.randrange(len(data) + 1)]
@@ -46,7 +49,11 @@ def damaged(data: bytes, number: int, rng: random.Random) -> bytes:
 
 
 class EncodingContract:
-    """Inherit it and give it fixtures named ``encoding`` and ``values``."""
+    """Tests that every encoding must pass.
+
+    Inherit it, name the class ``Test...`` and add the fixtures ``encoding`` and ``values``, which
+    are values that the encoding accepts. ``refused`` lists values that it must not accept.
+    """
 
     refused: Sequence[Any] = ()
 
@@ -55,7 +62,7 @@ class EncodingContract:
         return type(left) is type(right) and bool(left == right)
 
     def test_values_come_back(self, encoding: Encoding, values: Sequence[Any]) -> None:
-        """A value is the same after its bytes, given as bytes or as a view of a larger buffer."""
+        """Decoding returns the encoded value, from bytes and from a view of a larger buffer."""
         for value in values:
             data = encoding.pack(value)
             assert type(data) is bytes
@@ -69,13 +76,13 @@ class EncodingContract:
         assert encoding.size is None or sizes <= {encoding.size}
 
     def test_it_travels(self, encoding: Encoding, values: Sequence[Any]) -> None:
-        """A pickled encoding does what it did: worker processes get it so."""
+        """A copy by pickle encodes to the same bytes; worker processes get such copies."""
         copy: Encoding = pickle.loads(pickle.dumps(encoding))
         assert copy.name == encoding.name
         assert copy.pack(values[0]) == encoding.pack(values[0])
 
     def test_others_are_refused(self, encoding: Encoding) -> None:
-        """A value that does not fit is an EncodingError that names an encoding."""
+        """Values in ``refused`` raise an EncodingError whose message names an encoding."""
         for value in self.refused:
             try:
                 encoding.pack(value)
@@ -85,12 +92,13 @@ class EncodingContract:
                 raise AssertionError(f"{value!r} was taken")
 
     def test_damage_is_an_error(self, encoding: Encoding, values: Sequence[Any]) -> None:
-        """Damaged bytes are a value or an EncodingError, and take no memory beyond their size."""
+        """Damaged bytes give some value or an EncodingError, with memory in proportion to them."""
         if encoding.is_unsafe:
             return  # a pickle may do anything
         rng = random.Random(encoding.name)
         packed = [encoding.pack(value) for value in values]
-        for data in (packed[0], b""):  # imports modules now, those of an error too
+        # Modules that decoding or an error imports are not to count as memory of the decoding.
+        for data in (packed[0], b""):
             with contextlib.suppress(EncodingError):
                 encoding.decode(data)
         for number in range(200):
@@ -107,9 +115,13 @@ class EncodingContract:
 
 
 class CodecContract:
-    """Inherit it and give it a fixture named ``codec``."""
+    """Tests that every compression must pass.
+
+    Inherit it, name the class ``Test...`` and add a fixture ``codec``.
+    """
 
     def _samples(self) -> list[bytes]:
+        """Return data to compress: empty, short, random, constant, and repetitive."""
         noise = random.Random(7).randbytes
         return [b"", b"x", noise(5000), bytes(300_000), noise(3000) * 40 + bytes(9)]
 
@@ -129,14 +141,14 @@ class CodecContract:
             assert codec.compress(data) == codec.compress(bytearray(data))
 
     def test_another_size_is_an_error(self, codec: Codec) -> None:
-        """More or less than the index says is a ShardError."""
+        """Data that decompress to another size than the index has are a ShardError."""
         for data in self._samples()[1:]:
             packed = codec.compress(data)
             for size in {0, len(data) - 1, len(data) + 1, 2 * len(data)} - {len(data)}:
                 assert _fails(codec, packed, size)
 
     def test_a_bomb_stops_early(self, codec: Codec) -> None:
-        """A file that expands to far more than it should costs no memory to speak of."""
+        """Decompression stops early if a file expands to far more bytes than it should."""
         packed = codec.compress(bytes(48 << 20))
         tracemalloc.start()
         try:
@@ -146,7 +158,7 @@ class CodecContract:
             tracemalloc.stop()
 
     def test_damage_is_an_error(self, codec: Codec) -> None:
-        """A damaged file is a ShardError, or data of the right size where nothing can tell."""
+        """A damaged file gives a ShardError, or data of the right size if damage is not noticed."""
         rng = random.Random(codec.name)
         for data in self._samples()[1:]:
             packed = codec.compress(data)
@@ -159,6 +171,7 @@ class CodecContract:
 
 
 def _fails(codec: Codec, packed: bytes, size: int) -> bool:
+    """Whether decompression to ``size`` bytes raises a ShardError, and no other error."""
     try:
         codec.decompress(packed, size)
     except MdsError as error:

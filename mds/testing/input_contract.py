@@ -39,14 +39,18 @@ _NAME = "under-contract"
 
 
 class InputContract:
-    """Inherit it, name it ``Test...``, give it ``input`` and fixtures ``place`` and ``damaged``."""
+    """Tests that every input of mds-convert must pass.
+
+    Inherit it, name the class ``Test...``, set ``input`` to the class of the input and add the
+    fixtures ``place`` and ``damaged``; the module shows an example.
+    """
 
     input: ClassVar[type[Input]]
-    #: Options of `convert` with which it is tried.
+    #: Options of `convert` for the tests.
     options: ClassVar[Mapping[str, Any]] = {}
 
     def test_it_says_what_it_is(self, place: str) -> None:
-        """A class with facts of their types, and an object that says what it found in a line."""
+        """Facts of the class have the right types, and each description is one line of text."""
         assert not inspect.isabstract(self.input)
         opened = self._open(place)
         assert opened.title
@@ -59,7 +63,10 @@ class InputContract:
             assert all(each == each.lower() and each[0] == "." for each in self.input.endings)
 
     def test_opening_it_again_finds_the_same(self, place: str) -> None:
-        """Columns, splits, parts and digest; a conversion that goes on relies on them."""
+        """Columns, splits, parts and digest are the same when a place is opened again.
+
+        A conversion that is resumed relies on this.
+        """
         first_input, second_input = self._open(place), self._open(place)
         assert first_input.fingerprint() == second_input.fingerprint()
         assert (list(first_input.infer_columns()), list(first_input.list_extra_columns())) == (
@@ -73,7 +80,7 @@ class InputContract:
             assert pickle.dumps(parts) == pickle.dumps(list(second_input.cut_parts(size)))
 
     def test_parts_are_numbered_and_bounded(self, place: str) -> None:
-        """From 0, with no more bytes in all than the input has, each of a split that there is."""
+        """Parts are numbered from 0, have no more bytes than the input, and belong to a split."""
         opened = self._open(place)
         splits: set[str | None] = {*opened.list_splits()}
         for size in self._part_sizes(opened):
@@ -94,7 +101,7 @@ class InputContract:
         assert all(records == records_by_size[0] for records in records_by_size)
 
     def test_a_part_is_read_anywhere_and_again(self, place: str) -> None:
-        """In any order, twice, and by a pickled copy in another process."""
+        """A part has the same records in any order of reading, and from a pickled copy."""
         opened = self._open(place)
         parts = list(opened.cut_parts(min(self._part_sizes(opened))))
         first = {part.number: _read(opened, part) for part in parts}
@@ -104,7 +111,7 @@ class InputContract:
             assert _read(copy, pickle.loads(pickle.dumps(part))) == first[part.number]
 
     def test_columns_hold_the_records(self, place: str) -> None:
-        """Named once, with safe encodings; no record has a key that was not announced."""
+        """Column names are distinct, encodings safe, and records have no other keys."""
         opened = self._open(place)
         columns = [*opened.infer_columns(), *opened.list_extra_columns()]
         names = [column.name for column in columns]
@@ -116,7 +123,7 @@ class InputContract:
                 assert opened.has_late_keys or {*record} <= {*names}
 
     def test_every_record_has_a_place_of_its_own(self, place: str) -> None:
-        """One line for each, by which a person finds it."""
+        """The place of each record is described in one line that no other record has."""
         opened = self._open(place)
         places = [
             opened.locate(part, position)
@@ -139,7 +146,7 @@ class InputContract:
         assert all(files == written[0] for files in written)
 
     def test_a_stopped_conversion_goes_on(self, place: str) -> None:
-        """At whatever step it stopped, the end is that of one that never stopped."""
+        """A conversion that stops after any step and is resumed writes the same files."""
         size = min(self._part_sizes(self._open(place)))
         with tempfile.TemporaryDirectory() as folder:
             self._prepare(place, f"{folder}/whole", part_size=size).run()
@@ -171,10 +178,15 @@ class InputContract:
     # ------------------------------------------------------------------ inside
 
     def _open(self, place: str) -> Input:
+        """Return the input at a place, opened as a conversion opens it."""
         with tempfile.TemporaryDirectory() as folder:
             return self._prepare(place, f"{folder}/out").source
 
     def _prepare(self, place: str, out: str, part_size: int = 0, **options: Any) -> Conversion:
+        """Return a conversion of ``place`` to the folder ``out``, in parts of ``part_size`` bytes.
+
+        The class of the input is registered only meanwhile.
+        """
         registered_inputs = dict(inputs)
         inputs[_NAME] = self.input
         try:
@@ -187,6 +199,7 @@ class InputContract:
         return dataclasses.replace(conversion, part_size=part_size)
 
     def _part_sizes(self, opened: Input) -> tuple[int, ...]:
+        """Return sizes in bytes that cut an input into seven parts, two parts and one part."""
         return opened.size // 7 + 1, opened.size // 2 + 1, 1 << 40
 
 
@@ -195,6 +208,7 @@ class _StoppedError(Exception):
 
 
 def _stop_after(steps: int) -> Callable[[object], None]:
+    """Return a progress function that raises _StoppedError once it was called ``steps`` times."""
     remaining_steps = iter(range(steps))
 
     def progress(_: object) -> None:
@@ -205,6 +219,7 @@ def _stop_after(steps: int) -> Callable[[object], None]:
 
 
 def _read(opened: Input, part: InputPart) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the records of a part with their positions, in a form that can be compared."""
     records = []
     for position, record in opened.read_records(part):
         assert not isinstance(record, BadRecord), opened.describe_record(
@@ -215,6 +230,7 @@ def _read(opened: Input, part: InputPart) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _comparable(value: Any) -> Any:
+    """Return a value that is equal (==) exactly if arrays have equal type, shape and content."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return value

@@ -34,7 +34,7 @@ _WORLDS = (_ALONE, World(1, 4, 1, 0), World(2, 2, 1, 0), World(2, 4, 2, 0))
 
 
 class _ArrayLengths:
-    """Lengths of documents in an array."""
+    """Lengths of documents, int64 of shape (documents,), in the place of those of a dataset."""
 
     digest = "under contract"
 
@@ -48,15 +48,18 @@ class _ArrayLengths:
         return lengths
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Any:
-        """Return nothing: there is no schedule."""
+        """Raise an error: only a schedule needs this, and the tests have none."""
         raise NotImplementedError
 
 
 class PackerContract:
-    """Inherit it, name it ``Test...`` and give it the name of the ``packer``."""
+    """Tests that every packer must pass.
+
+    Inherit it, name the class ``Test...`` and set ``packer`` to the registered name.
+    """
 
     packer: ClassVar[str]
-    #: Further arguments of Packing with which it is tried.
+    #: Further arguments of Packing for the tests.
     settings: ClassVar[dict[str, Any]] = {}
 
     def test_every_token_comes_exactly_once(self) -> None:
@@ -65,6 +68,7 @@ class PackerContract:
             packs = self._pack(lengths)
             assert not len(packs) or packs.tokens.min() > 0
             assert not len(packs) or packs.tokens.max() <= _ROOM
+            # In the order of documents and starts, each piece begins where the last one ended.
             ends = np.zeros(len(lengths), np.int64)
             for row in np.lexsort((packs.starts, packs.ids)).tolist():
                 document, start = int(packs.ids[row]), int(packs.starts[row])
@@ -80,7 +84,10 @@ class PackerContract:
                 assert np.array_equal(getattr(first, name), getattr(second, name))
 
     def test_every_world_has_the_same_steps(self) -> None:
-        """And each worker reads its own packs, which are those of the plan."""
+        """Any number of nodes, ranks and workers gets the same global batches of packs.
+
+        The packs that all workers read together have the order hash of the plan.
+        """
         expected = None
         for world in _WORLDS:
             plan = self._plan(world)
@@ -97,7 +104,7 @@ class PackerContract:
             assert str(order_hash) == str(plan.order_hash(plan.steps))
 
     def test_a_run_resumes_at_any_step_in_any_world(self) -> None:
-        """The remaining steps are those that a run without interruption would have."""
+        """A run that resumes from a state has the same remaining steps as one without a break."""
         full_plan = self._plan(_ALONE)
         steps = [self._step(full_plan, step) for step in range(full_plan.steps)]
         ends = [packs.end for packs in full_plan.rank_packs(0, 0, 0)]
@@ -116,17 +123,19 @@ class PackerContract:
         }
         assert len(orders) == 4
 
-    # ------------------------------------------------------------------ how it is tried
+    # ------------------------------------------------------------------ inside
 
     @property
     def _packing(self) -> Packing:
         return Packing(_ROOM, packer=self.packer, **{"overflow": "split", **self.settings})
 
     def _pack(self, lengths: Ids) -> Packs:
+        """Return the packs of one window of documents with these lengths."""
         return pack_window(np.arange(len(lengths)), lengths, self._packing, 7)
 
     @staticmethod
     def _windows() -> list[Ids]:
+        """Return the lengths of the documents of several windows, also empty and very long ones."""
         rng = np.random.default_rng(3)
         random_windows = [
             rng.integers(1, longest + 1, count)
@@ -143,6 +152,7 @@ class PackerContract:
         seed: int = 1,
         resume: ResumePoint | None = None,
     ) -> PackPlan:
+        """Return the packs of an epoch of 600 documents of random lengths, in a world."""
         lengths = np.random.default_rng(5).integers(0, 150, _DOCUMENTS)
         plan = EpochPlan(
             [{"shards": [100] * (_DOCUMENTS // 100)}],
@@ -161,7 +171,7 @@ class PackerContract:
 
     @staticmethod
     def _step(plan: PackPlan, step: int) -> list[tuple[int, int, int]]:
-        """Return the pieces of a global batch, sorted."""
+        """Return the pieces of a global batch as sorted (document, first token, end) tuples."""
         return sorted(
             (sample, *bounds) for _, sample, bounds in plan.step_rows(step) if bounds is not None
         )

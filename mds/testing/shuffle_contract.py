@@ -31,14 +31,17 @@ _NODES = (1, 2, 5)
 
 
 class ShuffleContract:
-    """Inherit it, name it ``Test...`` and give it the ``algorithm``."""
+    """Tests that every shuffle must pass.
+
+    Inherit it, name the class ``Test...`` and set ``algorithm`` to the class of the shuffle.
+    """
 
     algorithm: ClassVar[type[Shuffle]]
-    #: Settings of the order with which it is tried; the block is small against the data.
+    #: Size of a shuffle block in samples, small against the data of the tests.
     block_size: ClassVar[int] = 60
 
     def test_every_sample_comes_exactly_once(self) -> None:
-        """On any number of canonical nodes, each of which has its share of the positions."""
+        """The order has every sample once, and canonical nodes have consecutive parts of it."""
         for spec in self._specs():
             full_order = self._full_order(spec)
             assert np.array_equal(np.sort(full_order), np.arange(spec.samples))
@@ -48,7 +51,7 @@ class ShuffleContract:
                 assert np.array_equal(share, full_order[starts[node] : starts[node + 1]])
 
     def test_no_samples_are_no_windows(self) -> None:
-        """Shards without samples, and no shards, are an empty order."""
+        """The order is empty if there are no shards, or only shards without samples."""
         for sizes in ([], [0, 0]):
             spec = ShuffleSpec(np.array(sizes, np.int64), 2, 1, 0, self.block_size)
             assert len(self._full_order(spec)) == 0
@@ -67,7 +70,7 @@ class ShuffleContract:
         assert len({ids.tobytes() for ids in orders.values()}) > len(orders) // 2
 
     def test_windows_equal_the_whole(self) -> None:
-        """A node's windows do not depend on which nodes were read before, or side by side."""
+        """A node's windows do not depend on which nodes were read before from the same object."""
         for spec in self._specs():
             shuffle = self.algorithm(spec)
             nodes = [self._node(self.algorithm(spec), n) for n in range(spec.num_canonical_nodes)]
@@ -85,7 +88,10 @@ class ShuffleContract:
                 assert np.array_equal(shuffle.find(full_order[positions]), positions)
 
     def test_orders_are_asked_together(self) -> None:
-        """Random-access shuffles answer several in one call, and some in other epochs."""
+        """A group of random-access shuffles returns the ids that each shuffle returns alone.
+
+        One call looks up positions in several orders, of which some may be moved to other epochs.
+        """
         if not issubclass(self.algorithm, RandomAccessShuffle):
             return
         specs = [spec for spec in self._specs() if spec.samples]
@@ -96,17 +102,17 @@ class ShuffleContract:
         rng = np.random.default_rng(0)
         numbers = rng.integers(0, len(specs), 300)
         positions = rng.integers(0, 1 << 40, 300) % np.array([s.samples for s in specs])[numbers]
-        other = {number: shuffles[number].at_epoch(5 + number) for number in (0, 2)}
-        for orders, each in (
+        moved = {number: shuffles[number].at_epoch(5 + number) for number in (0, 2)}
+        for tested_group, single_shuffles in (
             (group, shuffles),
-            (group.at_epochs(np.array([0, 2]), np.array([5, 7])), {**shuffles, **other}),
+            (group.at_epochs(np.array([0, 2]), np.array([5, 7])), {**shuffles, **moved}),
             (group, shuffles),  # the group of other epochs has not changed this one
         ):
-            inside = positions % np.array([each[k].spec.samples for k in numbers.tolist()])
-            alone = [
-                each[int(k)].ids_at(np.array([p]))[0] for k, p in zip(numbers, inside, strict=True)
+            expected = [
+                single_shuffles[int(number)].ids_at(np.array([position]))[0]
+                for number, position in zip(numbers, positions, strict=True)
             ]
-            assert orders.ids_at(numbers, inside).tolist() == alone
+            assert tested_group.ids_at(numbers, positions).tolist() == expected
 
     def test_another_epoch_of_the_same_shards(self) -> None:
         """A random-access shuffle moved to an epoch equals one that was made for that epoch."""
@@ -119,7 +125,10 @@ class ShuffleContract:
                 assert np.array_equal(shuffle.ids_at(positions), self._full_order(spec))
 
     def test_a_run_resumes_at_any_position(self) -> None:
-        """The rest of an epoch is the same, from any step and on another number of nodes."""
+        """The rest of an epoch is the same after a resume at any step, on other numbers of nodes.
+
+        Steps are compared as sets, because ranks may get the samples of a batch in another order.
+        """
         full_plan = self._plan(World(2, 1, 2, 0))
         steps = [full_plan.batch(step) for step in range(full_plan.steps)]
         for steps_before in range(0, full_plan.steps, 3):
@@ -128,14 +137,12 @@ class ShuffleContract:
                 remaining_plan = self._plan(world, resume=state)
                 assert remaining_plan.steps == full_plan.steps - steps_before
                 for step in range(remaining_plan.steps):
-                    ids, want = (
-                        np.sort(remaining_plan.batch(step).ravel()),
-                        np.sort(steps[steps_before + step].ravel()),
-                    )
-                    assert np.array_equal(ids, want)
+                    ids = np.sort(remaining_plan.batch(step).ravel())
+                    expected_ids = np.sort(steps[steps_before + step].ravel())
+                    assert np.array_equal(ids, expected_ids)
 
     def test_a_worker_begins_anywhere(self) -> None:
-        """Its ids from a position on are the tail of all its ids."""
+        """The ids of a worker from a position on are the tail of all its ids."""
         plan = self._plan(World(2, 1, 2, 0))
         ids = _joined(plan.blocks(1, 0, 1))
         for start in range(0, len(ids), 13):
@@ -154,6 +161,7 @@ class ShuffleContract:
     # ------------------------------------------------------------------ inside
 
     def _specs(self) -> list[ShuffleSpec]:
+        """Return several lists of shard sizes, each on 1, 2 and 5 canonical nodes."""
         lists = (_sizes(), np.array([1]), np.array([0, 3, 0, 1]), np.full(9, 8))
         return [
             ShuffleSpec(sizes.astype(np.int64), nodes, 3, 1, self.block_size)
@@ -162,13 +170,18 @@ class ShuffleContract:
         ]
 
     def _full_order(self, spec: ShuffleSpec) -> Ids:
+        """Return the ids of all canonical nodes, one node after the other."""
         shuffle = self.algorithm(spec)
-        return _joined(w for k in range(spec.num_canonical_nodes) for w in _copies(shuffle, k))
+        return _joined(
+            window for node in range(spec.num_canonical_nodes) for window in _copies(shuffle, node)
+        )
 
     def _node(self, shuffle: Shuffle, node: int) -> Ids:
+        """Return the ids of one canonical node."""
         return _joined(_copies(shuffle, node))
 
     def _plan(self, world: World, **order: Any) -> EpochPlan:
+        """Return the plan of an epoch with this algorithm, which is registered only meanwhile."""
         former_algorithm = algos.get(_NAME)
         algos[_NAME] = self.algorithm
         try:
@@ -194,7 +207,7 @@ def _sizes() -> Ids:
 
 
 def _copies(shuffle: Shuffle, node: int) -> Iterable[Ids]:
-    # A window is good only until the next one.
+    # A shuffle may reuse the memory of a window for the next one.
     return (np.array(window, np.int64) for window in shuffle.windows(node))
 
 

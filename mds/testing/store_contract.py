@@ -29,12 +29,15 @@ from mds.storage.base import is_same_object
 
 
 def noise(size: int, seed: int = 0) -> bytes:
-    """Return random bytes, so that no two places are alike."""
+    """Return ``size`` random bytes, so that bytes from a wrong place are noticed."""
     return random.Random(seed).randbytes(size)
 
 
 class StoreContract:
-    """Inherit it and give it a fixture named ``store``."""
+    """Tests that every store must pass.
+
+    Inherit it, name the class ``Test...`` and add a fixture ``store`` that returns an empty store.
+    """
 
     def test_what_was_put_is_got(self, store: Store) -> None:
         """Objects of any size come back byte by byte, empty ones too."""
@@ -43,7 +46,7 @@ class StoreContract:
             assert store.get(f"size-{size}") == noise(size)
 
     def test_put_replaces(self, store: Store) -> None:
-        """The last write is what is there."""
+        """An object that was written twice has the bytes of the second write."""
         store.put("same", noise(5000, 1))
         store.put("same", noise(70, 2))
         assert store.get("same") == noise(70, 2)
@@ -59,7 +62,7 @@ class StoreContract:
                 assert (tmp_path / "in").read_bytes() == noise(size)
 
     def test_large_files_come_in_parts(self, store: Store, tmp_path: pathlib.Path) -> None:
-        """Parts over several connections make the same file, the last part shorter."""
+        """A file that is fetched in parts, of which the last is shorter, has the object's bytes."""
         store.part_size = 1 << 19
         data = noise((3 << 20) + 11)
         store.put("large", data)
@@ -67,7 +70,7 @@ class StoreContract:
         assert (tmp_path / "in").read_bytes() == data
 
     def test_ranges(self, store: Store) -> None:
-        """A range is exactly its bytes, at the start, inside, at the end, and when empty."""
+        """A range has exactly its bytes: at the start, inside, at the end, and if empty."""
         data = noise(100_000)
         store.put("ranged", data)
         spots = (0, 1, 499, 65_536, 99_999, 100_000)
@@ -76,7 +79,7 @@ class StoreContract:
         assert b"".join(store.stream("ranged", 99_000)) == data[99_000:]
 
     def test_a_range_past_the_end_is_an_error(self, store: Store) -> None:
-        """Fewer bytes than asked for are an error."""
+        """A range that ends or begins behind the end of the object is a CorruptError."""
         store.put("short", noise(100))
         store.put("empty", b"")
         _raises(CorruptError, lambda: store.get_range("short", 50, 101), "short")
@@ -84,7 +87,7 @@ class StoreContract:
         _raises(CorruptError, lambda: store.get_range("empty", 0, 1), "empty")
 
     def test_what_is_missing_is_not_found(self, store: Store, tmp_path: pathlib.Path) -> None:
-        """Every reading verb says so, with the name, as FileNotFoundError too."""
+        """Every method that reads raises NotFoundError, which names the missing object."""
         store.put("there", b"x")
         path = str(tmp_path / "in")
         for act in (
@@ -102,7 +105,7 @@ class StoreContract:
     def test_another_size_than_expected_is_an_error(
         self, store: Store, tmp_path: pathlib.Path
     ) -> None:
-        """A file of another size is not what was asked for, shorter or longer."""
+        """Fetching an object as a file of another size is an error, shorter or longer."""
         store.part_size = 1 << 16
         for size in (0, 1000, 500_000):
             store.put("sized", noise(size))
@@ -112,7 +115,10 @@ class StoreContract:
                     _raises(CorruptError, partial(store.get_file, "sized", path, wrong_size))
 
     def test_head_tells_size_and_version(self, store: Store) -> None:
-        """The size is the object's; the version is another after another content."""
+        """``head`` returns the size of an object, and another version after a change.
+
+        A store without versions returns ''.
+        """
         store.put("known", noise(77, 1))
         first = store.head("known")
         assert first.size == 77
@@ -126,23 +132,24 @@ class StoreContract:
     def test_a_range_of_a_replaced_object_is_refused(
         self, store: Store, tmp_path: pathlib.Path
     ) -> None:
-        """Parts are of one object: each tells which, and a file is never made of two."""
+        """A file is never made of parts of two objects: each part tells of which object it is."""
         size = 300_000
         store.put("swapped", noise(size, 1))
         with store.stream("swapped", 0, 10) as body:
             before = body.info
-        assert before.size in (-1, size)
+        assert before.size in (-1, size)  # -1: unknown
         store.put("swapped", noise(size + 1, 2))
         with store.stream("swapped", 10, 20) as body:
             assert not is_same_object(before, body.info)
         store.put("swapped", noise(size, 3))
+        # The object is replaced after the first part of it was requested.
         meanwhile = _Meanwhile(store, lambda: store.put("swapped", noise(size - 1, 4)))
         meanwhile.part_size = 1 << 16
         path = str(tmp_path / "in")
         _raises(CorruptError, lambda: meanwhile.get_file("swapped", path, size))
 
     def test_lists(self, store: Store) -> None:
-        """Every object at any depth, with its size; a prefix narrows it."""
+        """``list`` yields every object at any depth with its size, or those with a prefix."""
         if not store.can_list:
             _raises(StoreError, lambda: list(store.list()), "list")
             return
@@ -176,7 +183,7 @@ class StoreContract:
         assert store.get("left") == data
 
     def test_unusual_names(self, store: Store) -> None:
-        """Names with spaces, marks and letters of other scripts are names."""
+        """Names may have spaces, punctuation and letters of other scripts."""
         names = ["with space.mds", "plus+and&sign", "per%20cent", "ünï/日本.mds", "a.b/c..d/#1"]
         for number, name in enumerate(names):
             store.put(name, noise(50, number))
@@ -205,7 +212,10 @@ class StoreContract:
             assert all(pool.map(read, range(100)))
 
     def test_a_fork_after_use(self, store: Store) -> None:
-        """Children forked from a process that used the store read the right bytes, as it does."""
+        """After a fork, children and parent read the right bytes through the used store.
+
+        A transfer that was half read before the fork continues in all of them.
+        """
         data = [noise(200_000, number) for number in range(3)]
         for number, content in enumerate(data):
             store.put(f"fork-{number}", content)
@@ -231,7 +241,7 @@ class StoreContract:
         assert sorted(answers.get() for _ in children) == [(1, 0), (2, 0)]
 
     def test_pickles(self, store: Store) -> None:
-        """A used store pickles small, without its connections, and works where it arrives."""
+        """The pickle of a used store is small, without connections, and its copy works."""
         store.put("sent", b"bytes")
         pickled = pickle.dumps(store)
         assert len(pickled) < 4000
@@ -246,25 +256,32 @@ class StoreContract:
 
 
 class _Meanwhile(Wrapper):
-    """A store in which something happens after the first answer of a transfer."""
+    """A store that calls a function once, after the first request of a transfer is answered."""
 
-    def __init__(self, inner: Store, happens: Callable[[], object]) -> None:
+    def __init__(self, inner: Store, action: Callable[[], object]) -> None:
         super().__init__(inner)
-        self._happens: list[Callable[[], object]] = [happens]
+        self._pending_actions: list[Callable[[], object]] = [action]
         self._lock = threading.Lock()
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Return the bytes in chunks, after the functions that wait for the first request."""
+        """Return the bytes in chunks; call the function after the first request."""
+        # Parts are requested by several threads; under the lock only one of them calls it.
         with self._lock:
             body = super().stream(key, start, end)
-            for happens in self._happens:
-                happens()
-            self._happens.clear()
+            for action in self._pending_actions:
+                action()
+            self._pending_actions.clear()
         return body
 
 
 def _raises(kind: type[BaseException], act: Callable[[], object], *names: str) -> BaseException:
-    """Return the error that a call raises, without pytest."""
+    """Return the error that a call raises, without pytest.
+
+    Args:
+        kind: Expected class of the error; other errors are raised again.
+        act: The call.
+        names: Texts that the message must contain.
+    """
     caught: BaseException | None = None
     result: object = None
     try:
@@ -283,6 +300,15 @@ def _raises(kind: type[BaseException], act: Callable[[], object], *names: str) -
 def _read_as_child(
     store: Store, half_read: Any, data: list[bytes], number: int, answers: Any
 ) -> None:
+    """Read in a forked child, put (number, count of wrong reads) into ``answers``, and exit.
+
+    Args:
+        store: Store that the parent used before the fork.
+        half_read: Body of a transfer that the parent began.
+        data: Contents of the objects ``fork-0``, ``fork-1`` and so on.
+        number: Number of the object to read.
+        answers: Queue that the parent reads.
+    """
     wrong = 0
     for _ in range(20):
         wrong += store.get(f"fork-{number}") != data[number]
@@ -294,7 +320,12 @@ def _read_as_child(
 
 
 class Slow(Wrapper):
-    """A store that waits some seconds before every operation."""
+    """A store that waits before every operation.
+
+    Args:
+        inner: Store that does the operations.
+        seconds: Length of the wait.
+    """
 
     def __init__(self, inner: Store, seconds: float) -> None:
         super().__init__(inner)
@@ -317,6 +348,7 @@ class Slow(Wrapper):
         return super().list(prefix)
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Write an object after a delay."""
         self._think()
         super()._write(key, file, size)
 
@@ -325,9 +357,14 @@ class Slow(Wrapper):
 
 
 class Flaky(Wrapper):
-    """A store whose operations raise the errors of a list in turn; None stands for no error.
+    """A store whose operations raise the errors of a list, one each.
 
-    ``operations`` counts them: a stream, a head, an upload, an object of a listing.
+    Args:
+        inner: Store that does the operations.
+        errors: Error of the first operation, of the second, and so on; None for no error.
+
+    Attributes:
+        operations: Number of operations so far: streams, heads, uploads, and listed objects.
     """
 
     def __init__(self, inner: Store, errors: Iterable[Exception | None] = ()) -> None:
@@ -353,12 +390,13 @@ class Flaky(Wrapper):
             yield info
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
-        # A try that had read some of the file before it failed.
+        """Write an object, or raise the next error after some bytes of the file were read."""
         file.seek(-len(file.read(3)), 1)
         self._trouble()
         super()._write(key, file, size)
 
     def _trouble(self) -> None:
+        """Count an operation, and raise its error if it has one."""
         self.operations += 1
         error = self.errors.pop(0) if self.errors else None
         if error is not None:

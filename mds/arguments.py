@@ -151,8 +151,9 @@ def takes_names(init: F) -> F:
     is_open = len(by_name) < len(parameters)  # has *args or **kwargs
 
     @functools.wraps(init)
-    def checked(self: Any, *args: Any, **given: Any) -> None:
+    def checked_init(self: Any, *args: Any, **given: Any) -> None:
         owner = type(self).__name__
+        # Check the arguments in this order: too many, unknown, missing.
         if len(args) > len(positional):
             raise _positional(owner, args[len(positional) :], required or list(by_name))
         if not is_open:
@@ -165,7 +166,7 @@ def takes_names(init: F) -> F:
             )
         init(self, *args, **given)
 
-    return checked  # type: ignore[return-value]
+    return checked_init  # type: ignore[return-value]
 
 
 def refuse_unknown(owner: str, given: Mapping[str, Any], names: Sequence[str] | Any) -> None:

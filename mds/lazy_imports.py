@@ -22,7 +22,8 @@ def on_first_touch(
         homes: Module of the package that defines each public name, by name.
     """
 
-    def find(name: str) -> Any:
+    def import_name(name: str) -> Any:
+        """Import the module of a public name and return its value: the package's __getattr__."""
         if name not in homes:
             message = f"module {package!r} has no attribute {name!r}"
             # With `name` and `obj`, Python suggests the nearest name.
@@ -31,10 +32,11 @@ def on_first_touch(
         setattr(sys.modules[package], name, value)  # later uses do not come here
         return value
 
-    def names() -> list[str]:
+    def list_names() -> list[str]:
+        """Return the names of the package, imported or not: its __dir__."""
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return find, names
+    return import_name, list_names
 
 
 def plugin_names(group: str) -> list[str]:

@@ -289,12 +289,13 @@ def _read_torch(path: str) -> Any:
 
     import torch
 
-    broken = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
+    # Damaged and foreign files make torch.load raise any of these.
+    load_errors = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of files of another kind
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, ValueError, *broken) as error:
+    except (pickle.UnpicklingError, ValueError, *load_errors) as error:
         raise StateError(
             f"{path} is neither JSON nor a file of torch.save with nothing but plain values and "
             "tensors. Save the state as JSON: json.dump(loader.state_dict(), file)."

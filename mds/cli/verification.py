@@ -272,6 +272,7 @@ def _checker(
             report.faults.append(f"{shard.raw.basename}: {lengths_name(column)}: {error}")
 
     def check(number: int, data: memoryview) -> Iterator[str]:
+        """Yield the faults of sample ``number``, whose stored bytes are ``data``."""
         try:
             values = split_sample(data, columns.sizes, variable)
         except MdsError as error:

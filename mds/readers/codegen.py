@@ -253,6 +253,7 @@ def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
     item_size, decode_any, is_copied = dtype.itemsize, field.decode, field.is_copied
 
     def decode(data: Any, view: memoryview, start: int, end: int) -> Any:
+        """Return the array in bytes ``start`` to ``end``; ``view`` is a memoryview of ``data``."""
         head = data[start]  # number of axes, times four, plus log2 of the bytes of a length
         if head >> 2 == 1:
             first = start + 1 + (1 << (head & 3))  # position of the first element

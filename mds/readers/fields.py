@@ -39,6 +39,7 @@ class ColumnSelection:
     copy: bool = True
 
     def __post_init__(self) -> None:
+        """Replace a mapping of images by pairs, which are hashable, and check the words."""
         images: Any = self.images
         if isinstance(images, Mapping):
             object.__setattr__(self, "images", tuple(images.items()))

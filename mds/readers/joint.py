@@ -190,6 +190,7 @@ class FixedReader(JointReader):
             raise
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
+        """Return the function that reads a row from a view of each column; see Reader._open."""
         views = [
             self._view(position, field.encoding.dtype, field.encoding.shape)
             for field, position in self._first_positions()

@@ -100,6 +100,7 @@ class SplitReader(Reader):
         return memoryview(self._data)[int(offsets[number]) : int(offsets[number + 1])]
 
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
+        """Parse the line of a row, which may be negative; see Reader._decode_slowly."""
         number = self._number(row)
         return decode_line(
             self._parse, self.sample_bytes(number), f"{self.source}, sample {number}"
@@ -137,6 +138,7 @@ def _json_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str]
     names, selected = set(schema.columns.names), columns.names
 
     def parse(line: str) -> dict[str, Any]:
+        """Return the sample in a line, a JSON object. Raises ShardError."""
         sample = load_json(line)
         if not isinstance(sample, dict) or not names <= sample.keys():
             raise ShardError(f"expected an object with {sorted(names)}, got {line[:80]!r}.")
@@ -159,6 +161,7 @@ def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str],
     ]
 
     def parse(line: str) -> dict[str, Any]:
+        """Return the sample in a line that ends with ``newline``. Raises ShardError."""
         if not line.endswith(newline):
             raise ShardError(f"the line does not end with {newline!r}: {line[-80:]!r}.")
         words = line[: len(line) - len(newline)].split(separator)

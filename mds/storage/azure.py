@@ -87,7 +87,7 @@ class AzureStore(Store):
         self._http = HttpClient(timeout, classify=classify)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the object, or a range of it."""
+        """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
@@ -112,7 +112,7 @@ class AzureStore(Store):
                     yield _info(entry.name[len(self._prefix) :], entry)
 
     def renew(self) -> bool:
-        """Forget the credentials, so that the next request looks them up again."""
+        """Forget the credentials, so that the next request looks them up; return whether it can."""
         forget((AzureStore, self._options, self._timeout))
         return not self._options.anonymous
 
@@ -128,6 +128,7 @@ class AzureStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload a blob; see `Store._write`."""
         with translate_errors("put", self.url_of(key), classify):
             # The SDK uploads blocks, and readers see the blob once it commits all of them.
             self._blob(key).upload_blob(file, length=size, overwrite=True, max_concurrency=4)
@@ -155,7 +156,8 @@ class AzureStore(Store):
         """
         hour = int(time.time() / _SIGNED_FOR)
 
-        def make() -> str:
+        def make_query() -> str:
+            """Return a signature that ends one hour after this hour."""
             from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
             signature: str = generate_container_sas(
@@ -167,8 +169,9 @@ class AzureStore(Store):
             )
             return signature
 
+        # One signature per hour is kept for the process; drop the one of the hour before.
         forget((AzureStore, "read", self._options, self._container, hour - 1))
-        return per_process((AzureStore, "read", self._options, self._container, hour), make)
+        return per_process((AzureStore, "read", self._options, self._container, hour), make_query)
 
     def _service(self) -> Any:
         options, timeout = self._options, self._timeout

@@ -75,7 +75,10 @@ def is_same_object(first: ObjectInfo, second: ObjectInfo) -> bool:
 
 
 def replaced_error(url: str, first: ObjectInfo, second: ObjectInfo) -> ReplacedError:
-    """Return the error for an object that was replaced between two of its parts."""
+    """Return the error for an object that was replaced while its parts were read.
+
+    ``first`` and ``second`` are the facts of two answers that differ.
+    """
     return ReplacedError(
         f"get {url}: the object changed while it was read ({describe_info(first)} before, "
         f"{describe_info(second)} now)",
@@ -130,6 +133,7 @@ class Body(Iterator[bytes]):
         self._on_close = [close] if close is not None else []
 
     def __next__(self) -> bytes:
+        # Returns in the first pass, unless the chunk is empty.
         for chunk in self._chunks:
             self._received += len(chunk)
             if self.length is not None and self._received > self.length:
@@ -378,6 +382,7 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
     infos: list[ObjectInfo] = []
 
     def download_part(start: int) -> None:
+        """Write the part that begins at byte ``start`` to its place in the file."""
         with store.stream(key, start, min(start + step, size)) as body:
             _check_size(store, body, size)
             infos.append(body.info)
@@ -486,6 +491,7 @@ class CommonOptions:
     min_rate: float = 1024.0
 
     def __post_init__(self) -> None:
+        """Raise ConfigError for values out of range."""
         if self.min_rate < 0:
             raise ConfigError(f"min_rate={self.min_rate}: bytes a second are not negative.")
         if self.part_size < 1 or self.part_connections < 1 or self.concurrency < 1:

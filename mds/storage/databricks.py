@@ -99,7 +99,7 @@ class VolumeStore(_Workspace):
     """Files below a folder of a Unity Catalog volume."""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the file, or a range of it."""
+        """Stream the file, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
@@ -141,6 +141,7 @@ class VolumeStore(_Workspace):
             self._http.request("DELETE", url, headers=headers, also=(404,)).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload a file; create its folder if that is missing. See `Store._write`."""
         with translate_errors("put", self.url_of(key), classify):
             url, headers = self._file_request(key)
             headers["Content-Length"] = str(size)
@@ -228,6 +229,7 @@ class DbfsStore(_Workspace):
             self._call_api("POST", "dbfs/delete", {"path": self._path(key)})
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Write a temporary file in pieces and move it to its name; see `Store._write`."""
         del size
         path = self._path(key)
         temporary = f"{path}.{secrets.token_hex(6)}.mds-part"

@@ -85,6 +85,7 @@ class FsspecStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Write a temporary file and move it to its name; see `Store._write`."""
         del size
         with translate_errors("put", self.url_of(key)):
             system, path = self._system_and_path(key)

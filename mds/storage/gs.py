@@ -103,7 +103,7 @@ class GsStore(Store):
         self._http = HttpClient(timeout)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the object, or a range of it."""
+        """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
@@ -146,7 +146,7 @@ class GsStore(Store):
                     yield self._info(blob)
 
     def renew(self) -> bool:
-        """Forget the credentials, so that the next request looks them up again."""
+        """Forget the credentials, so that the next request looks them up; return whether it can."""
         forget((GsStore, self._options))
         forget((GsStore, "login", self._options))
         return not self._options.anonymous
@@ -163,6 +163,7 @@ class GsStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload an object in one request; see `Store._write`."""
         with translate_errors("put", self.url_of(key), classify):
             self._bucket_of_sdk().blob(self._name(key)).upload_from_file(
                 file,

@@ -130,7 +130,7 @@ class HfStore(Store):
         self._gate = _RequestGate(str(redact(self._options.endpoint or "")))
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the file, or a range of it."""
+        """Stream the file, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         source = self._locate("get", key)
         if end is not None and end <= start:
@@ -138,6 +138,7 @@ class HfStore(Store):
         headers = self._headers() if source.own else {}
 
         def ask() -> Body:
+            """Request the bytes at the address; called again if the hub asks to wait."""
             return self._http.stream(
                 source.url,
                 key,
@@ -222,6 +223,7 @@ class HfStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload a file as a commit; see `Store._write`."""
         del size
         with translate_errors("put", self.url_of(key), classify):
             self._hub().upload_file(

@@ -63,6 +63,7 @@ class HttpOptions:
     verify: bool | str = True
 
     def __post_init__(self) -> None:
+        """Replace ``headers`` by sorted pairs, which are hashable. Raises ConfigError."""
         try:
             pairs = tuple(sorted(dict(self.headers).items()))
         except (TypeError, ValueError) as error:
@@ -143,6 +144,7 @@ class HttpStore(Store):
             ).close()
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload an object by PUT; see `Store._write`."""
         headers = {**self._headers, "Content-Length": str(size)}
         with translate_errors("put", self.url_of(key), by_status):
             body = file if size else b""
@@ -354,6 +356,7 @@ def _retry_kind() -> type[urllib3.Retry]:
     import urllib3
 
     class Redirects(urllib3.Retry):
+        # urllib3 calls `increment` before it follows a redirect.
         def increment(
             self,
             method: str | None = None,
@@ -677,6 +680,7 @@ def bounded_pools(seconds: float) -> dict[str, type[urllib3.HTTPConnectionPool]]
             read, until = raw.readinto, float("inf")
 
             def read_in_time(buffer: memoryview) -> Any:
+                """Receive bytes like ``raw.readinto``. Raises TimeoutError after the time limit."""
                 nonlocal until
                 count, now = read(buffer), time.monotonic()
                 if now > until:

@@ -41,7 +41,7 @@ class LocalStore(Store):
         self.local_path = self._root
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the file, or a range of it, in chunks."""
+        """Stream the file, or its bytes from ``start`` to before ``end``, in chunks."""
         path, url = self._path(key), self.url_of(key)
         with translate_errors("get", url):
             file = open_regular(path)
@@ -110,6 +110,7 @@ class LocalStore(Store):
                 return
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Write a file that is renamed when it is complete; see `Store._write`."""
         path, url = self._path(key), self.url_of(key)
         with (
             translate_errors("put", url),

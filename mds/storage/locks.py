@@ -227,6 +227,7 @@ def lock_within(
     with waiting("the owner of a lock in", os.path.dirname(path)) as wait:
 
         def is_hopeless() -> bool:
+            """Describe the holders in the log line; return whether all of them are stopped."""
             holders = holders_of(path, offset) or list(suspects())
             wait.note = describe_processes(holders) if holders else ""
             is_stuck = [_Stopped.is_stuck(number) for number in holders]  # records each of them

@@ -28,7 +28,7 @@ class MemoryStore(Store):
         self.url = url
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the bytes, or a range of them."""
+        """Stream the bytes, or those from ``start`` to before ``end``."""
         data, change = self._object("get", key)
         info = ObjectInfo(key, len(data), str(change))
         self._check_range(info, start, end)
@@ -53,6 +53,7 @@ class MemoryStore(Store):
         _objects.pop(reveal(join(self.url, check_key(key))), None)
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Store the bytes; see `Store._write`."""
         _objects[reveal(join(self.url, check_key(key)))] = file.read(size), next(_changes)
 
     def _object(self, verb: str, key: str) -> tuple[bytes, int]:

@@ -76,7 +76,7 @@ class OciStore(Store):
         self._prefix = f"{place.path}/" if place.path else ""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the object, or a range of it."""
+        """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         if end is not None and end <= start:
             return empty_body(self.head(key), safe_url)
@@ -135,6 +135,7 @@ class OciStore(Store):
                     raise
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload an object in one request; see `Store._write`."""
         with translate_errors("put", self.url_of(key), classify):
             client, container = self._client_and_bucket()
             client.put_object(*container, self._name(key), file, content_length=size)

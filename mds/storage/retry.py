@@ -79,6 +79,7 @@ class RetryPolicy:
     unreachable_within: float = 60.0
 
     def __post_init__(self) -> None:
+        """Raise ConfigError for negative values."""
         if self.attempts < 0 or self.within < 0:
             raise ConfigError(
                 f"attempts={self.attempts} and within={self.within} make no retry policy: neither "
@@ -155,6 +156,7 @@ class Retrying(Wrapper):
         self._run("delete", key, lambda: self.inner.delete(key))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload an object, with retries; see `Store._write`."""
         start = file.tell()
 
         def write() -> None:
@@ -363,6 +365,7 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
 
     def stop(state: tenacity.RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
+        # Seconds at the end of the next wait.
         spent = (state.seconds_since_start or 0.0) + state.upcoming_sleep
         if isinstance(error, UnreachableError):
             return spent + first.seconds >= policy.unreachable_within

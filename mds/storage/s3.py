@@ -207,6 +207,7 @@ class S3Store(Store):
             )
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Upload an object, in parts if it is large; see `Store._write`."""
         extra = dict(self._common_arguments)
         if self._options.acl:
             extra["ACL"] = self._options.acl
@@ -582,7 +583,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
         signature_version=botocore.UNSIGNED if options.anonymous else None,
     )
 
-    def make(settings: Config) -> Any:
+    def make_client_with(settings: Config) -> Any:
         return session.create_client(
             "s3",
             config=settings,
@@ -592,6 +593,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
             region_name=session.get_config_variable("region") or "us-east-1",
         )
 
+    # The same without checksums, which other stores than Amazon's do not support.
     unchecked = config.merge(
         Config(
             request_checksum_calculation="when_required",
@@ -599,12 +601,12 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
         )
     )
     if options.checksums is not None:
-        return make(config if options.checksums else unchecked)
+        return make_client_with(config if options.checksums else unchecked)
     if options.endpoint_url is not None and not _is_amazon(options.endpoint_url):
-        return make(unchecked)
-    client = make(config)
+        return make_client_with(unchecked)
+    client = make_client_with(config)
     # The endpoint may also come from AWS_ENDPOINT_URL or a profile, which the SDK reads.
-    return client if _is_amazon(client.meta.endpoint_url) else make(unchecked)
+    return client if _is_amazon(client.meta.endpoint_url) else make_client_with(unchecked)
 
 
 def _is_amazon(endpoint: str) -> bool:

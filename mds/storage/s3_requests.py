@@ -185,10 +185,15 @@ class RangeRequests:
 def open_range_requests(
     client: S3Client, bucket: str, extra: Mapping[str, str], seconds: float
 ) -> RangeRequests | None:
-    """Prepare GETs of a bucket; return None if only the SDK can send them.
+    """Return the sender of direct requests to a bucket, or None if only the SDK can send them.
 
-    ``extra`` are arguments of the SDK's GETs, ``seconds`` the timeout. Raises the SDK's exceptions,
-    for missing credentials or an invalid name of a bucket.
+    Args:
+        client: Client of the SDK.
+        bucket: Name of the bucket.
+        extra: Further arguments of the SDK's GETs.
+        seconds: Timeout of connecting and of each read.
+
+    Raises the SDK's exceptions for missing credentials or an invalid name of a bucket.
     """
     if bucket.endswith("--x-s3"):  # directory buckets, whose credentials are a session's
         return None
@@ -200,10 +205,11 @@ def open_range_requests(
     if proxy:
         # A tunnel is possible for TLS and through a plain HTTP proxy only.
         address, login = split_login(proxy)
-        via = urlsplit(address)
-        if template.scheme != "https" or via.scheme != "http" or via.hostname is None:
+        proxy_parts = urlsplit(address)
+        is_plain = proxy_parts.scheme == "http"
+        if template.scheme != "https" or not is_plain or proxy_parts.hostname is None:
             return None
-        tunnel = (via.hostname, via.port or 80, login or {})
+        tunnel = (proxy_parts.hostname, proxy_parts.port or 80, login or {})
     is_secure = template.scheme == "https"
     host = Host(
         place.hostname or "",

@@ -160,6 +160,7 @@ class SftpStore(Store):
             sftp.remove(self._path(key))
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
+        """Write a temporary file and rename it; see `Store._write`."""
         path = self._path(key)
         with translate_errors("put", self.url_of(key), classify), self._pool().use() as sftp:
             _make_folders(sftp, posixpath.dirname(path))
@@ -176,6 +177,7 @@ class SftpStore(Store):
         return posixpath.join(self._root, check_key(key)) if key else self._root
 
     def _pool(self) -> _Pool:
+        """Return this process's connections to the server with these options."""
         return per_process(
             (SftpStore, self._address, self._options, self._timeout),
             lambda: _Pool(self._address, self._options, self._timeout),

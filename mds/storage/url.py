@@ -99,7 +99,7 @@ class Url(str):
     def __new__(cls, url: str) -> Url:  # noqa: D102 - the class says it
         if isinstance(url, Url):
             return url
-        instance = super().__new__(cls, _redacted(url))
+        instance = super().__new__(cls, _redacted(url))  # the characters that are shown
         instance._real = url
         for secret in _secrets_of(url):
             remember_secret(secret)

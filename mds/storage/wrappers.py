@@ -121,6 +121,7 @@ class Limited(Wrapper):
             super()._write(key, file, size)
 
     def _slots(self) -> threading.Semaphore:
+        """Return this process's semaphore of ``limit`` slots, one for each request."""
         return per_process(self._slots_key, lambda: new_semaphore(self.limit))
 
 
@@ -217,6 +218,7 @@ class Hedged(Wrapper):
         decided = new_event()
 
         def run() -> None:
+            """Send one request, and put its answer or its error into the queue."""
             try:
                 with self.inner.stream(key, start, end) as body:
                     chunks = []

@@ -115,7 +115,7 @@ class Group(click.Group):
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """Return an empty table in the style of the commands; columns in ``right`` hold numbers."""
+    """Return an empty table with these headings; columns in ``right`` are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

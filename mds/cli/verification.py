@@ -51,7 +51,7 @@ class Report:
     undigested: int = 0
 
     def add(self, other: Report) -> None:
-        """Add the report of another part."""
+        """Add the counts and faults of another part of the dataset."""
         self.samples += other.samples
         self.shards += other.shards
         self.size += other.size

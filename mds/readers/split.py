@@ -69,7 +69,7 @@ class SplitReader(Reader):
 
         def get(row: int) -> dict[str, Any]:
             try:
-                if row < 0:
+                if row < 0:  # counted from the end
                     return decode_slowly(row)
                 return parse(str(data[offsets[row] : offsets[row + 1]], "utf-8"))
             except Exception:  # noqa: BLE001 - raised again with its position
@@ -128,7 +128,10 @@ def decode_line(
 def line_decoder(
     schema: ShardSchema, columns: ColumnSelection, source: str
 ) -> Callable[[str], dict[str, Any]]:
-    """Return a function that parses a line, its line end included, to a sample."""
+    """Return a function that parses a line, its line end included, to a sample.
+
+    ``schema`` says the format, ``columns`` the selection, and ``source`` the shard in errors.
+    """
     check_columns(schema.columns.names, columns.names, source)
     return _json_lines(schema, columns) if schema.format == "json" else _xsv_lines(schema, columns)
 

@@ -166,6 +166,7 @@ class FsspecStore(Store):
         """Create the file system, and return it with the path of the store in it."""
         from fsspec.core import url_to_fs
 
+        # Without fsspec's caches of file systems and listings, unless the options ask for them.
         settings = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
         try:
             system, root = url_to_fs(self.url.reveal(), **settings)

@@ -267,9 +267,18 @@ class HttpClient:
         min_rate: float,
         headers: Mapping[str, str] | None = None,
     ) -> Body:
-        """Stream an object, or its bytes from ``start`` to before ``end``, as a body of ``key``.
+        """Stream an object by GET, or its bytes from ``start`` to before ``end``.
 
-        ``safe_url`` is the URL in errors, and ``min_rate`` is in bytes per second.
+        Args:
+            url: URL to request.
+            key: Key of the object in the body's facts.
+            start: First byte.
+            end: End of the bytes; None for the end of the object.
+            safe_url: URL without secrets, for errors.
+            min_rate: Bytes per second below which the transfer has stalled.
+            headers: Headers of the request.
+
+        Raises StoreErrors.
         """
         request_headers = {"Accept-Encoding": "identity", **(headers or {})}
         if start or end is not None:
@@ -279,6 +288,7 @@ class HttpClient:
             response = self._pool(url).request(
                 "GET", url, headers=request_headers, **_one_try(request_headers)
             )
+            # 206: a range. 416: a range outside the object, for which `make_body` raises.
             if response.status not in (200, 203, 206, 416):
                 raise _status_error(response)  # noqa: TRY301 - judged like what urllib3 raises
         except MdsError:

@@ -102,7 +102,10 @@ def open_store(
 
 
 def _factory(url: str) -> Factory:
-    """Return the factory for the scheme of a URL. Raises ConfigError for what is not a URL."""
+    """Return the factory for the scheme of a URL: registered, built-in, of a plugin, or fsspec's.
+
+    Raises ConfigError for a text that is neither a path nor a URL.
+    """
     scheme = scheme_of(url)
     if not url:
         raise ConfigError(
@@ -112,6 +115,7 @@ def _factory(url: str) -> Factory:
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:
+        # A package may offer a store for the scheme.
         loaded: Factory | None = load_plugin("mds.stores", scheme, "store")
         if loaded is not None:
             return loaded

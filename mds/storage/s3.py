@@ -346,10 +346,10 @@ class S3Store(Store):
 
     def _list_by_sdk(self, prefix: str, next_token: str) -> ListingPage:
         """List a page by the SDK; the arguments are those of `_list_directly`."""
-        place = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, **self._common_arguments}
+        arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         if next_token:
-            place["ContinuationToken"] = next_token
-        page = self._call("list", "list_objects_v2", prefix, **place)
+            arguments["ContinuationToken"] = next_token
+        page = self._call("list", "list_objects_v2", prefix, **arguments, **self._common_arguments)
         objects = [
             ObjectInfo(str(entry["Key"]), int(entry["Size"]), _etag(entry))
             for entry in page.get("Contents", ())
@@ -584,6 +584,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
     )
 
     def make_client_with(settings: Config) -> Any:
+        """Return a client with the session's credentials and these settings."""
         return session.create_client(
             "s3",
             config=settings,

@@ -34,7 +34,7 @@ class TransferSeconds(NamedTuple):
     requests: int = 0
 
     def since(self, earlier: TransferSeconds) -> TransferSeconds:
-        """Return the differences from earlier sums."""
+        """Return the seconds and requests since the time of ``earlier``, which are older sums."""
         return TransferSeconds(
             self.request - earlier.request,
             self.transfer - earlier.transfer,

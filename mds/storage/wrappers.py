@@ -90,7 +90,8 @@ class Limited(Wrapper):
     def __init__(self, inner: Store, limit: int) -> None:
         super().__init__(inner)
         self.limit = limit
-        # A semaphore may be held at the moment of a fork, so each process has its own.
+        # Key of the semaphore in `per_process`. A semaphore may be held at the moment
+        # of a fork, so each process has its own.
         self._slots_key = ("slots", next(_numbers), f"{inner.url}", limit)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:

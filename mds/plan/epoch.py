@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class EpochInputs(NamedTuple):
-    """Data and settings of one epoch, of which its orders and global batches are made.
+    """Data and settings of one epoch, from which its orders and global batches are made.
 
     Attributes:
         sizes: Samples of each shard of each stream.
@@ -85,9 +85,9 @@ class EpochInputs(NamedTuple):
     scheduled: ScheduledEpoch | None = None
 
     def streams(self) -> list[int]:
-        """Return the numbers of the streams that give samples.
+        """Return the numbers of the streams that give samples, counted from 0.
 
-        Raises PlanError if a stream gives none and the batching method needs all of them.
+        Raises StreamPlanError if a stream gives none and the batching method needs all of them.
         """
         giving = [i for i, count in enumerate(self.weights.choose) if count]
         by_stream = self.spec.batching_method != "random"
@@ -132,7 +132,12 @@ class EpochInputs(NamedTuple):
         ]
 
     def global_batches(self, samples: Sequence[int], partition: PartitionSpec) -> GlobalBatches:
-        """Return the global batches of orders with so many ``samples`` each."""
+        """Return the global batches of the epoch, by the batching method.
+
+        Args:
+            samples: Number of samples of each of the `orders`.
+            partition: Settings by which their positions are dealt to ranks.
+        """
         method = self.spec.batching_method
         if not samples:
             return NoBatches()
@@ -158,7 +163,12 @@ class EpochInputs(NamedTuple):
         return DevicePerStreamBatches(samples, partition, rng)
 
     def _order(self, shares: Sequence[StreamShare], params: ShuffleParams) -> StreamOrder:
-        """Return the order of the samples of some streams."""
+        """Return the order of the samples of one stream or several.
+
+        Args:
+            shares: For each stream the samples that the epoch chooses.
+            params: Parameters of the shuffle.
+        """
         name, algorithm = self.spec.shuffle_algo, self.spec.algorithm if self.spec.shuffle else None
         if algorithm is not None and algorithm.is_random_access:
             from mds.plan.keyed_sampling import KeyedResampling
@@ -171,9 +181,13 @@ class EpochInputs(NamedTuple):
         return UnshuffledOrder(resampling, params, self.small_order)
 
     def _order_of_pass(self, stream: int, share: StreamShare) -> Callable[[int], StreamOrder]:
-        """Return a function from the number of a pass through a stream to its order."""
+        """Return a function from the number of a pass through a stream to the order of the pass.
+
+        ``stream`` is the number of the stream, ``share`` the samples that a pass takes of it.
+        """
         assert self.scheduled is not None
-        # So blocks of all streams last equally long while each has its largest share.
+        # A stream gets a part of the block by its largest share, at least an equal part: while it
+        # has this share, its block lasts as long as a block of all streams together.
         part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
         block = max(int(self.params.block * part), 1)
 
@@ -198,15 +212,17 @@ class EpochInputs(NamedTuple):
 
     @property
     def _is_balanced(self) -> bool:
-        """Whether each epoch draws other samples of a stream that does not give all of its own."""
+        """Whether each epoch draws anew the samples of streams that give only some of theirs."""
         return self.spec.sampling_method == "balanced"
 
     @staticmethod
     def _seed(params: ShuffleParams, *, changes: bool) -> int:
-        """Return the seed of the run, which ``changes`` with the epoch or not."""
+        """Return a seed: that of the run, plus the epoch if it ``changes`` with the epoch."""
         return params.seed + (params.epoch if changes else 0)
 
     def _resampling_params(self, params: ShuffleParams) -> ResamplingParams:
+        """Return the granularity and the seeds by which `SequentialResampling` chooses samples."""
+        # When each seed changes is part of the order of mosaicml-streaming.
         return ResamplingParams(
             self.spec.sampling_granularity,
             self._seed(params, changes=self.spec.shuffle and self._is_balanced),
@@ -214,6 +230,8 @@ class EpochInputs(NamedTuple):
         )
 
     def _keyed_params(self, params: ShuffleParams) -> ResamplingParams:
+        """Return the granularity and the seeds by which `KeyedResampling` chooses samples."""
+        # Epochs count from 1 here, as 0 is the choice that all epochs have in common.
         seed = derive_key(params.seed, params.epoch + 1 if self._is_balanced else 0)
         return ResamplingParams(self.spec.sampling_granularity, seed, seed)
 
@@ -289,7 +307,7 @@ class EpochPlan:
         self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
     def _init_from(self, point: ResumePoint) -> None:
-        """Set the position, and the settings that a state decides."""
+        """Set the position, and the settings that a loaded state may decide, from a point."""
         assert point.num_canonical_nodes is not None
         assert point.shuffle_seed is not None
         self.resume_point = point
@@ -371,11 +389,13 @@ class EpochPlan:
         from mds.plan.edits import DroppedBatches
 
         batches = self._batches(self.begin.place, self.skips)
-
         return DroppedBatches(batches, self.drops) if len(self.drops) else batches
 
     def _batches(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> GlobalBatches:
-        """Return the global batches from a place of the epoch on, without ranges of places."""
+        """Return the global batches from a place of the epoch on.
+
+        ``skips`` are ranges of places that are left out, each as its first and its end.
+        """
         partition = self._partition(place, skips)
         samples = [order.samples for order in self.orders]
         with self._named_streams():
@@ -392,7 +412,10 @@ class EpochPlan:
             raise
 
     def _partition(self, place: int, skips: tuple[tuple[int, int], ...] = ()) -> PartitionSpec:
-        """Return how positions are dealt to ranks from a place of the epoch on."""
+        """Return the settings by which positions are dealt to ranks from a place of the epoch on.
+
+        ``skips`` are ranges of places that are left out, each as its first and its end.
+        """
         return PartitionSpec(
             self.shape,
             self.num_canonical_nodes,
@@ -429,20 +452,25 @@ class EpochPlan:
         return self._batches(0).count
 
     def worker_samples(self, node: int, rank: int) -> list[int]:
-        """Return the number of samples that each worker of a rank gets in the whole epoch."""
+        """Return the number of samples that each worker of a rank gets in the whole epoch.
+
+        ``rank`` counts within the ``node``. Padding does not count.
+        """
         shape, batches = self.shape, self._batches(0)
         # Only the last steps have padding, of which no more than nodes + 1 are incomplete.
-        regular = max(batches.count - shape.nodes - 1, 0)
-        last = np.arange(regular, batches.count)
-        real = np.full(len(last), shape.batch)
+        full_steps = max(batches.count - shape.nodes - 1, 0)
+        last_steps = np.arange(full_steps, batches.count)
+        real = np.full(len(last_steps), shape.batch)  # samples of the rank in each of these
         if self.spec.exact != "mask" and self.schedule is None:  # those have full batches only
             device = node * shape.ranks + rank
             slots = shape.slots(device, device + 1, batches.filled)
-            ids = batches.block(last, slots, [np.zeros_like] * len(self.orders))
+            # Lookups that give 0 for every sample: only padding (-1) counts here.
+            ids = batches.block(last_steps, slots, [np.zeros_like] * len(self.orders))
             real = (ids >= 0).sum(axis=1)
+        # Step n is for worker n % workers.
         return [
-            len(range(worker, regular, shape.workers)) * shape.batch
-            + int(real[last % shape.workers == worker].sum())
+            len(range(worker, full_steps, shape.workers)) * shape.batch
+            + int(real[last_steps % shape.workers == worker].sum())
             for worker in range(shape.workers)
         ]
 
@@ -488,15 +516,17 @@ class EpochPlan:
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
         slots = self._slots(node, rank)
+        # Batches of this worker; of the first one ``skip`` ids are left out.
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
         size = _FIRST_BLOCK_IDS
         while first < last:
             until = min(first + max(1, size // shape.batch), last)
-            mine = np.arange(first, until) * shape.workers + worker
-            real = mine[mine < batches.count]
-            ids = batches.block(real, slots, lookups).reshape(-1)
-            missing = len(mine) * shape.batch - len(ids)
+            # Batch k of worker w is step k * workers + w.
+            steps = np.arange(first, until) * shape.workers + worker
+            real_steps = steps[steps < batches.count]
+            ids = batches.block(real_steps, slots, lookups).reshape(-1)
+            missing = len(steps) * shape.batch - len(ids)
             if missing and is_padded:
                 ids = np.concatenate([ids, np.full(missing, -1, np.int64)])
             yield ids[skip:]
@@ -507,10 +537,11 @@ class EpochPlan:
         return np.sort(self.global_batches.canonical_nodes_of(node))
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
-        """Yield what the workers of a node read, from the ``start``-th sample of each on.
+        """Yield the samples that the workers of a node read, from the ``start``-th of each on.
 
-        Each item is (times, ids), both int64 of shape (n,): ascending places in the order of a
-        worker, and the samples that are read then. Only each ``every``-th rank takes part.
+        Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
+        worker; times ascend. The id at the same index is the sample that some worker reads then.
+        Only each ``every``-th rank takes part.
         """
         for block in self.node_blocks(node, start, every):
             times = np.repeat(np.arange(start, start + len(block)), block.shape[1])
@@ -529,7 +560,8 @@ class EpochPlan:
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
         slots = np.concatenate([self._slots(node, rank) for rank in range(0, shape.ranks, every)])
-        width = batches.filled
+        width = batches.filled  # slots of each rank
+        # Batches of each worker; of the first one ``skip`` ids are left out.
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
         size = _FIRST_BLOCK_IDS
@@ -538,19 +570,24 @@ class EpochPlan:
             steps = np.arange(first * shape.workers, min(until * shape.workers, batches.count))
             ids = np.full(((until - first) * shape.workers, len(slots)), -1, np.int64)
             ids[: len(steps)] = batches.block(steps, slots, lookups)
+            # From (batch, worker, rank, place in the batch) to (batch, place, rank, worker).
             batches_of_ranks = ids.reshape(until - first, shape.workers, len(slots) // width, width)
             by_worker = batches_of_ranks.transpose(0, 3, 2, 1)
             yield by_worker.reshape((until - first) * width, -1)[skip:]
             first, skip, size = until, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
-        """Return the places in the epoch of a worker's ids ``start`` to ``stop`` - 1, int64."""
+        """Return the places in the epoch of a worker's ids ``start`` to ``stop`` - 1, int64.
+
+        ``rank`` counts within the ``node`` and ``worker`` within the rank.
+        """
         batch = self.shape.batch
         first, skip = divmod(start, batch)
-        mine = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
+        # Batch k of worker w is step k * workers + w.
+        steps = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
         device = node * self.shape.ranks + rank
         slots = self.shape.slots(device, device + 1, min(stop - first * batch, batch))
-        marks = self.global_batches.marks(mine, slots).reshape(-1)
+        marks = self.global_batches.marks(steps, slots).reshape(-1)
         return marks[skip : skip + stop - start]
 
     def batch(self, step: int) -> Ids:
@@ -583,6 +620,8 @@ class EpochPlan:
     def locate(self, sample: int) -> list[Place]:
         """Return every place of a sample in the rest of the epoch, by step; mostly one."""
         places = set()
+        # A sample also comes at places of dropped samples that it replaces. Whether it does so
+        # depends on the place, as a sample is dropped from a place on.
         for number, order in enumerate(self.orders):
             for source in self.drops.sources(sample):
                 steps, slots = self.global_batches.find(number, order.find(source))
@@ -594,7 +633,10 @@ class EpochPlan:
         return sorted(places)
 
     def place_after(self, num_samples: int) -> int:
-        """Return the place ``num_samples`` of all ranks after the beginning of this plan."""
+        """Return the place in the epoch after the next ``num_samples`` samples of this plan.
+
+        Samples of all ranks count. Skipped places are passed over.
+        """
         if not self.skips:
             return self.begin.place + num_samples
         from mds.plan.edits import place_after
@@ -615,7 +657,7 @@ class EpochPlan:
         return order_hash
 
     def dataset_facts(self) -> dict[str, Any]:
-        """Return what a state records of the data, as plain JSON."""
+        """Return facts about the data, which a state records and compares, as plain JSON."""
         return {
             "samples": self.num_samples,
             "shards": sum(len(sizes) for sizes in self._sizes),
@@ -625,7 +667,7 @@ class EpochPlan:
         }
 
     def order_facts(self) -> dict[str, Any]:
-        """Return what a state records of the settings, as plain JSON."""
+        """Return the settings that a state records and compares, as plain JSON."""
         shape = self.shape
         facts = self.spec.facts(self.shuffle_block_size, shape.ranks, shape.nodes)
         if self.schedule is not None:
@@ -636,7 +678,7 @@ class EpochPlan:
 
     @cached_property
     def _batches_of_streams(self) -> str:
-        """Number of batches of all streams, and a digest of those of each."""
+        """Number of batches of all streams, and a digest of the number of each, as one text."""
         from mds.plan.stream_batches import full_batches
 
         counts = full_batches([order.samples for order in self.orders], self._partition(0))
@@ -659,7 +701,12 @@ class EpochPlan:
         point.check(self.dataset_facts(), self.order_facts())
 
     def state(self, num_samples: int, order_hash: OrderHash | str | None = None) -> ResumePoint:
-        """Return the resume point ``num_samples`` of all ranks after the beginning of this plan."""
+        """Return the resume point after the next ``num_samples`` samples of this plan.
+
+        Args:
+            num_samples: Samples of all ranks since the beginning of this plan.
+            order_hash: Hash of the samples since the run began, if it is known.
+        """
         nodes = self.initial_physical_nodes
         return ResumePoint(
             Position(self.epoch, self.place_after(num_samples)),
@@ -689,13 +736,15 @@ class EpochPlan:
         return self._like(self.resume_point.at(self.begin.following()), self.schedule)
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
-        """Return the same plan with the schedule counted in another unit."""
+        """Return the same plan with ``run`` as its schedule, such as one counted in windows."""
         return self._like(self.resume_point, run)
 
     def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
-        """Return a plan of the same data and settings at another position."""
+        """Return a plan of the same data and settings at another position, with a schedule."""
+        # Without __init__, which would resolve the weights anew and read the point as a state.
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
+        plan._streams = self._streams
         plan.schedule, plan.edits = schedule, self.edits
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
         plan._sizes, plan.small_order = self._sizes, self.small_order
@@ -703,7 +752,7 @@ class EpochPlan:
         return plan
 
     def _slots(self, node: int, rank: int) -> Ids:
-        """Return the slots of a rank in a global batch that may have samples."""
+        """Return the slots of a rank of a node in a global batch that may have samples, int64."""
         device = node * self.shape.ranks + rank
         return self.shape.slots(device, device + 1, self.global_batches.filled)
 

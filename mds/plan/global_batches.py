@@ -69,20 +69,28 @@ class Shape(NamedTuple):
     def slots(self, first: int, last: int, width: int | None = None) -> Ids:
         """Return the slots of the ranks ``first`` to ``last`` - 1, int64.
 
-        Ranks count over all nodes. Of each rank these are the first ``width`` slots, or all.
+        Rank r, counted over all nodes, has the slots ``r * batch`` to ``(r + 1) * batch`` - 1. Of
+        each rank the first ``width`` slots are returned, or all.
         """
         width = self.batch if width is None else width
         return (np.arange(first, last)[:, None] * self.batch + np.arange(width)).reshape(-1)
 
     def deal(self, slots: Ids) -> Ids:
-        """Return the number in the step of the sample that is dealt to each slot, int64."""
-        device = slots // self.batch
+        """Return the number in the step of the sample that is dealt to each slot, int64.
+
+        Samples of a step are dealt to the nodes in turns, then to their ranks, then to the places
+        of the batch: number = (place * ranks + rank) * nodes + node.
+        """
+        device = slots // self.batch  # rank, counted over all nodes
         node = device // self.ranks
         place, rank = slots - device * self.batch, device - node * self.ranks
         return (place * self.ranks + rank) * self.nodes + node
 
     def dealt(self, numbers: Ids) -> Ids:
-        """Return the slot to which each number in the step is dealt: the inverse of `deal`."""
+        """Return the slot to which each number in the step is dealt: the inverse of `deal`.
+
+        Slots go over the places of a batch, then ranks, then nodes.
+        """
         place, device = np.divmod(numbers, self.world)
         rank, node = np.divmod(device, self.nodes)
         return (node * self.ranks + rank) * self.batch + place
@@ -90,7 +98,8 @@ class Shape(NamedTuple):
     def shares(self, is_real: NDArray[np.bool_]) -> tuple[int, int]:
         """Return the fewest and the most samples that a rank gets.
 
-        ``is_real`` tells which slots have a sample, for as many slots of each rank.
+        ``is_real`` has an entry for each slot, rank by rank, with equally many slots for each rank:
+        True if the slot has a sample, False if it is padding.
         """
         counts = is_real.reshape(self.world, -1).sum(axis=1)
         return int(counts.min()), int(counts.max())
@@ -204,6 +213,15 @@ class RandomBatches:
 
     The positions are partitioned for the shape of ``spec``, or for the shape with which the run
     began if the canonical nodes do not fit the nodes of the former.
+
+    Args:
+        samples: Number of samples of the order.
+        spec: Settings by which they are dealt to ranks.
+
+    Attributes:
+        count: Number of steps; the last one may have padding.
+        full: Number of steps without padding.
+        filled: Slots of each rank that may have a sample.
     """
 
     def __init__(self, samples: int, spec: PartitionSpec) -> None:
@@ -221,6 +239,7 @@ class RandomBatches:
         else:
             grid = PaddedGrid(samples, spec.canonical, self.partition_shape.nodes)
         if not (spec.is_precise or spec.is_exact):
+            # As in mosaicml-streaming: all nodes continue at the same place of their part.
             warn_repeated(drop % self.partition_shape.nodes)
             drop -= drop % self.partition_shape.nodes
         self.partition = Partition(
@@ -232,15 +251,16 @@ class RandomBatches:
             skips=spec.skips,
         )
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
-        # Steps without padding.
         self.full = self.partition.total // self.partition_shape.global_batch
         self.filled = shape.batch
+        # If there are fewer samples than slots of one step, the last slots of each rank are empty.
         if self._dealt_shape.batch == shape.batch:
             self.filled = min(shape.batch, -(-self.partition.total // shape.world))
 
     @property
     def shares(self) -> tuple[int, int]:
         """Fewest and most samples that a rank gets."""
+        # Samples of the last step, if it is not full. Every other step is full on all ranks.
         remainder = self.partition.total - self.full * self.partition_shape.global_batch
         slots = self._shape.slots(0, self._shape.world, self.filled)
         minimum, maximum = self._shape.shares(self._dealt_shape.deal(slots) < remainder)
@@ -248,7 +268,8 @@ class RandomBatches:
         return full + minimum, full + maximum
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of steps and slots."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
+        # Numbers of dealt samples since the first step.
         numbers = (
             steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         ).reshape(-1)
@@ -288,8 +309,11 @@ class RandomBatches:
         """Return the canonical nodes whose samples a physical node reads."""
         if not self._has_initial_shape:
             return np.arange(self.partition.grid.canonical)
-        mine, theirs = self._shape.per_node, self.partition_shape.per_node
-        nodes = range(node * mine // theirs, ((node + 1) * mine - 1) // theirs + 1)
+        # Nodes of the partition whose slots are among those of this node.
+        width, partition_width = self._shape.per_node, self.partition_shape.per_node
+        first = node * width // partition_width
+        last = ((node + 1) * width - 1) // partition_width
+        nodes = range(first, last + 1)
         return np.unique(np.concatenate([self.partition.canonical_nodes_of(k) for k in nodes]))
 
 
@@ -309,7 +333,7 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
 
 
 def warn_repeated(samples: int) -> None:
-    """Warn that so many samples are seen again, as the place of a state was rounded down."""
+    """Warn if ``samples`` is not 0 that so many are seen again: the place was rounded down."""
     if samples:
         warnings.warn(
             f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "
@@ -355,18 +379,24 @@ def get_partitions(
 def all_batches(
     shape: Shape, batches: GlobalBatches, lookups: Sequence[Callable[[Ids], Ids]]
 ) -> Ids:
-    """Return the ids of all global batches, with ``lookups`` of the orders.
+    """Return the ids of all global batches as one array.
+
+    Args:
+        shape: Shape of the world.
+        batches: Global batches.
+        lookups: For each order a function from positions to sample ids.
 
     The array is int64 of shape (nodes, ranks, workers, batches, batch size), -1 for padding.
     """
-    count = -(-batches.count // shape.workers)
-    out = np.empty((shape.nodes, shape.ranks, shape.workers, count, shape.batch), np.int64)
-    # A view of the same memory, ordered by steps.
+    # Batches of a worker. A round is a step for each worker.
+    rounds = -(-batches.count // shape.workers)
+    out = np.empty((shape.nodes, shape.ranks, shape.workers, rounds, shape.batch), np.int64)
+    # A view of the same memory, ordered by steps: (round, worker, node, rank, place in the batch).
     by_step = out.transpose(3, 2, 0, 1, 4)
-    out[:, :, :, count - 1 :] = -1
-    step = max(1, _CHUNK_IDS // (shape.global_batch * shape.workers))
-    for first in range(0, count, step):
-        last = min(first + step, count)
+    out[:, :, :, rounds - 1 :] = -1  # the last round may lack steps
+    rounds_at_once = max(1, _CHUNK_IDS // (shape.global_batch * shape.workers))
+    for first in range(0, rounds, rounds_at_once):
+        last = min(first + rounds_at_once, rounds)
         ids = batches.whole(
             first * shape.workers, min(last * shape.workers, batches.count), lookups
         )

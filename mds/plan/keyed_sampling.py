@@ -79,13 +79,18 @@ class KeyedResampling:
         return np.cumsum(self.virtual_shards)
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample id of each virtual id."""
+        """Return the sample id of each virtual id, int64.
+
+        The virtual ids of a shard are full copies of its samples, then a partial copy, whose
+        samples are chosen by hashes.
+        """
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         shard = np.searchsorted(self._ends, virtual, side="right")
         offset: Ids = virtual - (self._ends[shard] - self.virtual_shards[shard])
         size = self._sizes[shard]
         offset %= size
+        # A copy that would end after the virtual shard is its partial copy.
         partial = np.flatnonzero(virtual - offset + size > self._ends[shard])
         if len(partial):
             offset[partial] = self._choose(offset[partial], shard[partial])
@@ -96,8 +101,8 @@ class KeyedResampling:
         """Return all virtual ids of a sample."""
         if not self._first <= sample < self.top:
             return np.zeros(0, np.int64)
-        full = np.flatnonzero(self._sizes)
-        shard = int(full[np.searchsorted(self._starts[full], sample, side="right") - 1])
+        nonempty = np.flatnonzero(self._sizes)
+        shard = int(nonempty[np.searchsorted(self._starts[nonempty], sample, side="right") - 1])
         end, count = int(self._ends[shard]), int(self.virtual_shards[shard])
         # The virtual ids of a shard are few enough to compute all.
         virtual = np.arange(end - count, end)
@@ -118,11 +123,12 @@ class KeyedResampling:
         ``offset`` counts the chosen samples of the ``shard`` beside it.
         """
         size, grain = self._sizes[shard], self._params.granularity
-        full_grains = size // grain
+        whole_picks = size // grain
         pick, inside = offset // grain, offset % grain
-        picked = np.flatnonzero(pick < full_grains)
-        keys = hash_counters(derive_key(self._key, _FOR_PICKS), shard[picked])
-        pick[picked] = permute_below(pick[picked], full_grains[picked], keys)
+        # Permute the whole picks of each shard; the shorter rest of a shard stays behind them.
+        is_whole = np.flatnonzero(pick < whole_picks)
+        keys = hash_counters(derive_key(self._key, _FOR_PICKS), shard[is_whole])
+        pick[is_whole] = permute_below(pick[is_whole], whole_picks[is_whole], keys)
         # Picks are counted from a keyed offset on, around the end of the shard, so that the samples
         # after the last whole pick are not always the same ones.
         shift = hash_counters(derive_key(self._key, _FOR_OFFSETS), shard) >> np.uint64(1)
@@ -191,6 +197,7 @@ class _SystematicSample:
         """Return the number of samples that each shard gives with so many marks."""
         if marks >= self.picks:
             return np.array(self._sizes)
+        # Marks up to the end of each shard; their differences are the marks on each shard.
         # Rounding moves a mark by a pick at most, and never past another one.
         below = np.floor(self._ends * (marks / self.picks) + self._phase).astype(np.int64)
         below[-1] = marks

@@ -89,6 +89,8 @@ class Mixture:
         self._spans = tuple(spans)
         self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
         self._earlier: tuple[Mixture, ...] = ()  # mixtures before each change
+        # By span: first global batch, shares there, change of the shares up to its end, curve of
+        # the change (None for constant shares), and the integral of the shares before the span.
         self._starts = np.array([span.first for span in spans], np.int64)
         self._begin = np.array([span.begin for span in spans], np.int64)
         self._rise = np.array([np.subtract(s.end or s.begin, s.begin) for s in spans], np.int64)
@@ -99,12 +101,16 @@ class Mixture:
             self._base[k] = self._base[k - 1] + self._since(k - 1, length)[0]
 
     def changed(self, step: int, shares: tuple[int, ...]) -> Mixture:
-        """Return a mixture that is the same up to a step and has other shares from there on."""
+        """Return a mixture that is the same before a step and has other shares from it on.
+
+        ``step`` is a global batch of the run; ``shares`` are in units of 1 / ``ONE``.
+        """
         mixture = Mixture(
             [*(s for s in self._spans if s.first < step), ShareSpan(step, shares)], self.batch
         )
         counts, time = (each[0] for each in self._counts(np.array([step])))
         begin = step * self.batch
+        # Samples beyond those that are due by the new shares: they are not taken again.
         early = np.maximum(counts - self._due(np.array([begin]))[0][0], 0).sum()
         mixture.change = _Change(step, counts, min(int(time), begin), int(early))
         mixture._earlier = (*self._earlier, self)
@@ -128,7 +134,10 @@ class Mixture:
         return out
 
     def ranges(self, steps: Ids) -> tuple[Ids, Ids]:
-        """Return the counts before and after each of ``steps``, which ascend."""
+        """Return the counts of samples before and after each of ``steps``, which ascend.
+
+        Both are int64 of shape (steps, streams).
+        """
         number = len(steps)
         if number and int(steps[-1]) - int(steps[0]) == number - 1:
             # Each begins where the one before it ends.
@@ -138,7 +147,12 @@ class Mixture:
         return counts[:number], counts[number:]
 
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
-        """Return the counts, and the time of each step up to which all due samples have come."""
+        """Return the counts before each step, and the time up to which all due samples have come.
+
+        The counts are int64 of shape (steps, streams), the times int64 of shape (steps,). Bisection
+        finds the last time at which no more samples are due than have come before the step. The
+        samples that are still missing are those due next.
+        """
         samples_before = steps * self.batch
         # What came before the last change stays, whatever is due by now.
         _, base_counts, time, early = self.change
@@ -147,6 +161,7 @@ class Mixture:
         reach = self.streams // 2 + 2
         low, high = np.maximum(samples_before - reach - early, time), samples_before + reach
         width = int((high - low).max(initial=0))
+        # The function of nearby times is quicker.
         count_due = self._due_near(steps) if width < self.batch else self._due
         column = np.arange(len(steps))
         while width > 1:
@@ -157,23 +172,25 @@ class Mixture:
             passed = (by_then <= samples_before).sum(axis=0)
             low, high = edges[passed, column], edges[passed + 1, column]
             width = int((high - low).max())
-        by_now, distance, share = count_due(low)
+        by_now, progress, share = count_due(low)
         counts = np.maximum(by_now, base_counts)
         missing = samples_before - counts.sum(axis=1)
         incomplete = np.flatnonzero(missing)
         if len(incomplete):
-            # The missing samples are due within the next unit of time: take the earliest.
-            distance, share = distance[incomplete], share[incomplete]
-            late = (ONE - distance) / np.maximum(share, 1)
-            late[(distance + share < ONE) | (by_now[incomplete] < base_counts)] = np.inf
-            order = np.argsort(late, axis=1, kind="stable")
-            place = np.empty_like(order)
-            np.put_along_axis(place, order, np.arange(self.streams)[None], axis=1)
-            counts[incomplete] += place < missing[incomplete, None]
+            # The missing samples are due within the next unit of time: take the earliest. A stream
+            # has none to give if it reaches no next sample by then, or had come early before.
+            progress, share = progress[incomplete], share[incomplete]
+            time_to_next = (ONE - progress) / np.maximum(share, 1)
+            has_none = (progress + share < ONE) | (by_now[incomplete] < base_counts)
+            time_to_next[has_none] = np.inf
+            order = np.argsort(time_to_next, axis=1, kind="stable")
+            rank = np.empty_like(order)  # of each stream in this order: the inverse permutation
+            np.put_along_axis(rank, order, np.arange(self.streams)[None], axis=1)
+            counts[incomplete] += rank < missing[incomplete, None]
         return counts, low
 
     def steps_of_samples(self, stream: int, sample_numbers: Ids) -> Ids:
-        """Return the steps in which samples of a stream come.
+        """Return the steps in which samples of a stream come, by bisection of `counts`.
 
         ``sample_numbers`` count the samples of the stream since the training began. The step is
         MAX_STEPS - 1 for samples that never come.
@@ -192,7 +209,7 @@ class Mixture:
         return int(self.steps_of_samples(stream, np.array([samples]))[0])
 
     def integrals(self, steps: Ids) -> NDArray[np.float64]:
-        """Return the samples that are due of each stream before steps, as fractions.
+        """Return how many samples of each stream are due before each step, with their fractions.
 
         They are float64 of shape (steps, streams).
         """
@@ -209,6 +226,7 @@ class Mixture:
         Each has the shape of ``times`` and a dimension for streams. Progress is in units of
         1 / ONE sample.
         """
+        # A unit of time is a sample of all streams, so a global batch lasts ``batch`` units.
         step, offset = np.divmod(times, self.batch)
         flat, shape = step.reshape(-1), (*step.shape, self.streams)
         integrals = self.integral(flat).reshape(shape)
@@ -238,12 +256,16 @@ class Mixture:
         return out
 
     def _since(self, k: int, length: Ids) -> Ids:
-        """Return the integral over the first ``length`` global batches of span k."""
+        """Return the integral of the shares over the first ``length`` global batches of span k.
+
+        It is int64 of shape (len(length), streams), in units of 1 / ``ONE``.
+        """
         added: Ids = self._begin[k] * length[:, None]
         ramp = self._ramps[k]
         if ramp is not None:
             risen = ramp.integral(length)[:, None]
             change = self._rise[k]
+            # change * risen / ONE, rounded down, in two parts: the product may exceed 64 bits.
             added += change * (risen >> SHARE_BITS) + (change * (risen & _MASK) >> SHARE_BITS)
         return added
 
@@ -265,16 +287,26 @@ class _DueNear(NamedTuple):
     shares: Ids
 
     def __call__(self, times: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return samples due, progress and shares as `Mixture._due` does.
+
+        ``times`` has the shape (steps,) or (n, steps), each time near the beginning of its step.
+        """
         offset = (times - self.begin)[..., None]
         share = np.where(offset < 0, self.shares_before, self.shares)
         return _due(self.batch, self.integrals, offset, share)
 
 
 def _due(batch: int, integrals: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
-    """Return the samples due, the progress to the next one, and the shares.
+    """Return the samples due at a time, the progress to the next one, and the shares.
 
-    They are those at times ``offset`` after the beginning of a global batch, or before it. The
-    samples due are round((batch * integral + offset * share) / ONE).
+    The samples due are round((batch * integrals + offset * share) / ONE). Progress is in units of
+    1 / ONE sample.
+
+    Args:
+        batch: Samples of a global batch.
+        integrals: Integrals of the shares before the global batch near the time.
+        offset: Time since the beginning of this global batch, negative before it.
+        share: Shares at the time, in units of 1 / ONE.
     """
     # In two parts, since the product of batch and integral may exceed 64 bits.
     remainder = batch * (integrals & _MASK) + offset * share + _HALF
@@ -285,6 +317,10 @@ class _Ramp:
     """Integral of a rise from 0 to ``ONE`` in ``length`` global batches.
 
     The rise has stairs, one for each global batch unless there are very many.
+
+    Args:
+        length: Number of global batches.
+        shape: Curve of the rise, "linear" or "cosine".
     """
 
     def __init__(self, length: int, shape: str) -> None:
@@ -297,7 +333,7 @@ class _Ramp:
         self._before = np.concatenate([[0], np.cumsum(self._heights * np.diff(edges))])
 
     def integral(self, length: Ids) -> Ids:
-        """Return the integral over the first ``length`` global batches.
+        """Return the integral over the first ``length`` global batches, int64, for each length.
 
         After the end of the ramp the value stays at ``ONE``.
         """

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mds.plan.schedule import ScheduledEpoch
 
     Ids = NDArray[np.int64]
-    Load = Callable[[int, int], Packs]
+    Load = Callable[[int, int], Packs]  # from a canonical node and a window to its packs
 
 _PIECE_BITS = 20  # bits for the place of a piece in its pack
 _ID_BITS = 40  # bits for a sample id; the first token of its piece is above them
@@ -75,12 +75,13 @@ class DocumentLengths(Protocol):
     count: int
 
     def take(self, ids: Ids) -> Ids:
-        """Return the lengths of the documents with these ids in tokens, int64."""
+        """Return the length of each of the documents ``ids`` in tokens, int64."""
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
-        """Return the documents of each stream, with their tokens as packed.
+        """Return the number of documents of each stream and of their tokens as packed.
 
-        ``counts`` are the documents that each stream has.
+        ``counts`` is the number of documents of each stream; sample ids count through the streams.
+        ``packing`` decides which tokens are cut or left out.
         """
 
 
@@ -108,7 +109,11 @@ class RankPacks(NamedTuple):
     dropped: int
 
     def without(self, is_padding: NDArray[np.bool_]) -> RankPacks:
-        """Return the packs without the pieces of a mask, whose tokens become padding."""
+        """Return the packs without some pieces, whose tokens become padding.
+
+        ``is_padding`` is a mask of the pieces, bool of shape (pieces,).
+        """
+        # Place of the batch of each remaining piece.
         rows = np.repeat(np.arange(len(self.counts)), self.counts)[~is_padding]
         return self._replace(
             ids=self.ids[~is_padding],
@@ -121,7 +126,12 @@ class RankPacks(NamedTuple):
 
 
 class _StepPacks(NamedTuple):
-    """Packs of a global batch of all ranks, and the place of each pack in the epoch."""
+    """Packs of a global batch of all ranks.
+
+    Attributes:
+        packs: The packs, in their order.
+        places: Place of each pack in the epoch, int64, ascending.
+    """
 
     packs: TakenPacks
     places: Ids
@@ -167,6 +177,7 @@ class PackPlan:
 
         A resumed run keeps the window of its state, unless the packing has another one.
         """
+        # A state need not have facts of an order, and they need not be valid yet.
         recorded = (plan.resume_point.order or {}).get("packing_window")
         if self.packing.window is None and type(recorded) is int and recorded > 0:
             return recorded
@@ -190,7 +201,7 @@ class PackPlan:
         )
 
     def _dropped_documents(self) -> PackDrops | None:
-        """Return the documents that were dropped while the run went on, None if there are none."""
+        """Return the documents that were dropped during the run, None without any edits."""
         if not self.plan.edits:
             return None
         from mds.plan.edits import PackDrops
@@ -198,9 +209,11 @@ class PackPlan:
         return PackDrops(self.plan.edits, self.epoch)
 
     def _is_dropped(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
-        """Return a mask of the pieces that are padding.
+        """Return a mask of the pieces whose document is dropped, so that they become padding.
 
-        ``ids`` are the documents of the pieces, ``places`` those of their packs in the epoch.
+        Args:
+            ids: Document of each piece.
+            places: For each piece, the place of its pack in the epoch.
         """
         return np.zeros(len(ids), bool) if self._drops is None else self._drops.mask(ids, places)
 
@@ -248,13 +261,17 @@ class PackPlan:
         return self._documents.counts
 
     def load(self, node: int, window: int) -> Packs:
-        """Return the packs of a window of a canonical node."""
+        """Return the packs of a window of a canonical node, without dropped documents.
+
+        ``window`` counts the windows of the node in this epoch.
+        """
         plan, ids = self.plan, self._documents.ids(node, window)
         if self._drops is not None:
             ids = self._drops.remaining(ids, node, window)
         key = None
         if plan.spec.shuffle:
             key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
+        # A number for each document of the epoch: windows of all nodes in turns, then documents.
         place = (window * len(self.windows) + node) << _DOCUMENT_BITS
         return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
@@ -270,7 +287,7 @@ class PackPlan:
         shape, reading = self.shape, self.reading()
         for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
-                numbers = self._numbers(packs.packs, node)[rank]
+                numbers = self._numbers_of_ranks(packs.packs, node)[rank]
                 yield self._rank_packs(packs, numbers, reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
@@ -286,7 +303,8 @@ class PackPlan:
         """
         assert not start, "packs begin at steps"
         shape = self.shape
-        # Documents that each worker has read so far. Times before the least of them are complete.
+        # Documents that each worker has read so far. No worker reads at an earlier time any more
+        # than the least of them, so items with earlier times are complete and can be yielded.
         counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
         times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
@@ -306,23 +324,28 @@ class PackPlan:
             yield sorted_times, sorted_ids
 
     def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
-        """Yield for each global batch the documents of each ``every``-th rank of a node."""
+        """Yield for each global batch the documents of each ``every``-th rank of a node.
+
+        An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
+        """
         for step_packs, places in self._steps(self.reading()):
             documents = []
-            for numbers in self._numbers(step_packs, node)[::every]:
+            for numbers in self._numbers_of_ranks(step_packs, node)[::every]:
                 pieces = step_packs.pieces(numbers)
-                piece_places = self._of_pieces(places, numbers, pieces.counts)
+                piece_places = self._places_of_pieces(places, numbers, pieces.counts)
                 documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
             yield documents
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without skipped ones.
 
+        ``reading`` is at the beginning of this plan. It is then after the step that was yielded.
         Raises PlanError if the epoch has no pack.
         """
         size, next_place = self.shape.global_batch, self.begin.place
         for first_number in itertools.count(self._packs_before, size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
+            # Skipped places split a step into runs of consecutive places.
             parts = []
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
                 reading.skip(int(run[0]) - next_place)
@@ -342,48 +365,67 @@ class PackPlan:
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
         """Return the packs of a rank in a step.
 
-        ``numbers`` are the packs of the step that it gets; ``cursor`` is that after the step.
+        Args:
+            packs: Packs of all ranks in the step.
+            numbers: Numbers of those that the rank gets, by place of its batch.
+            cursor: Cursor after the step.
         """
         step_packs, places = packs
         pieces = step_packs.pieces(numbers)
-        is_dropped = self._is_dropped(pieces.ids, self._of_pieces(places, numbers, pieces.counts))
-        order = self._summed(packs, numbers, pieces)
+        is_dropped = self._is_dropped(
+            pieces.ids, self._places_of_pieces(places, numbers, pieces.counts)
+        )
+        order = self._hash_summands(packs, numbers, pieces)
         end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
         rank_packs = RankPacks(*pieces, order, end, len(step_packs), 0)
         return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
 
     @staticmethod
-    def _of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
-        """Return the place in the epoch of the pack of each piece."""
+    def _places_of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
+        """Return for each piece the place of its pack in the epoch.
+
+        Args:
+            places: Place of each pack of a step.
+            numbers: Numbers of the packs of the step that have the pieces. A number after the last
+                pack is of a pack that does not exist.
+            counts: Number of pieces of each of these.
+        """
         real = numbers < len(places)
         return np.repeat(places[numbers[real]], counts[real])
 
-    def _numbers(self, step_packs: TakenPacks, node: int) -> Ids:
+    def _numbers_of_ranks(self, step_packs: TakenPacks, node: int) -> Ids:
         """Return the numbers of the packs of a step that each rank of a node gets.
 
         They are int64 of shape (ranks, batch). The last step may have no pack with a number.
         """
         shape = self.shape
         first = node * shape.ranks
-        of_node = shape.deal(shape.slots(first, first + shape.ranks))
-        of_node = of_node.reshape(shape.ranks, shape.batch)
+        numbers_of_ranks = shape.deal(shape.slots(first, first + shape.ranks))
+        numbers_of_ranks = numbers_of_ranks.reshape(shape.ranks, shape.batch)
         if self.packing.balance is None or shape.ranks == 1:
-            return of_node
-        numbers = np.sort(of_node.reshape(-1))
-        group = balance(step_packs.weights(numbers, self.packing.balance), shape.ranks)
-        return np.stack([numbers[group == rank] for rank in range(shape.ranks)])
+            return numbers_of_ranks
+        # The node keeps its packs, and its ranks exchange them for balance.
+        numbers = np.sort(numbers_of_ranks.reshape(-1))
+        rank_of = balance(step_packs.weights(numbers, self.packing.balance), shape.ranks)
+        return np.stack([numbers[rank_of == rank] for rank in range(shape.ranks)])
 
-    def _summed(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
+    def _hash_summands(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
         """Return the sum and the number of packs that packs of a step add to the order hash.
 
-        A summand mixes the place of a piece, its document and its first token.
+        A summand mixes the place of a piece, its document and its first token. Dropped pieces add
+        nothing.
+
+        Args:
+            packs: Packs of all ranks in the step.
+            numbers: Numbers of the packs that are added.
+            pieces: Pieces of these packs.
         """
         ids, starts, _, _, counts = pieces
         ends = np.cumsum(counts)
-        within = np.arange(len(ids)) - np.repeat(ends - counts, counts)
-        of_pieces = self._of_pieces(packs.places, numbers, counts)
-        sums = summands((of_pieces << _PIECE_BITS) + within, ids + (starts << _ID_BITS))
-        sums[self._is_dropped(ids, of_pieces)] = 0
+        piece_of_pack = np.arange(len(ids)) - np.repeat(ends - counts, counts)
+        places = self._places_of_pieces(packs.places, numbers, counts)
+        sums = summands((places << _PIECE_BITS) + piece_of_pack, ids + (starts << _ID_BITS))
+        sums[self._is_dropped(ids, places)] = 0
         return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
 
     # ------------------------------------------------------------------ the whole epoch
@@ -426,15 +468,19 @@ class PackPlan:
         return [
             self._rank_packs(packs, numbers, cursor)
             for node in range(shape.nodes)
-            for numbers in self._numbers(packs.packs, node)
+            for numbers in self._numbers_of_ranks(packs.packs, node)
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
-        """Return the packs of a step, by the table of all packs."""
+        """Return the packs of a step, by the table of all packs.
+
+        Steps count from the beginning of this plan.
+        """
         size = self.shape.global_batch
         places = self._gaps.places(np.arange(size) + self._packs_before + step * size)
         places = places[places < self.table.total]
         node, window, pack = self.table.at(places)
+        # Pack each window that the step has packs of, once.
         windows: list[Packs] = []
         window_of = np.empty(len(node), np.int64)
         for row, number in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
@@ -445,8 +491,9 @@ class PackPlan:
     def locate(self, sample: int) -> list[Place]:
         """Return every place of a pack with a piece of a sample in the rest of the epoch, by step.
 
-        ``place`` of a `Place` is that of the pack in the batch of its rank.
+        ``place`` of a `Place` is the place of the pack in the batch of its rank.
         """
+        # First the places of the packs in the epoch, then the ranks that get these packs.
         shape, places = self.shape, set()
         for node, window in self._documents.find(sample):
             packs = self.load(node, window)
@@ -461,7 +508,7 @@ class PackPlan:
             step, number = divmod(number_of_pack, shape.global_batch)
             step_packs = self._step_packs(step).packs
             for node in range(shape.nodes):
-                for rank, numbers in enumerate(self._numbers(step_packs, node)):
+                for rank, numbers in enumerate(self._numbers_of_ranks(step_packs, node)):
                     mine = np.flatnonzero(numbers == number)
                     global_rank = node * shape.ranks + rank
                     located |= {
@@ -488,6 +535,7 @@ class PackPlan:
         for step_packs, places in self._steps(self.reading()):
             ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
             is_dropped = self._is_dropped(ids, np.repeat(places, counts))
+            # A piece is identified by its document and its first token.
             yield np.sort((ids + (starts << _ID_BITS))[~is_dropped])
 
     def order_hash(self, steps: int) -> OrderHash:
@@ -495,18 +543,18 @@ class PackPlan:
         order_hash = OrderHash()
         for packs in itertools.islice(self._steps(self.reading()), steps):
             numbers = np.arange(len(packs.packs))
-            order_hash.take(*self._summed(packs, numbers, packs.packs.pieces(numbers)))
+            order_hash.take(*self._hash_summands(packs, numbers, packs.packs.pieces(numbers)))
         return order_hash
 
     # ------------------------------------------------------------------ states
 
     def order_facts(self) -> dict[str, Any]:
-        """Return what a state records of the settings, as plain JSON."""
-        mine = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
-        return {**self.plan.order_facts(), **mine}
+        """Return the settings that a state records and compares, as plain JSON."""
+        facts_of_packs = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
+        return {**self.plan.order_facts(), **facts_of_packs}
 
     def dataset_facts(self) -> dict[str, Any]:
-        """Return what a state records of the data, as plain JSON."""
+        """Return facts about the data, which a state records and compares, as plain JSON."""
         return self.plan.dataset_facts()
 
     def data_facts(self) -> dict[str, Any]:
@@ -534,7 +582,7 @@ class PackPlan:
 
 
 def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
-    """Return joined times and ids, sorted by time."""
+    """Return arrays of times and of ids joined to one each, sorted by time (a stable sort)."""
     joined_times, joined_ids = np.concatenate(times), np.concatenate(ids)
     order = np.argsort(joined_times, kind="stable")
     return joined_times[order], joined_ids[order]
@@ -571,7 +619,8 @@ class PackReading:
         # The cursor: window and pack of each canonical node, and the node of the next pack.
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
         self._next_node = next_node
-        # Packs of the window of each node, their number, and the nodes that have packs left.
+        # Packs of the cursor's window of each node, and their number: None and 0 after the last
+        # window. Then the nodes that still have packs, ascending.
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
         self._alive = np.zeros(0, np.int64)
@@ -584,7 +633,11 @@ class PackReading:
         return Cursor(tuple(windows), self._next_node)
 
     def take(self, count: int) -> TakenPacks:
-        """Return the next ``count`` packs, or as many as there are."""
+        """Return the next ``count`` packs, or as many as there are, and move the cursor.
+
+        Packs are taken from the canonical nodes in turns. Each round of the loop takes either as
+        many whole columns of the grid as all windows have, or a part of one column.
+        """
         if not self._has_loaded:
             self._load_windows()
         window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -594,15 +647,18 @@ class PackReading:
         while filled < count and len(self._alive):
             alive = self._alive
             row = int(np.searchsorted(alive, self._next_node)) % len(alive)
+            # Until the first window of a node ends.
             columns_left = int((self._count[alive] - self._pack[alive]).min())
             columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
             nodes = alive if columns else alive[row : row + count - filled]
+            # List the windows of these nodes that are not listed yet.
             for node in nodes[position_of[nodes] < 0].tolist():
                 packs = self._packs[node]
                 assert packs is not None
                 position_of[node] = len(windows)
                 windows.append(packs)
             columns = max(columns, 1)
+            # Column after column, and in a column node after node.
             end = filled + columns * len(nodes)
             window_of[filled:end] = np.tile(position_of[nodes], columns)
             numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
@@ -610,12 +666,13 @@ class PackReading:
             last = int(nodes[-1])
             self._next_node = 0 if last == alive[-1] else last + 1
             filled = end
+            # Load the next windows of nodes whose window is used up.
             for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
                 self._window[node] += 1
                 self._pack[node] = 0
                 self._load_next_window(node)
                 position_of[node] = -1
-            if (self._count[nodes] == 0).any():
+            if (self._count[nodes] == 0).any():  # a node has no more windows
                 self._alive = np.flatnonzero(self._count)
         return TakenPacks(windows, window_of[:filled], numbers[:filled])
 
@@ -625,10 +682,14 @@ class PackReading:
             count -= step
 
     def _load_windows(self) -> None:
-        """Pack the window of every canonical node. Raises StateError for a pack beyond its end."""
+        """Pack the window of every canonical node at the cursor.
+
+        Raises StateError for a cursor at a pack that its window does not have.
+        """
         for node in range(len(self._windows)):
             before = int(self._window[node])
             self._load_next_window(node)
+            # A window without packs is passed over; a cursor cannot be inside it.
             is_same = int(self._window[node]) == before
             if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
                 raise StateError(
@@ -665,6 +726,8 @@ class PackTable:
 
     def find(self, node: int, window: int, pack: int) -> int:
         """Return the place in the epoch of a pack of a window of a canonical node."""
+        # The pack is in this column of its node's row. Places count column by column: before it
+        # come all earlier columns, and of its column the rows of earlier nodes that reach it.
         before = int(self._ends[node][window - 1]) if window else 0
         column = before + pack
         earlier = int(np.minimum(self._totals, column).sum())
@@ -673,11 +736,13 @@ class PackTable:
     def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
         """Return canonical node, window and pack of the places ``first`` to ``last`` - 1.
 
-        Places after the end of the epoch are left out.
+        Each is int64 of shape (n,). Places after the end of the epoch are left out.
         """
         last = min(last, self.total)
+        # Find the column of the first place by bisection, as the number of packs in earlier columns
+        # is the sum of the row lengths up to there. Then list the following columns.
         low, high = 0, int(self._totals.max(initial=0))
-        while low < high:  # the column of the first one
+        while low < high:
             middle = (low + high + 1) // 2
             if int(np.minimum(self._totals, middle).sum()) <= first:
                 low = middle
@@ -691,6 +756,7 @@ class PackTable:
             columns.append(np.full(len(alive), column))
             filled += len(alive)
             column += 1
+        # Turn columns of rows into windows and packs in them.
         nothing = np.zeros(0, np.int64)
         node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
         column_of = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
@@ -706,7 +772,7 @@ class PackTable:
         return node, window, pack
 
     def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return canonical node, window and pack of ascending places."""
+        """Return canonical node, window and pack of ascending places, each int64 of shape (n,)."""
         runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
         parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
         if not parts:
@@ -715,10 +781,11 @@ class PackTable:
         return node, window, pack
 
     def cursor(self, place: int) -> Cursor:
-        """Return the cursor at a place of the epoch."""
+        """Return the cursor at a place of the epoch: the next pack of every canonical node."""
+        # Every node that has packs left has one among as many places as there are nodes.
         nodes, windows, packs = self.places(place, place + len(self._ends))
         next_packs = [(len(ends), 0) for ends in self._ends]
         pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)
-        for node, window, pack in reversed([*pairs]):
+        for node, window, pack in reversed([*pairs]):  # the first pack of a node is set last
             next_packs[node] = (window, pack)
         return Cursor(tuple(next_packs), int(nodes[0]) if len(nodes) else 0)

@@ -83,8 +83,14 @@ class TokenMixture(Mixture):
     def _due_documents(self, stream: int, integral: int) -> int:
         """Return the number of documents of a stream that are due, rounded to the nearest one.
 
-        ``integral`` is the sum of its shares in the windows before.
+        ``integral`` is the sum of its shares in the windows before, in units of 1 / ONE. A window
+        has epoch_tokens / windows tokens, and a document tokens / count, so the number is::
+
+            integral / ONE * (epoch_tokens / windows) / (tokens / count)
+
+        It is 0 for a stream without tokens.
         """
+        # Numbers of any size, as Python has them: the products exceed 64 bits.
         count, tokens = self._documents[stream]
         denominator = 2 * self._windows * ONE * tokens
         return (
@@ -108,9 +114,10 @@ class TokenMixture(Mixture):
         return np.array(windows, np.int64)
 
     def tokens(self, steps: Ids) -> NDArray[np.float64]:
-        """Return an estimate of the tokens of each stream in the windows before each of ``steps``.
+        """Return about how many tokens of each stream are in the windows before each of ``steps``.
 
-        It takes the mean length of documents, and is float64 of shape (steps, streams).
+        The estimate takes each document to have the mean length of its stream. It is float64 of
+        shape (steps, streams).
         """
         means = [tokens / max(count, 1) for count, tokens in self._documents]
         tokens: NDArray[np.float64] = self.counts(steps) * np.array(means)
@@ -120,6 +127,9 @@ class TokenMixture(Mixture):
 @dataclasses.dataclass(frozen=True)
 class PackedRun(ScheduledRun):
     """Schedule of a run with packs; its steps are windows, and live weights hold from a window on.
+
+    The arguments ``samples`` of its methods are the documents of each stream in a pass. ``batch``
+    and ``epoch_size`` are those of `ScheduledRun` and are not used for counting windows.
 
     Attributes:
         documents: Documents of each stream.
@@ -177,7 +187,7 @@ class PackedRun(ScheduledRun):
         return {**facts, "schedule": self.key(samples, batch)}
 
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """Return the shares of the tokens as the schedule was written, by window."""
+        """Return the spans of shares of the tokens as the schedule was written, in windows."""
         del batch
         return _by_windows(self).spans(_pass_tokens(samples, self.documents), 1)
 
@@ -203,6 +213,7 @@ class PackedRun(ScheduledRun):
         """
         effects = []
         for milestone, _ in self.schedule.knots:
+            # Tokens before the window, and the same in the unit of milestones, rounded up.
             tokens = self.window_of(milestone) * self.epoch_tokens // self.windows
             effect = -(-tokens // self.step_tokens)
             if effect > milestone + max(1, milestone // 100):
@@ -211,7 +222,10 @@ class PackedRun(ScheduledRun):
 
 
 def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:
-    """Return the tokens of each stream in a pass of so many ``samples``."""
+    """Return the tokens of each stream in a pass that takes ``samples`` documents of each.
+
+    ``documents`` are all documents of each stream, whose mean length counts.
+    """
     both = zip(samples, documents, strict=True)
     return tuple(n * tokens // max(count, 1) for n, (count, tokens) in both)
 

@@ -68,6 +68,7 @@ class OrderWindows:
 
     @cached_property
     def _lookup(self) -> Lookup:
+        """Function from positions of the order to sample ids."""
         assert self._order is not None
         return self._order.lookup()
 
@@ -104,14 +105,17 @@ class ScheduledWindows:
 
     @cached_property
     def _lookup(self) -> Lookup:
+        """Function from pairs of a stream and a sample number to sample ids."""
         assert self._passes is not None
         return self._passes.lookup()
 
     def ids(self, row: int, window: int) -> Ids:
         """Return the sample ids of a window: the due documents of all streams, evenly mixed."""
-        del row
+        del row  # there is only one
         step = self._epoch.first + window
         first, last = self._epoch.mixture.counts(np.array([step, step + 1]))
+        # Documents of each stream in the window. Document i of n of a stream comes at (2i + 1) / 2n
+        # of the window, so that each stream is spread evenly.
         sizes = last - first
         streams = np.repeat(np.arange(len(sizes)), sizes)
         within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -169,7 +173,7 @@ class TakenPacks:
 
     @classmethod
     def joined(cls, parts: Sequence[TakenPacks]) -> TakenPacks:
-        """Return packs one after the other."""
+        """Return the packs of all parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
         windows: list[Packs] = []
@@ -201,6 +205,7 @@ class TakenPacks:
 
         A place after the last pack has no pieces.
         """
+        # First where each pack begins in the pieces of its window, and how many pieces it has.
         counts = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
@@ -212,7 +217,7 @@ class TakenPacks:
             begins[mine] = bounds[numbers[mine]]
             counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
         sizes = counts[real]
-        if len(windows) == 1:
+        if len(windows) == 1:  # as mostly
             packs, indices = self.windows[windows[0]], join_ranges(begins, sizes)
             return Pieces(
                 packs.ids[indices],
@@ -221,6 +226,7 @@ class TakenPacks:
                 packs.places[indices],
                 counts,
             )
+        # Then copy the pieces of each window to the places of its packs in the result.
         columns_out = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
         firsts = np.cumsum(sizes) - sizes
         for window in windows:
@@ -230,8 +236,8 @@ class TakenPacks:
             columns = packs.ids, packs.starts, packs.sizes, packs.places
             for column, values in zip(columns_out, columns, strict=True):
                 column[targets] = values[indices]
-        ids, starts, of_pieces, of_places = columns_out
-        return Pieces(ids, starts, of_pieces, of_places, counts)
+        ids, starts, piece_sizes, document_places = columns_out
+        return Pieces(ids, starts, piece_sizes, document_places, counts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -279,11 +285,12 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         lengths: Tokens of each document.
         packing: Settings of the packing.
         key: Key by which packs are shuffled; None keeps the order of their first documents.
-        place: Place in the order of the first document.
+        place: Place in the order of the first document; the others follow it.
 
     Raises PlanError for a document that is longer than a pack under ``overflow="error"``.
     """
     lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
+    # Pieces: ``places`` has the index of the document of each in the window.
     if packer.cuts:
         places, starts, sizes = cut_at_packs(lengths, packing.room)
         dropped = cut_tokens = 0
@@ -299,9 +306,10 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
         order_of_packs = np.argsort(first, kind="stable")
     else:
         order_of_packs = keyed_order(derive_key(_PACK_KEY, key), count)
-    new = np.empty(count, np.int64)
-    new[order_of_packs] = np.arange(count)
-    pack_of = new[pack_of]
+    # Number the packs in their new order, then sort the pieces by pack.
+    new_number = np.empty(count, np.int64)
+    new_number[order_of_packs] = np.arange(count)
+    pack_of = new_number[pack_of]
     order = radix_argsort(pack_of, count)
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(pack_of, minlength=count), out=bounds[1:])
@@ -331,8 +339,16 @@ def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
 def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
     """Return pieces that fit into packs, by the ``overflow`` of the packing.
 
+    Documents without tokens have no piece.
+
+    Args:
+        ids: Documents of a window, for the message.
+        lengths: Tokens of each document.
+        packing: Settings of the packing.
+
     Returns the index of each piece's document, its first token and its size; the number of
-    documents that were left out, and the number of tokens that were cut off.
+    documents that were left out, and the number of tokens that were cut off. Raises PlanError for
+    a document that is too long under ``overflow="error"``.
     """
     room, places = packing.room, np.arange(len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
@@ -354,6 +370,7 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     if packing.overflow == "cut":
         cut_tokens = int((lengths[is_long] - room).sum())
         return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
+    # "split": a document has pieces of a whole pack each, and a shorter last one.
     pieces = -(-lengths // room)
     ends = np.cumsum(pieces)
     number = np.arange(int(ends[-1])) - np.repeat(ends - pieces, pieces)
@@ -394,10 +411,11 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
     ``values`` are the weights of packs, ``members`` the packs of each group, ``loads`` their sums.
     """
     mean = sum(loads) / len(loads)
-    for _ in range(4 * len(loads)):
+    for _ in range(4 * len(loads)):  # more rounds gain little
         heavy = max(range(len(loads)), key=loads.__getitem__)
         if loads[heavy] <= mean * 1.002:
             return
+        # The exchange after which the heavier of both groups is lightest.
         best = None
         for light in range(len(loads)):
             gap = loads[heavy] - loads[light]
@@ -407,9 +425,9 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
                 for j, other in enumerate(members[light]):
                     moved = values[mine] - values[other]
                     if 0 < moved < gap:
-                        worse = max(loads[heavy] - moved, loads[light] + moved)
-                        if best is None or worse < best[0]:
-                            best = (worse, light, i, j, moved)
+                        heavier = max(loads[heavy] - moved, loads[light] + moved)
+                        if best is None or heavier < best[0]:
+                            best = (heavier, light, i, j, moved)
         if best is None:
             return
         _, light, i, j, moved = best
@@ -419,7 +437,8 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
 
 
 def _sums(values: Ids, bounds: Ids) -> Ids:
-    """Return the sum of the values from each bound to the next one."""
+    """Return the sum of the values from each bound to the next one, int64."""
+    # Differences of running sums; ``np.add.reduceat`` would be wrong for empty ranges.
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=ends[1:])
     sums: Ids = np.diff(ends[bounds])

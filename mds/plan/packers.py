@@ -43,9 +43,10 @@ class Packer(NamedTuple):
     cuts: bool = False
 
     def pack(self, sizes: Ids, room: int) -> tuple[Ids, int]:
-        """Return the pack of each document and the number of packs.
+        """Return the pack of each document, int64, and the number of packs.
 
-        Raises PlanError if the function returns packs that are empty or too long.
+        ``sizes`` are the tokens of the documents, ``room`` the tokens that a pack holds. Raises
+        PlanError if the function returns packs that are empty or too long.
         """
         pack_of, count = self.function(sizes, room)
         if self.name not in _BUILT_IN:
@@ -75,7 +76,10 @@ def register_packer(name: str, function: PackFunction) -> None:
 
 
 def find_packer(name: str) -> Packer:
-    """Return the packer of a name. Raises UnknownNameError (a KeyError and a ValueError)."""
+    """Return the packer of a name: a built-in or registered one, or that of an entry point.
+
+    Raises UnknownNameError (a KeyError and a ValueError) for an unknown name.
+    """
     packer = _BUILT_IN.get(name) or _registered.get(name)
     if packer is not None:
         return packer
@@ -102,7 +106,13 @@ def _checked_packer(name: str, function: object) -> Packer:
 
 
 def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: object) -> None:
-    """Raise PlanError if a user's function returned packs that are no packs of the documents."""
+    """Raise PlanError if the packs that a user's function returned are not valid.
+
+    Args:
+        name: Name of the packer.
+        sizes, room: Sizes of the documents and the room of a pack, as given to the function.
+        pack_of, count: What the function returned: the pack of each document, and their number.
+    """
     from mds.errors import PlanError
 
     packs = np.asarray(pack_of)
@@ -129,7 +139,7 @@ def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
     Measured with lengths of texts and sources and a capacity of 8,192, this needs as few packs as
     the tokens of a window allow. It takes about 0.5 us a document.
     """
-    order = radix_argsort(capacity - sizes, capacity)
+    order = radix_argsort(capacity - sizes, capacity)  # longest first
     ordered = sizes[order]
     # No two documents longer than half a pack fit together, so each of them begins a pack.
     long = int(np.searchsorted(-ordered, -(capacity // 2), side="left"))
@@ -193,7 +203,9 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
             stacks[room].extend(packs_of_room)
 
     for length, repeat in zip(lengths, repeats, strict=True):
-        count = repeat
+        count = repeat  # documents of this length that remain
+        # Look for a room in the word of this length from its bit on, then in the words above.
+        # ``bits & -bits`` is the lowest bit.
         high, low = length >> 10, length & 1023
         while count:
             word_above = words[high] >> low
@@ -236,7 +248,7 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
 def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
     """Return packs of consecutive documents: one that does not fit opens the next pack."""
     ends = np.cumsum(sizes)
-    firsts: list[int] = []
+    firsts: list[int] = []  # first document of each pack
     first = 0
     while first < len(ends):
         firsts.append(first)
@@ -254,13 +266,17 @@ def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
+    # A piece begins where a document or a pack begins.
     begins = np.union1d((ends - sizes)[sizes > 0], np.arange(0, total, room))
     document = np.searchsorted(ends, begins, side="right")
     return document, begins - (ends - sizes)[document], np.diff(begins, append=total)
 
 
 def concat(sizes: Ids, room: int) -> tuple[Ids, int]:
-    """Return packs of pieces from `cut_at_packs`; each pack but the last one is full."""
+    """Return the packs of pieces from `cut_at_packs`: all but the last one are full.
+
+    No piece crosses the end of a pack, so the pack of a piece is that of its first token.
+    """
     begins = np.cumsum(sizes) - sizes
     return begins // room, -(-int(sizes.sum()) // room)
 

@@ -31,7 +31,7 @@ WINDOW_PACKS = 1_024
 MAX_WINDOW_DOCUMENTS = 131_072
 #: Most tokens of a pack: sums of squares of lengths have to fit into 64 bits.
 MAX_CAPACITY = 1 << 30
-_ALGORITHM = "best-fit-decreasing.1"
+_ALGORITHM = "best-fit-decreasing.1"  # name of the packer "best_fit" in states, with its version
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Packing:
                 )
 
     def _check_packer(self) -> None:
-        """Check the packer, and the settings that depend on it."""
+        """Raise ConfigError for an invalid packer, or for settings that do not go with it."""
         if not isinstance(self.packer, str):
             raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
         find_packer(self.packer)
@@ -112,7 +112,6 @@ class Packing:
                 f"packer {self.packer!r} of Packing fills packs of a capacity, and budget= makes "
                 "batches of like lengths: give a capacity, or leave packer out."
             )
-
         if find_packer(self.packer).cuts and self.overflow not in {"error", "split"}:
             raise ConfigError(
                 f"overflow {self.overflow!r} of Packing: packer {self.packer!r} cuts documents "
@@ -126,7 +125,10 @@ class Packing:
             )
 
     def packed_lengths(self, lengths: Ids) -> Ids:
-        """Return the lengths of documents with their separators, before any is cut or dropped."""
+        """Return the lengths of documents with their separators, before any is cut or dropped.
+
+        An empty document gets no separator.
+        """
         return lengths if self.separator is None else lengths + (lengths > 0)
 
     @property
@@ -137,8 +139,8 @@ class Packing:
     def window_documents(self, tokens: int, documents: int) -> int:
         """Return the number of documents of a window, a power of two.
 
-        ``tokens`` are those of all ``documents``. A window has as many packs as ``window`` asks
-        for, or up to twice as many.
+        ``tokens`` and ``documents`` count the whole dataset. A window has as many packs as the
+        setting ``window`` asks for, or up to twice as many, by the mean length of documents.
         """
         packs, count = self.window or WINDOW_PACKS, 1
         tokens = self.estimate_tokens(tokens, documents)
@@ -147,7 +149,10 @@ class Packing:
         return count
 
     def estimate_tokens(self, tokens: int, documents: int) -> int:
-        """Return the tokens of documents with separators, before any is cut or dropped."""
+        """Return about how many tokens ``documents`` have with separators, before any is cut.
+
+        ``tokens`` is their number without separators. Empty documents count as if they had one.
+        """
         return tokens if self.separator is None else tokens + documents
 
     def tokens(self, lengths: Ids) -> int:
@@ -161,7 +166,10 @@ class Packing:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any], lengths: str, balance: str | None) -> Packing:
-        """Return the packing with recorded `facts`, which lack ``lengths`` and ``balance``."""
+        """Return the packing with the `facts` that a state recorded.
+
+        Facts lack ``lengths`` and ``balance``, which do not change the order.
+        """
         packer = facts.get("packing", _ALGORITHM)
         return cls(
             facts.get("packing_capacity"),
@@ -175,14 +183,15 @@ class Packing:
 
     def facts(self) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON."""
-        kind = {"packing_capacity": self.capacity} if self.capacity else {}
-        kind |= {"packing_budget": self.budget} if self.budget else {}
-        kind |= {} if self.separator is None else {"packing_separator": int(self.separator)}
+        options = {"packing_capacity": self.capacity} if self.capacity else {}
+        options |= {"packing_budget": self.budget} if self.budget else {}
+        options |= {} if self.separator is None else {"packing_separator": int(self.separator)}
         return {
             "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
-            **kind,
+            **options,
             "packing_overflow": self.overflow,
         }
 
 
+# Only now, as the decorator of the dataclass makes __init__.
 Packing.__init__ = takes_names(Packing.__init__)  # type: ignore[method-assign]

@@ -52,13 +52,15 @@ class PaddedGrid:
                 "the other (num_canonical_nodes)."
             )
         self.samples, self.canonical = samples, canonical
-        ratio = max(nodes // canonical, 1)
+        ratio = max(nodes // canonical, 1)  # physical nodes that share a canonical node
         self._columns = -(-samples // canonical)  # before padding
         self._pad = -self._columns % ratio  # so that all physical nodes get equally many
         width = self._columns + self._pad
         self.size = canonical * width
         # With so few samples the grid repeats them from the first one on.
         self.is_cyclic = samples < canonical or samples == canonical < nodes
+        # Columns that the added columns repeat: as many columns that end ``ratio`` - 1 columns
+        # before the last one, cut off at the first column. A single one is repeated in all of them.
         first = width - 2 * self._pad - ratio + 1
         self._sources = np.arange(max(first, 0), max(first + self._pad, 0))
         if self._pad and not self.is_cyclic and len(self._sources) not in {1, self._pad}:
@@ -79,7 +81,10 @@ class PaddedGrid:
         return 0 if self.is_cyclic else max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Return the position of each element."""
+        """Return the position of each element, int64.
+
+        Element t is in row ``t % canonical`` and column ``t // canonical``.
+        """
         if self.canonical == 1 and not self._pad:
             return elements
         column = elements // self.canonical
@@ -128,7 +133,11 @@ class ExactGrid:
         return max(self._columns - 1, 0) * self.canonical
 
     def positions(self, elements: Ids) -> Ids:
-        """Return the position of each element."""
+        """Return the position of each element, int64.
+
+        Element t is in row ``t % canonical`` and column ``t // canonical``, except in the last
+        column, which only the longer rows have.
+        """
         if self.canonical == 1:
             return elements
         column = elements // self.canonical
@@ -175,9 +184,10 @@ class Partition:
         self.offset = min(drop, grid.size) if drop >= 0 else max(grid.size + drop, 0)
         self.gaps = Gaps([(0, self.offset), *skips])
         self.remaining = self.gaps.number(grid.size)
-        self._per_node = -(-self.remaining // nodes)
+        self._per_node = -(-self.remaining // nodes)  # samples of a node before any is repeated
         per_rank = -(-self._per_node // ranks)
         self.total = per_rank * ranks * nodes if is_even else self.remaining
+        # Samples that are repeated on each node.
         self._extra = per_rank * ranks - self._per_node if is_even else 0
         if grid.is_cyclic or (self._extra and self.ranks + self._extra - 1 > self._per_node):
             warnings.warn(
@@ -196,17 +206,25 @@ class Partition:
         """Return the positions of the indices ``first`` to ``last`` - 1."""
         ends = self.gaps.places(np.array([first, last - 1]))
         begin, end = int(ends[0]), int(ends[1]) + 1
+        # Consecutive elements are quicker to look up, unless a gap or the padding is among them.
         if last > self.remaining or end - begin != last - first:
             return self.positions(np.arange(first, last))
         return self.grid.position_range(begin, end)
 
     def _repeat_to_even(self, indices: Ids) -> Ids:
-        """Replace indices after the last sample of a node by those of samples that repeat there."""
+        """Return indices in which those after a node's last sample are of samples to repeat.
+
+        Which samples are repeated is as in mosaicml-streaming: of each node those that end one
+        turn over its ranks before the end. If the node has too few, its first ones.
+        """
         node, of_node = indices % self.nodes, indices // self.nodes
-        mine = self._per_node
-        over = np.flatnonzero(of_node >= mine)
+        per_node = self._per_node
+        over = np.flatnonzero(of_node >= per_node)
         back = self.ranks + self._extra - 1
-        of_node[over] = of_node[over] - back if back <= mine else (of_node[over] - mine) % mine
+        if back <= per_node:
+            of_node[over] -= back
+        else:
+            of_node[over] = (of_node[over] - per_node) % per_node
         indices = of_node * self.nodes + node
         # If the dropped elements are no multiple of the nodes, the last turn misses some nodes.
         missing = np.flatnonzero(indices >= self.remaining)
@@ -217,6 +235,7 @@ class Partition:
     def find(self, positions: Ids) -> Ids:
         """Return all indices that have one of these positions: the inverse of `positions`."""
         starts = self.grid.starts
+        # Before this index no position is repeated, and a position has one element by formula.
         irregular = min(self.gaps.number(self.grid.regular), self.remaining)
         row = np.searchsorted(starts, positions, side="right") - 1
         elements = (positions - starts[row]) * self.grid.canonical + row
@@ -229,8 +248,11 @@ class Partition:
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return the canonical nodes whose positions a physical node gets."""
         canonical = self.grid.canonical
+        # The node gets the elements t with t mod nodes == share, and element t is of row t mod
+        # canonical.
         share = (node + self.offset) % self.nodes
-        # With too few samples, and with an incomplete last column, any node may get any of them.
+        # With too few samples, or an incomplete last column, or a gap that shifts the turns of the
+        # nodes, any node may get any of them.
         is_plain = isinstance(self.grid, PaddedGrid) and not self.grid.is_cyclic
         skipped = self.gaps.lasts - self.gaps.firsts
         is_plain = is_plain and not (skipped[self.gaps.firsts > 0] % self.nodes).any()
@@ -243,20 +265,25 @@ class Partition:
 
 
 def _position_range(starts: Ids, first: int, last: int) -> Ids:
-    """Return the positions of the elements ``first`` to ``last`` - 1, of columns in every row.
+    """Return the positions of the elements ``first`` to ``last`` - 1 of a grid.
 
-    ``starts`` has the first position of each row, and the end.
+    All of them must be in columns that every row has. ``starts`` has the first position of each
+    row, and the end.
     """
     canonical = len(starts) - 1
+    # Whole columns, of which the elements before the first one are cut off.
     columns = np.arange(first // canonical, -(-last // canonical))
     skip = first % canonical
     return (columns[:, None] + starts[:-1]).reshape(-1)[skip : skip + last - first]
 
 
 def check_drop(samples: int, ranks: int, drop: int) -> None:
-    """Raise PlanError for a resume after the end of the epoch, and one turn over all ranks.
+    """Raise PlanError if more samples were seen than an epoch has, padding included.
 
-    ``drop`` is the number of samples that were seen.
+    Args:
+        samples: Samples of the epoch.
+        ranks: Number of all ranks; the padding is at most one sample for each of them.
+        drop: Samples of all ranks that were seen.
     """
     if samples + (ranks - samples % ranks) < drop:
         raise PlanError(
@@ -289,16 +316,17 @@ class Gaps:
                 merged.append([first, last])
         pairs = np.array(merged, np.int64).reshape(-1, 2)
         self.firsts, self.lasts = pairs[:, 0], pairs[:, 1]
-        # Places in gaps before each gap, and in all.
+        # Places in gaps before each gap, and in all gaps.
         self._places_before = np.zeros(len(pairs) + 1, np.int64)
         np.cumsum(self.lasts - self.firsts, out=self._places_before[1:])
+        # Number of the remaining place that follows each gap.
         self._numbers = self.firsts - self._places_before[:-1]
         # Most runs have one gap at most, at the beginning of the epoch.
         self._is_beginning = not merged or (len(merged) == 1 and merged[0][0] == 0)
         self._total = int(self._places_before[-1])
 
     def places(self, numbers: Ids) -> Ids:
-        """Return the remaining place with each number."""
+        """Return the remaining place with each number: the place plus the gaps before it."""
         if self._is_beginning:
             return numbers + self._total if self._total else numbers
         places: Ids = (
@@ -312,11 +340,15 @@ class Gaps:
 
     def numbers(self, places: Ids) -> Ids:
         """Return for each place how many remaining places come before it."""
-        gap = np.searchsorted(self.firsts, places, side="right")
-        numbers = places - self._places_before[gap]
-        inside = np.flatnonzero(gap)
-        inside = inside[places[inside] < self.lasts[gap[inside] - 1]]
-        numbers[inside] += self.lasts[gap[inside] - 1] - places[inside]
+        gaps_begun = np.searchsorted(self.firsts, places, side="right")
+        numbers = places - self._places_before[gaps_begun]
+        # A place inside a gap has the number of the end of the gap: the rest of the gap was
+        # subtracted too.
+        inside = np.flatnonzero(gaps_begun)
+        ends = self.lasts[gaps_begun[inside] - 1]
+        is_inside = places[inside] < ends
+        inside, ends = inside[is_inside], ends[is_inside]
+        numbers[inside] += ends - places[inside]
         return numbers
 
     def number(self, place: int) -> int:
@@ -325,7 +357,8 @@ class Gaps:
 
     def is_in_no_gap(self, places: Ids) -> NDArray[np.bool_]:
         """Return a mask of the places that are in no gap."""
-        gap = np.searchsorted(self.firsts, places, side="right")
+        gaps_begun = np.searchsorted(self.firsts, places, side="right")
+        # End of the last gap that has begun; before all places if none has.
         lasts = np.concatenate([[np.iinfo(np.int64).min], self.lasts])
-        mask: NDArray[np.bool_] = places >= lasts[gap]
+        mask: NDArray[np.bool_] = places >= lasts[gaps_begun]
         return mask

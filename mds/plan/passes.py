@@ -60,14 +60,20 @@ class PassOrders:
 
     @property
     def parts(self) -> list[StreamOrder]:
-        """Orders of all needed passes, which are kept, if they take long to compute; else none."""
+        """Orders of all needed passes if they take long to compute, else an empty list.
+
+        Such orders are all kept, so that processes can share them in files.
+        """
         if not self._passes or self._order(self._passes[0]).is_cheap:
             return []
         return [self._order(number) for number in self._passes]
 
     @property
     def can_be_grouped(self) -> bool:
-        """Whether the stream can be asked together with others; see `first_order`."""
+        """Whether ids of this stream can be looked up together with those of other streams.
+
+        The order of a pass must have random access and every sample once.
+        """
         return bool(self._passes) and _is_plain(self._order(self._passes[0]))
 
     def first_order(self) -> RandomAccessOrder:
@@ -109,7 +115,10 @@ class PassOrders:
         return sample_numbers[(sample_numbers >= first) & (sample_numbers < last)]
 
     def _lookup_of_pass(self, lookups: dict[int, Lookup], number: int) -> Lookup:
-        """Return the lookup of a pass, and keep it in ``lookups`` in place of an early one."""
+        """Return the lookup of a pass, and keep it in ``lookups``, by the number of the pass.
+
+        If too many are kept, that of the earliest pass is removed.
+        """
         if number not in lookups:
             while len(lookups) >= _MAX_KEPT:
                 del lookups[min(lookups)]
@@ -117,10 +126,14 @@ class PassOrders:
         return lookups[number]
 
     def _order(self, number: int) -> StreamOrder:
-        """Return the order of a pass, and keep it in place of an early one."""
+        """Return the order of a pass, and keep it.
+
+        If too many are kept, that of the earliest pass is removed, unless orders take long to
+        compute.
+        """
         if number not in self._orders:
             plain_order = next((each for each in self._orders.values() if _is_plain(each)), None)
-            # Passes of a random-access order have much in common.
+            # Passes of a random-access order have much in common, so make it from another one.
             order = plain_order.at_epoch(number) if plain_order is not None else self._make(number)
             if order.is_cheap and len(self._orders) >= _MAX_KEPT:
                 self._orders.pop(min(self._orders))
@@ -178,9 +191,11 @@ class StreamPasses:
         return np.array([stream.can_be_grouped for stream in self.streams])
 
     def switch_to(self, streams: Ids, passes: Ids) -> CurrentPasses:
-        """Make the latest of these passes of each stream the current one, and return them.
+        """Make the latest of these passes of each stream its current pass; return all current ones.
 
-        ``passes`` has a pass of the stream beside it in ``streams``.
+        Args:
+            streams: Streams of samples, int64 of shape (n,).
+            passes: Pass of each of these samples, int64 of shape (n,).
         """
         latest = np.full(len(self.streams), -1)
         np.maximum.at(latest, streams, passes)
@@ -200,9 +215,14 @@ class StreamPasses:
         return CurrentPasses(passes, first_ids, next(iter(shuffles.values())).group(shuffles))
 
     def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
-        """Return the positions of elements of passes, whose canonical nodes are read in turns.
+        """Return the positions in the order of a pass of elements of passes.
 
-        ``elements`` count the samples of a pass of the stream beside them, as an `ExactGrid` does.
+        The canonical nodes of a pass are read in turns, as in `ExactGrid.positions`, which does the
+        same for one stream.
+
+        Args:
+            streams: Stream of each element, int64 of shape (n,).
+            elements: Number of the sample in its pass, int64 of shape (n,).
         """
         nodes = self.streams[0].canonical
         if nodes == 1:
@@ -211,7 +231,9 @@ class StreamPasses:
         column = elements // nodes
         row = elements - column * nodes
         remainder = samples % nodes
-        # The last column has only the nodes that are longer than others by one.
+        # The last column has only the nodes that are longer than others by one. Node k ends at
+        # position (k + 1) * samples // nodes, so the i-th of them is the node with the number
+        # (i + 1) * nodes / remainder, rounded up, minus 1.
         late = np.flatnonzero(column * nodes + remainder == samples)
         late = late[remainder[late] > 0]
         row[late] = -(-(row[late] + 1) * nodes // remainder[late]) - 1
@@ -233,7 +255,10 @@ class CurrentPasses(NamedTuple):
     group: ShuffleGroup
 
     def at_passes(self, latest: Ids) -> CurrentPasses:
-        """Return the same with other passes of some streams; -1 keeps the pass of a stream."""
+        """Return these passes with others for some streams.
+
+        ``latest`` has a pass for each stream; -1 keeps the pass of the stream.
+        """
         changed = np.flatnonzero((latest >= 0) & (latest != self.passes))
         if not len(changed):
             return self
@@ -242,7 +267,11 @@ class CurrentPasses(NamedTuple):
 
 
 class PassLookup:
-    """Lookup of sample ids from streams and sample numbers."""
+    """Function from pairs of a stream and a sample number to sample ids.
+
+    Args:
+        passes: Orders of all streams.
+    """
 
     def __init__(self, passes: StreamPasses) -> None:
         self._passes = passes
@@ -253,6 +282,7 @@ class PassLookup:
         streams, sample_numbers = positions
         if not self._passes.is_grouped.any():
             return self._ask_each_stream(streams, sample_numbers)
+        # Samples of the current passes are looked up together, others stream by stream.
         samples, current = self._passes.per_stream[streams], self._passes.current
         passes = sample_numbers // samples
         if current is None or not (is_current := current.passes[streams] == passes).all():
@@ -269,6 +299,7 @@ class PassLookup:
 
     def _ask_each_stream(self, streams: Ids, sample_numbers: Ids) -> Ids:
         """Return the sample ids of sample numbers, one stream after the other."""
+        # Narrow integers are compared more quickly.
         small = streams.astype(np.min_scalar_type(len(self._passes.streams)))
         out = np.empty(len(sample_numbers), np.int64)
         for stream in np.flatnonzero(np.bincount(small)).tolist():
@@ -279,7 +310,10 @@ class PassLookup:
         return out
 
     def _ask_together(self, current: CurrentPasses, streams: Ids, elements: Ids) -> Ids:
-        """Return the sample ids of elements of the current passes."""
+        """Return the sample ids of elements of the current passes, int64 of shape (n,).
+
+        ``elements`` are the numbers of samples in the pass of the stream beside them.
+        """
         if not len(elements):
             return elements
         positions = self._passes.elements_to_positions(streams, elements)

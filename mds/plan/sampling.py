@@ -73,7 +73,7 @@ def _draw_counts(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
     Each shard is cut into picks of ``granularity`` samples; its last one may be short. Picks of all
     shards are shuffled, and the first ones are taken.
     """
-    picks = -(-sizes // granularity)
+    picks = -(-sizes // granularity)  # of each shard
     ends = np.cumsum(picks)
     total = int(ends[-1])
     order = np.arange(total, dtype=np.min_scalar_type(total))
@@ -81,18 +81,19 @@ def _draw_counts(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
     # So many picks nearly always suffice; the last pick of a shard may be short.
     enough = min(2 * (count // granularity + 1), total)
     while True:
-        shards = order[:enough].astype(np.int64)
-        shard = np.searchsorted(ends, shards, side="right")
-        size = np.full(len(shards), granularity, np.int64)
-        last = shards == ends[shard] - 1
-        size[last] = (sizes - (picks - 1) * granularity)[shard[last]]
+        first_picks = order[:enough].astype(np.int64)
+        shard = np.searchsorted(ends, first_picks, side="right")
+        size = np.full(len(first_picks), granularity, np.int64)
+        is_last = first_picks == ends[shard] - 1
+        size[is_last] = (sizes - (picks - 1) * granularity)[shard[is_last]]
         reached = np.cumsum(size)
         if reached[-1] >= count:
             break
         enough = min(2 * enough, total)
-    last_shard = int(np.searchsorted(reached, count, side="left"))
-    size, shard = size[: last_shard + 1], shard[: last_shard + 1]
-    size[last_shard] -= int(reached[last_shard]) - count
+    # Cut the pick that reaches the count, and leave out those after it.
+    last_pick = int(np.searchsorted(reached, count, side="left"))
+    size, shard = size[: last_pick + 1], shard[: last_pick + 1]
+    size[last_pick] -= int(reached[last_pick]) - count
     return np.bincount(shard, size, minlength=len(sizes)).astype(np.int64)
 
 
@@ -154,22 +155,24 @@ class VirtualIdTable(NamedTuple):
         return ids
 
     def find(self, sample: int) -> Ids:
-        """Return all virtual ids of a sample."""
+        """Return all virtual ids of a sample, ascending."""
         starts = self.ends - np.diff(self.ends, prepend=0)
-        first = starts + self.shift
-        inside = (first <= sample) & (sample < self.ends + self.shift) & ~self.is_listed
-        samples_of_shards = sample - self.shift[inside]
+        first_samples = starts + self.shift
+        # Full copies of shards: their sample ids are a range.
+        has_sample = (first_samples <= sample) & (sample < self.ends + self.shift)
+        in_copies = sample - self.shift[has_sample & ~self.is_listed]
+        # Listed samples: by the virtual shard that each place in the list belongs to.
         places = np.flatnonzero(self.samples == sample)
         listed = np.flatnonzero(self.is_listed)
         shard = listed[np.searchsorted((self.ends + self.shift)[listed], places, side="right")]
-        return np.sort(np.concatenate([samples_of_shards, places - self.shift[shard]]))
+        return np.sort(np.concatenate([in_copies, places - self.shift[shard]]))
 
 
 class SequentialResampling:
     """Resampling by one generator, as in mosaicml-streaming; see `Resampling`.
 
     Args:
-        shares: Samples to choose of one stream or several.
+        shares: Samples to choose of one stream or several; streams follow each other.
         params: Granularity and seeds.
     """
 
@@ -187,7 +190,7 @@ class SequentialResampling:
         return self._tables[0]
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample ids of virtual ids."""
+        """Return the sample id of each virtual id."""
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         return self._tables[1].to_sample_ids(virtual)
@@ -238,6 +241,9 @@ def _resample_stream(
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
     """Return the virtual shards of a stream: sizes, shifts, which are listed, and listed samples.
 
+    They are the columns of a `VirtualIdTable` for this stream. A shard has a virtual shard for each
+    full copy, and a last one of listed samples for a partial copy.
+
     Args:
         share: Samples to choose of the stream.
         params: Granularity and seeds.
@@ -248,15 +254,16 @@ def _resample_stream(
     sizes = share.sizes
     starts = share.first + np.cumsum(sizes) - sizes
     chosen_counts = get_sampling(sizes, share.choose, params.granularity, params.shard_seed, 0)
-    safe = np.maximum(sizes, 1)
-    copies, remainders = chosen_counts // safe, chosen_counts % safe
-    counts = copies + (remainders > 0)
+    divisors = np.maximum(sizes, 1)  # empty shards give no samples
+    copies, remainders = chosen_counts // divisors, chosen_counts % divisors
+    counts = copies + (remainders > 0)  # virtual shards of each shard
     shard = np.repeat(np.arange(len(sizes)), counts)
     partial = np.flatnonzero(remainders)
     listed = np.zeros(len(shard), bool)
     listed[np.cumsum(counts)[partial] - 1] = True
     virtual_shards = np.where(listed, remainders[shard], sizes[shard])
     begin = np.cumsum(virtual_shards) - virtual_shards
+    # Draw the samples of the partial copies, shard after shard.
     samples = np.empty(int(remainders.sum()), np.int64)
     first = 0
     for start, size, count in zip(
@@ -267,13 +274,20 @@ def _resample_stream(
         samples[first : first + count] = picked
         samples[first : first + count] += start
         first += count
+    # A listed virtual shard begins at this place among the listed samples of the stream.
     place = np.cumsum(remainders)[shard] - remainders[shard]
     shift = np.where(listed, place + listed_before, starts[shard]) - begin - chosen_before
     return virtual_shards, shift, listed, samples
 
 
 def shares_key(kind: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
-    """Return a digest of all that chosen samples depend on; ``kind`` names the algorithm."""
+    """Return a digest of all that chosen samples depend on.
+
+    Args:
+        kind: Name of the algorithm, or of another use of the digest.
+        shares: Samples to choose of each stream.
+        params: Granularity and seeds; None leaves them out, as does a choice of every sample once.
+    """
     names: list[str | int | Ids] = [kind]
     for share in shares:
         names += [share.sizes, share.first, share.choose]

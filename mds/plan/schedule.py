@@ -37,7 +37,8 @@ UNITS = ("steps", "samples", "tokens")
 SPENT = ("again", "stop", "error")
 MAX_KNOTS = 1 << 12
 MAX_CHANGES = 1000  # of the weights while a training runs
-_MAX_AT, _COUNTED = 1 << 62, "must be a whole number of at least 1."
+_MAX_AT = 1 << 62  # end of the milestones
+_COUNTED = "must be a whole number of at least 1."
 _MAX_PASSES = 1 << 40
 
 
@@ -118,6 +119,7 @@ class Schedule:
                     "positive number, 1 for shares by size."
                 )
             pairs.append((milestone, float(degree)))
+        # Made with knots of any weights, which temperatures then replace: __init__ checks the rest.
         schedule = cls(
             {0: {"any": 1}},
             between,
@@ -130,17 +132,17 @@ class Schedule:
         return schedule
 
     def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
-        """Check and store all arguments but the milestones."""
+        """Store all arguments but the milestones. Raises ConfigError for invalid ones."""
         self.between, self.unit, self.spent = between, unit, spent
         self.tokens_per_sample, self.max_passes = tokens, max_passes
-        for name_of, value, names in (
+        for argument, value, choices in (
             ("between", between, BETWEEN),
             ("unit", unit, UNITS),
             ("spent", spent, SPENT),
         ):
-            if value not in names:
+            if value not in choices:
                 raise ConfigError(
-                    f"schedule: no {name_of} {value!r}: choose one of {', '.join(names)}."
+                    f"schedule: no {argument} {value!r}: choose one of {', '.join(choices)}."
                 )
         if unit != "tokens" and tokens is not None:
             raise ConfigError(
@@ -149,17 +151,18 @@ class Schedule:
             )
         if tokens is not None and not (_is_whole(tokens) and 1 <= tokens < _MAX_AT):
             raise ConfigError(f"schedule: tokens_per_sample {tokens!r} {_COUNTED}")
-        many = max_passes.values() if isinstance(max_passes, Mapping) else [max_passes]
-        for count in many:
+        counts = max_passes.values() if isinstance(max_passes, Mapping) else [max_passes]
+        for count in counts:
             if count is not None and not (_is_whole(count) and 1 <= count <= _MAX_PASSES):
                 raise ConfigError(f"schedule: max_passes {count!r} {_COUNTED}")
 
     @property
     def names(self) -> set[str]:
-        """Names of the streams in the schedule."""
+        """Names of the streams that the schedule names, in weights or in ``max_passes``."""
         limits = self.max_passes if isinstance(self.max_passes, Mapping) else {}
-        named = () if self.is_temperature else (name for _, w in self.knots for name, _ in w)
-        return {*limits, *named}
+        if self.is_temperature:  # knots are numbers then
+            return set(limits)
+        return {*limits, *(name for _, weights in self.knots for name, _ in weights)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the schedule as plain JSON, without options that have their default."""
@@ -287,7 +290,13 @@ class ScheduledRun:
         return -(-epoch_size // batch)
 
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
-        """Return the settings that a resumed run must have, as plain JSON."""
+        """Return the settings that a resumed run must have, as plain JSON.
+
+        Args:
+            samples: Samples of a pass of each stream.
+            batch: Samples of a global batch.
+            epoch_size: Samples of an epoch.
+        """
         return {
             "global_batch_size": batch,
             "epoch_steps": self.epoch_steps(epoch_size, batch),
@@ -295,7 +304,15 @@ class ScheduledRun:
         }
 
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
-        """Return the shares as the schedule was written, without live weights."""
+        """Return the spans of shares as the schedule was written, without live weights.
+
+        Args:
+            samples: Samples of a pass of each stream.
+            batch: Samples of a global batch.
+
+        Raises ConfigError if a stream without samples has a share.
+        """
+        # Shares of all streams by step. Of several milestones in one step the last one holds.
         points: dict[int, tuple[int, ...]] = {}
         for milestone, value in self.schedule.knots:
             step = self.schedule.step_of(milestone, batch)
@@ -306,19 +323,21 @@ class ScheduledRun:
             )
             points[step] = self.shares(weights, samples, f"at {milestone}")
         spans: list[ShareSpan] = []
-        for (milestone, shares), (end, later) in itertools.pairwise(points.items()):
-            if self.schedule.between == "steps" or shares == later:
-                spans.append(ShareSpan(milestone, shares))
+        for (step, shares), (next_step, next_shares) in itertools.pairwise(points.items()):
+            if self.schedule.between == "steps" or shares == next_shares:
+                spans.append(ShareSpan(step, shares))
             else:
-                spans.append(
-                    ShareSpan(milestone, shares, later, end - milestone, self.schedule.between)
-                )
+                length = next_step - step
+                spans.append(ShareSpan(step, shares, next_shares, length, self.schedule.between))
         last = max(points)
         spans.append(ShareSpan(last, points[last]))
         return spans
 
     def limits(self, samples: Sequence[int]) -> list[int] | None:
-        """Return the most samples that each stream may give, None without a limit."""
+        """Return the most samples that each stream may give in the whole run, None without a limit.
+
+        ``samples`` are the samples of a pass of each stream.
+        """
         schedule = self.schedule
         if schedule.max_passes is None and schedule.spent == "again":
             return None
@@ -334,27 +353,41 @@ class ScheduledRun:
         ]
 
     def largest_shares(self, samples: Sequence[int]) -> list[float]:
-        """Return the largest share that the schedule, as written, gives to each stream."""
+        """Return the largest share that the schedule, as written, gives to each stream: 0 to 1.
+
+        ``samples`` are the samples of a pass of each stream.
+        """
+        # Shares are largest at milestones.
         begins = [span.begin for span in self.spans(samples, 1)]
         maxima = [max(column) for column in zip(*begins, strict=True)]
         return [value / ONE for value in maxima]
 
     def key(self, samples: Sequence[int], batch: int) -> str:
-        """Return a digest of the schedule as written, for streams of so many samples."""
+        """Return a digest of all that the schedule as written decides.
+
+        ``samples`` are the samples of a pass of each stream, ``batch`` those of a global batch.
+        """
         facts = repr(([tuple(s) for s in self.spans(samples, batch)], self.schedule.spent))
         limits = repr(self.limits(samples))
         return digest(facts, limits, *self.names)
 
     def _weights_by_size(self, degree: float, samples: Sequence[int]) -> Weights:
-        """Return the weights at a temperature."""
+        """Return the weights at a temperature (``degree``): samples ** (1 / temperature)."""
         pairs = zip(self.names, samples, strict=True)
         return tuple((name, float(n) ** (1.0 / degree) if n else 0.0) for name, n in pairs)
 
     def shares(self, weights: Weights, samples: Sequence[int], place: str) -> tuple[int, ...]:
         """Return the shares of all streams by weights, in units of 1 / ONE.
 
-        They are rounded by largest remainders, so that they sum to ONE. ``place`` says in messages
-        where the weights are. Raises ConfigError if a stream with a weight has no samples.
+        They are rounded by largest remainders, so that they sum to ONE. A stream that the weights
+        do not name gets 0.
+
+        Args:
+            weights: Pairs of a stream's name and its weight.
+            samples: Samples of a pass of each stream.
+            place: Where the schedule has the weights, for messages.
+
+        Raises ConfigError if a stream with a weight has no samples.
         """
         by_name = dict(weights)
         exact = [Fraction(by_name.get(name, 0)) for name in self.names]
@@ -368,6 +401,7 @@ class ScheduledRun:
             raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
         parts = [ONE * weight / total for weight in exact]
         shares = [math.floor(part) for part in parts]
+        # Largest remainder first; of equal ones the earlier stream.
         by_remainder = sorted(range(len(parts)), key=lambda i: (shares[i] - parts[i], i))
         for i in by_remainder[: ONE - sum(shares)]:
             shares[i] += 1

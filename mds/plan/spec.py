@@ -32,6 +32,16 @@ class OrderSpec:
 
     Attributes:
         batch_size: Samples, or packs, of a batch of one rank; None if not given.
+        shuffle: Whether samples are shuffled.
+        shuffle_algo: Name of the shuffle, such as "py1e".
+        shuffle_seed: Seed of all random choices.
+        shuffle_block_size: Samples of a shuffle block; None for the default of `block_size`.
+        num_canonical_nodes: Number of canonical nodes; None or 0 for the default of
+            `canonical_nodes`.
+        partition_algo: Name of the partition over ranks, "orig" or "relaxed".
+        sampling_method: "balanced" to draw samples anew in each epoch, or "fixed".
+        sampling_granularity: Consecutive samples that are drawn together.
+        batching_method: How batches are made of streams, one of ``BATCHING_METHODS``.
         exact: Whether every chosen sample comes exactly once over all ranks. Otherwise some are
             repeated, so that all ranks get equally many. ``"mask"`` also gives all ranks equally
             many full batches, with padding that is masked.
@@ -101,7 +111,11 @@ class OrderSpec:
 
     @property
     def algorithm(self) -> type[Shuffle] | None:
-        """Class of the shuffle, even if shuffling is off; None then for an unknown name."""
+        """Class of the shuffle, also if shuffling is off: it decides the canonical nodes.
+
+        None for a name that is not registered, if shuffling is off. Otherwise entry points are
+        searched, and an unknown name raises UnknownNameError.
+        """
         registered = algos.get(self.shuffle_algo)
         return (
             find_shuffle(self.shuffle_algo) if registered is None and self.shuffle else registered
@@ -126,19 +140,28 @@ class OrderSpec:
         return int(size)
 
     def canonical_nodes(self, nodes: int) -> int:
-        """Return the number of canonical nodes of a run that begins on so many physical nodes."""
+        """Return the number of canonical nodes of a run that begins on ``nodes`` physical nodes."""
         if self.num_canonical_nodes:
             return int(self.num_canonical_nodes)
         return nodes * (self.algorithm.canonical_nodes_per_node if self.algorithm else 1)
 
     def block_size(self, canonical_nodes: int) -> int:
-        """Return the samples of a shuffle block: by default max(4,000,000 / nodes, 262,144)."""
+        """Return the samples of a shuffle block.
+
+        By default these are max(4,000,000 / ``canonical_nodes``, 262,144).
+        """
         if self.shuffle_block_size is not None:
             return int(self.shuffle_block_size)
         return max(4_000_000 // max(canonical_nodes, 1), 1 << 18)
 
     def facts(self, block_size: int, ranks: int, nodes: int) -> dict[str, Any]:
-        """Return the settings that a resumed run must have too, as plain JSON."""
+        """Return the settings that a resumed run must have too, as plain JSON.
+
+        Args:
+            block_size: Samples of a shuffle block.
+            ranks: Ranks of a node.
+            nodes: Number of nodes.
+        """
         facts: dict[str, Any] = {"shuffle": self.shuffle}
         if self.shuffle:
             facts |= {"shuffle_algo": self.shuffle_algo, "shuffle_block_size": block_size}
@@ -181,6 +204,7 @@ class OrderSpec:
             state = parse_state(resume)
             position, first = state.position, max(state.position.epoch, 0)
             # A state of this library from before the first epoch asks for the first one.
+            # One of mosaicml-streaming is used only if its own epoch was asked for.
             if (first if state.is_ours else position.epoch) >= epoch:
                 point = state.at(position._replace(epoch=first))
                 if state.num_canonical_nodes is not None:

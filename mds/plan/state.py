@@ -72,7 +72,7 @@ _MAX_VALUES = {
 _MAX_PADDING_SAMPLES = 1 << 20  # samples; a step of 16,384 ranks with batches of 64
 _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
 MAX_EDITS = 10_000
-_MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6
+_MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6  # values of schedule and edits, lists around a value
 _MAX_DATA = 1 << 16  # values that name the data
 _MOVED = "see position"  # value of a key of mosaicml-streaming whose meaning would differ
 
@@ -96,7 +96,7 @@ class Position(NamedTuple):
         epoch: Epoch, from 0; -1 before the first one.
         place: Samples or packs of all ranks that come before it in the epoch.
         unit: What ``place`` counts, "samples" or "packs".
-        cursor: Where packs go on; None for samples, and at the beginning of an epoch.
+        cursor: Next packs; None for samples, and at the beginning of an epoch.
         is_finished: Whether the iteration of the epoch has ended, so that the next epoch comes.
     """
 
@@ -107,7 +107,7 @@ class Position(NamedTuple):
     is_finished: bool = False
 
     def following(self) -> Position:
-        """Return the beginning of the next epoch, which is epoch 0 before the first one."""
+        """Return the beginning of the next epoch. After epoch -1 that is epoch 0."""
         return Position(max(self.epoch, -1) + 1, 0, self.unit)
 
 
@@ -142,13 +142,13 @@ class ResumePoint:
 
     @property
     def is_extended(self) -> bool:
-        """Whether it takes a state of version 2."""
+        """Whether only a state of version 2 can record this point."""
         has_packs = self.position.unit != "samples"
         return has_packs or self.schedule is not None or bool(self.edits)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this library wrote it: then its position is exact to the sample."""
+        """Whether this library wrote the state, so that its position is exact to the sample."""
         return self.version is not None
 
     def at(self, position: Position) -> ResumePoint:
@@ -172,9 +172,9 @@ class ResumePoint:
         return None if ranks % nodes else (nodes, ranks)
 
     def check_place(self, epoch_size: int) -> None:
-        """Refuse a sample that an epoch of so many samples cannot have (StateError).
+        """Raise StateError if the place is not in an epoch of ``epoch_size`` samples.
 
-        The end of an epoch is allowed, and lies after the last sample where ranks were padded.
+        The end of an epoch is allowed. Padding of ranks moves it beyond the last sample.
         """
         place = self.position.place
         if not 0 <= place <= epoch_size + max(epoch_size, _MAX_PADDING_SAMPLES):
@@ -184,7 +184,10 @@ class ResumePoint:
             )
 
     def check_unit(self, unit: str) -> None:
-        """Refuse to count packs where samples were counted, or samples for packs (StateError)."""
+        """Raise StateError if the state counts samples and the run counts packs, or the reverse.
+
+        ``unit`` is the unit of this run, "samples" or "packs".
+        """
         if self.position.unit == unit:
             return
         now = "and this run counts packs: it was made without packing=. Go on without it"
@@ -193,7 +196,11 @@ class ResumePoint:
         raise StateError(f"the state counts {self.position.unit}, {now}, or begin anew.")
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
-        """Refuse to resume with other data or another order, naming the settings (StateError)."""
+        """Raise StateError for other data or another order, naming the settings that differ.
+
+        ``dataset`` and ``order`` are the facts of this run, as `Order.dataset_facts` and
+        `Order.order_facts` return them. Facts that the state lacks are not compared.
+        """
         has_schedule = "schedule" in order
         if self.is_ours and (self.schedule is not None) != has_schedule:
             before, now = ("out a", "one") if has_schedule else (" a", "none")
@@ -226,7 +233,13 @@ _SETTINGS_OF = {
 
 
 def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Return clauses on the values that differ, of those that the state knows."""
+    """Return clauses of a message on the values that differ, one for each.
+
+    Args:
+        kind: What the values are facts of, "dataset" or "order".
+        before: Facts that the state recorded; None for a state without them.
+        now: Facts of this run. Those that the state does not have are left out.
+    """
     if before is None:
         return []
     return [
@@ -239,7 +252,8 @@ def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, A
 def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
     """Return the resume point of a state, of this library or of mosaicml-streaming.
 
-    Raises StateError for missing keys, and for values that no run can have.
+    A resume point is returned as it is. Raises StateError for missing keys, and for values that no
+    run can have.
     """
     if isinstance(source, ResumePoint):
         return source
@@ -339,18 +353,22 @@ def emit_state(point: ResumePoint) -> dict[str, Any]:
 
 
 def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
-    """Refuse a state of which keys were lost on the way (StateError)."""
+    """Raise StateError for a state that some tool saved or loaded only in part.
+
+    A state of version 2 lists its optional keys in ``keys``: "schedule", "edits" or, for a key of
+    ``position``, "position.cursors" and "position.turn".
+    """
     needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
     if version == EXTENDED_VERSION:
         needed += ["unit", "position"]
     elif isinstance(source["sample_in_epoch"], str) and source["sample_in_epoch"] == _MOVED:
         needed += ["version", "unit", "position"]
     position = source.get("position")
-    inside = position if isinstance(position, Mapping) else {}
+    position_keys = position if isinstance(position, Mapping) else {}
     missing = [
         key
-        for key in dict.fromkeys(map(str, needed[:_MAX_FACTS]))
-        if key.partition(".")[2] not in inside and key not in source
+        for key in dict.fromkeys(map(str, needed[:_MAX_FACTS]))  # each once, in this order
+        if key not in source and key.partition(".")[2] not in position_keys
     ]
     if missing:
         raise StateError(
@@ -362,7 +380,15 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Extension:
-    """Additions of a state of version 2; ``place`` is an epoch and a place, not checked yet."""
+    """Additions of a state of version 2, empty for version 1.
+
+    Attributes:
+        place: Epoch and place in it, not checked yet.
+        unit: What the place counts, "samples" or "packs".
+        node: Canonical node that gives the next pack.
+        cursor: Next pack of every canonical node.
+        schedule, edits: Copies of plain values, whose size alone is checked.
+    """
 
     place: tuple[Any, Any] | None = None
     unit: str = "samples"
@@ -373,6 +399,7 @@ class _Extension:
 
 
 def _parse_extension(source: Mapping[str, Any]) -> _Extension:
+    """Return the additions of a state of version 2. Raises StateError if they are malformed."""
     unit = source.get("unit")
     if unit not in UNITS:
         raise StateError(f"the state has unit {_short(unit)}; expected {' or '.join(UNITS)}.")
@@ -389,19 +416,23 @@ def _parse_extension(source: Mapping[str, Any]) -> _Extension:
         raise StateError(f"the state has edits {_short(edits)}; expected a list of dicts.")
     if len(edits) > MAX_EDITS:
         raise StateError(f"the state has {len(edits)} edits; expected at most {MAX_EDITS}.")
-    room, node = _Room(_MAX_NUMBERS), _as_int("turn", position.get("turn", 0))
+    copier, node = _PlainCopier(_MAX_NUMBERS), _as_int("turn", position.get("turn", 0))
     windows = _parse_windows(position.get("cursors"))
     return _Extension(
         (position["epoch"], position["in_epoch"]),
         unit,
         node,
         None if windows is None else Cursor(windows, node),
-        None if schedule is None else room.plain("schedule", schedule, 0),
-        tuple(room.plain("edits", edit, 0) for edit in edits),
+        None if schedule is None else copier.plain("schedule", schedule, 0),
+        tuple(copier.plain("edits", edit, 0) for edit in edits),
     )
 
 
 def _parse_windows(pairs: Any) -> tuple[tuple[int, int], ...] | None:
+    """Return the window and the pack of each canonical node, None if the state has no cursors.
+
+    Raises StateError for anything but a list of pairs of numbers.
+    """
     if pairs is None:
         return None
     is_list = isinstance(pairs, (list, tuple)) and len(pairs) <= MAX_CANONICAL_NODES
@@ -417,7 +448,7 @@ def _parse_windows(pairs: Any) -> tuple[tuple[int, int], ...] | None:
 
 
 def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
-    """Refuse a cursor that is not of so many canonical nodes (StateError)."""
+    """Raise StateError for a cursor that does not fit the number of canonical nodes."""
     cursor = extension.cursor
     if not 0 <= extension.node < canonical_nodes:
         raise StateError(
@@ -434,14 +465,26 @@ def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
         )
 
 
-class _Room:
-    """Budget of values for copies of nested plain values."""
+class _PlainCopier:
+    """Copier of nested plain values, such as JSON has, up to a number of values in all.
+
+    Args:
+        max_values: Most values of all copies together; a list or a mapping counts as one more.
+    """
 
     def __init__(self, max_values: int) -> None:
         self._remaining = max_values
 
     def plain(self, key: str, value: Any, depth: int) -> Any:
-        """Return a copy of a value that JSON can hold. Raises StateError for any other one."""
+        """Return a copy of a value that JSON can hold.
+
+        Args:
+            key: Key of the state, for messages.
+            value: Value to copy.
+            depth: Number of lists and mappings around it.
+
+        Raises StateError for a value of another type, and for one that is too large.
+        """
         self._remaining -= 1
         if self._remaining < 0 or depth > _MAX_DEPTH:
             raise StateError(f"the state has {key} that is too large or nested too deeply.")
@@ -463,6 +506,7 @@ class _Room:
 
 
 def _as_int(key: str, value: Any) -> int:
+    """Return a whole number of any type as an int. Raises StateError for anything else."""
     # Some checkpoint formats load integers as numpy, torch or float numbers.
     if type(value).__name__ not in {"bool", "bool_"}:
         with contextlib.suppress(TypeError, ValueError):
@@ -473,6 +517,7 @@ def _as_int(key: str, value: Any) -> int:
 
 
 def _as_bool(key: str, value: Any) -> bool:
+    """Return a truth value of Python or numpy as a bool. Raises StateError for anything else."""
     if type(value).__name__ in {"bool", "bool_"}:
         return bool(value)
     raise StateError(f"the state has {key} {_short(value)}; expected True or False.")
@@ -498,28 +543,34 @@ def _facts(key: str, value: Any) -> dict[str, Any] | None:
 
 
 def _data(value: Any) -> dict[str, Any] | None:
+    """Return a copy of the state's ``data``, a nested mapping. Raises StateError for any other."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
         raise StateError(f"the state has data {_short(value)}; expected a dict.")
-    data: dict[str, Any] = _Room(_MAX_DATA).plain("data", value, 0)
+    data: dict[str, Any] = _PlainCopier(_MAX_DATA).plain("data", value, 0)
     return data
 
 
 def _text(key: str, value: Any) -> str | None:
+    """Return a short text or None as it is. Raises StateError for anything else."""
     if value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT):
         return value
     raise StateError(f"the state has {key} {_short(value)}; expected a short text.")
 
 
 def _short(value: Any) -> str:
+    """Return a value of a state for a message: as repr() shows it, cut off if it is long.
+
+    A number that is too long to be shown is described instead.
+    """
     text = repr(value) if not isinstance(value, (str, int)) else repr(_text_of(value))
     text = text.strip("'") if isinstance(value, int) else text
     return text if len(text) <= _MAX_TEXT else f"{text[:60]}..."
 
 
 def _text_of(value: Any) -> str:
-    """Return a plain value as text; of a number of thousands of digits its size."""
+    """Return str() of a value, or the size in bits of a number of hundreds of digits or more."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"a number of {value.bit_length()} bits"
     return str(value)

@@ -42,11 +42,15 @@ class StreamBatches(abc.ABC):
     """Global batches made of several streams.
 
     A resume leaves out the steps that were seen. If a step was seen in part, its remaining samples
-    come first.
+    come first. Subclasses implement `_fill` and `_find`, which know only the whole epoch.
 
     Args:
         total: Number of steps of the whole epoch.
-        spec: Shape of the world, and what was seen or skipped.
+        spec: Shape of the world, and the samples that were seen or skipped.
+
+    Attributes:
+        count: Number of steps that remain.
+        filled: Slots of each rank that may have a sample.
     """
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
@@ -58,6 +62,7 @@ class StreamBatches(abc.ABC):
         # As in a slice: nothing remains after the end, and a negative number counts from the end.
         first = max(total + first, 0) if first < 0 else min(first, total)
         size = self.shape.global_batch
+        # Here gaps are of steps: a step is left out if any place of it is skipped.
         skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
         self._gaps = Gaps([(0, first), *skips])
         # If the step that was seen in part is skipped, nothing was seen of the one that follows.
@@ -70,13 +75,14 @@ class StreamBatches(abc.ABC):
         """Fewest and most samples that a rank gets."""
         if not self.count:
             return 0, 0
+        # Only the first step may lack samples: those that were seen.
         slots = self.shape.slots(0, self.shape.world)
         minimum, maximum = self.shape.shares(self.shape.deal(slots) >= self._seen_slots)
         later = (self.count - 1) * self.shape.batch
         return minimum + later, maximum + later
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of steps and slots."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen_slots and len(steps) and int(steps.min()) == 0:
             is_seen = self.shape.deal(slots) < self._seen_slots
@@ -88,7 +94,7 @@ class StreamBatches(abc.ABC):
         return self.block(np.arange(first, last), np.arange(self.shape.global_batch), lookups)
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order."""
+        """Return the steps and slots of positions of a stream's order that were not seen before."""
         step, slot = self._find(stream, positions)
         real = self._gaps.is_in_no_gap(step)
         step, slot = self._gaps.numbers(step[real]), slot[real]
@@ -96,7 +102,10 @@ class StreamBatches(abc.ABC):
         return step[remains], slot[remains]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the first place of the step for all of its slots, which depend on the world."""
+        """Return for each step and slot the first place of the step, int64 (steps, slots).
+
+        Which slot has which sample of the step depends on the world, so slots have no places.
+        """
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return np.broadcast_to(first, (len(steps), len(slots)))
 
@@ -110,16 +119,22 @@ class StreamBatches(abc.ABC):
 
     @abc.abstractmethod
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of slots of steps that count from the beginning of the epoch."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
+
+        Steps count from the beginning of the epoch. ``lookups`` has the lookup of each order.
+        """
 
     @abc.abstractmethod
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps, from the beginning of the epoch, and slots of a stream's positions."""
+        """Return the steps and slots of positions of the order with number ``stream``.
+
+        Steps count from the beginning of the epoch. Positions that no batch has are left out.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Origins:
-    """Streams of batches.
+    """Stream of each batch of an epoch, where every batch is from one stream.
 
     Attributes:
         stream: Stream of each batch.
@@ -133,6 +148,7 @@ class Origins:
     def shuffled(cls, counts: Sequence[int], rng: np.random.Generator) -> Origins:
         """Return ``counts[i]`` batches of stream i in an order drawn from ``rng``."""
         total = sum(counts)
+        # Narrow integers, as there may be many batches.
         kind = np.min_scalar_type(max(len(counts) - 1, 0))
         stream = np.repeat(np.arange(len(counts), dtype=kind), counts)
         rng.shuffle(stream)
@@ -142,9 +158,10 @@ class Origins:
         return cls(stream, number)
 
     def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
-        """Return the places of batches of a stream, by their numbers in it.
+        """Return the places of batches of a stream among all batches.
 
-        Returns the indexes of those ``numbers`` that have a batch, and the place of each of these.
+        ``numbers`` are the numbers of the batches among those of the stream. Returns the indexes of
+        those ``numbers`` that have a batch, and the place of each of these.
         """
         places = np.flatnonzero(self.stream == stream)
         existing = np.flatnonzero(numbers < len(places))
@@ -152,7 +169,13 @@ class Origins:
 
 
 class PerStreamBatches(StreamBatches):
-    """Batching method ``per_stream``: every global batch is from one stream."""
+    """Batching method ``per_stream``: every global batch is from one stream.
+
+    Args:
+        samples: Samples of the order of each stream.
+        spec: Settings by which positions are dealt to ranks.
+        rng: Generator that shuffles the streams of the batches.
+    """
 
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
@@ -184,7 +207,15 @@ class PerStreamBatches(StreamBatches):
 
 
 class StratifiedBatches(StreamBatches):
-    """Batching method ``stratified``: every global batch has samples of all streams, by shares."""
+    """Batching method ``stratified``: every global batch has samples of all streams, by shares.
+
+    The slots of a batch are split into parts, one for each stream.
+
+    Args:
+        samples: Samples of the order of each stream.
+        proportions: Share of each stream in the epoch.
+        spec: Settings by which positions are dealt to ranks.
+    """
 
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
@@ -196,6 +227,7 @@ class StratifiedBatches(StreamBatches):
         self._partitions = [
             Partition(PaddedGrid(count, spec.canonical, 1), 1, initial.ranks) for count in samples
         ]
+        # Steps until the first stream has no more full part.
         shares = zip(self._partitions, self._parts, strict=True)
         self._total = min(
             (partition.total // part for partition, part in shares if part), default=0
@@ -228,7 +260,16 @@ class StratifiedBatches(StreamBatches):
 
 
 class DevicePerStreamBatches(StreamBatches):
-    """Batching method ``device_per_stream``: the batch of every rank is from one stream."""
+    """Batching method ``device_per_stream``: the batch of every rank is from one stream.
+
+    Each node has its own shuffled list of batches. Of every stream it reads an equal share of the
+    canonical nodes.
+
+    Args:
+        samples: Samples of the order of each stream.
+        spec: Settings by which positions are dealt to ranks.
+        rng: Generator that shuffles the streams of the batches.
+    """
 
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
@@ -239,19 +280,20 @@ class DevicePerStreamBatches(StreamBatches):
                 f"canonical nodes {self._canonical} and physical nodes {shape.nodes}: "
                 "device_per_stream needs canonical nodes to be a multiple of physical nodes."
             )
-        self._share = self._canonical // shape.nodes
+        self._share = self._canonical // shape.nodes  # canonical nodes of a node
         self._partitions = [
             Partition(
                 PaddedGrid(count, self._canonical, self._canonical), self._canonical, shape.ranks
             )
             for count in samples
         ]
+        # Full batches that each stream has on a node.
         self._counts = [
             partition.total // shape.nodes // shape.batch for partition in self._partitions
         ]
         _require_full_batch(self._counts, "rank's batch", shape.batch)
         self._origins = [Origins.shuffled(self._counts, rng) for _ in range(shape.nodes)]
-        self._length = sum(self._counts)
+        self._length = sum(self._counts)  # batches of the list of a node
         # One more turn of padding even if none is needed, as in mosaicml-streaming.
         padded = (self._length // shape.world + 1) * shape.world
         super().__init__(padded // shape.ranks, spec)
@@ -259,7 +301,8 @@ class DevicePerStreamBatches(StreamBatches):
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         shape = self.shape
         device, offset = np.divmod(slots, shape.batch)
-        # Batches are taken from the lists of the nodes in turns, and dealt to all ranks in turns.
+        # Batches are taken from the lists of the nodes in turns, and dealt to all ranks in turns:
+        # batch b is number b // nodes in the list of node b % nodes.
         batch = steps[:, None] * shape.world + device
         number, node = np.divmod(batch, shape.nodes)
         out = np.full(batch.shape, -1, np.int64)
@@ -276,9 +319,13 @@ class DevicePerStreamBatches(StreamBatches):
         return out
 
     def _partition_index(self, sequence: Ids, node: int) -> Ids:
-        """Return indices of a stream's partition for numbers in the sequence that a node reads.
+        """Return indices of a stream's partition for the samples that a node reads of the stream.
 
         A node reads its canonical nodes in turns, as many samples of each as it has ranks.
+
+        Args:
+            sequence: Numbers of the samples among those that the node reads of the stream.
+            node: Number of the node.
         """
         line, rank = np.divmod(sequence, self.shape.ranks)
         cycle, mine = np.divmod(line, self._share)
@@ -287,6 +334,7 @@ class DevicePerStreamBatches(StreamBatches):
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         shape = self.shape
+        # The inverse of `_partition_index`, then the place of the sample in a batch of the stream.
         element, canonical = np.divmod(self._partitions[stream].find(positions), self._canonical)
         node, mine = np.divmod(canonical, self._share)
         cycle, rank = np.divmod(element, shape.ranks)
@@ -357,11 +405,17 @@ class ScheduledBatches(StreamBatches):
     """Global batches ``first`` to ``last`` - 1 of a run with a schedule.
 
     There is one lookup, from streams and their sample numbers (`mds.plan.passes`) to sample ids.
+
+    Args:
+        mixture: Samples of each stream in the steps of the run.
+        first, last: First step of the epoch in the run, and the end.
+        spec: Shape of the world, and the samples that were seen or skipped.
     """
 
     def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
         self._mixture, self._begin, self._canonical = mixture, first, spec.canonical
         size = mixture.batch
+        # Sample n of a batch is at place n * stride of its samples, laid out stream by stream.
         stride = stride_of(size)
         self._places = np.arange(size, dtype=np.int64) * stride % size
         self._inverse_stride = pow(stride, -1, size) if size > 1 else 0
@@ -382,17 +436,19 @@ class ScheduledBatches(StreamBatches):
         ``steps`` of the run ascend. Places count the samples of a global batch, stream by stream.
         """
         streams, size = self._mixture.streams, self._mixture.batch
+        # A line is the samples of one stream in one step. All lines of all steps are laid end to
+        # end, and a binary search finds the line of each number.
         begin, end = self._mixture.ranges(steps)
         ends = (end - begin).cumsum(axis=1)
         row = np.arange(len(steps)) * size
         numbers = (places + row[:, None]).reshape(-1)
-        lines = (ends + row[:, None]).reshape(-1)
-        lines_of = lines.searchsorted(numbers, side="right")
-        # In a batch each stream begins at the end of the stream before it.
-        shift = end.reshape(-1) - lines
+        line_ends = (ends + row[:, None]).reshape(-1)
+        line_of = line_ends.searchsorted(numbers, side="right")
+        # Added to a number, this gives the sample number in the stream: ends map to ends.
+        shift = end.reshape(-1) - line_ends
         out = np.empty((2, len(numbers)), np.int64)
-        np.remainder(lines_of, streams, out=out[0])
-        np.add(shift[lines_of], numbers, out=out[1])
+        np.remainder(line_of, streams, out=out[0])
+        np.add(shift[line_of], numbers, out=out[1])
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
@@ -405,7 +461,10 @@ class ScheduledBatches(StreamBatches):
         return np.concatenate(steps), np.concatenate(slots)
 
     def _find_numbers(self, stream: int, sample_numbers: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of samples of one stream."""
+        """Return the steps and slots of samples of one stream, as `_find` does.
+
+        ``sample_numbers`` count the samples of the stream since the training began.
+        """
         step = self._mixture.steps_of_samples(stream, sample_numbers)
         counts = self._mixture.counts(np.concatenate([step, step + 1]))
         begin, end = counts.reshape(2, len(step), self._mixture.streams)

@@ -46,8 +46,12 @@ _BUILT_IN = {
 
 
 class _Algorithms(UserDict[str, type[Shuffle]]):
-    """Shuffles by name; built-in ones are imported when they are first looked up."""
+    """Shuffles by name; built-in ones are imported when they are first looked up.
 
+    Until then the value of a name in ``data`` is the name of the class, a string.
+    """
+
+    # UserDict would look the name up, and so import the module.
     def __contains__(self, name: object) -> bool:
         return name in self.data
 
@@ -79,7 +83,10 @@ def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
 
 
 def find_shuffle(name: str) -> type[Shuffle]:
-    """Return the algorithm of a name. Raises UnknownNameError (a KeyError and a ValueError)."""
+    """Return the shuffle of a name: a built-in or registered one, or that of an entry point.
+
+    Raises UnknownNameError (a KeyError and a ValueError) for an unknown name.
+    """
     if name in algos:
         return algos[name]
     from mds.lazy_imports import load_plugin

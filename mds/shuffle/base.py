@@ -117,14 +117,15 @@ class RandomAccessShuffle(Shuffle):
         """Return the positions in the order of ids: the inverse of `ids_at`."""
 
     def at_epoch(self, epoch: int) -> RandomAccessShuffle:
-        """Return the same shards in the order of another epoch."""
+        """Return the shuffle of the same shards in another epoch."""
         return type(self)(dataclasses.replace(self.spec, epoch=epoch))
 
     @classmethod
     def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
-        """Return shuffles by number, whose ids can be asked together.
+        """Return a group of shuffles, whose ids are computed by one call.
 
-        Override it if the algorithm can compute ids of several shuffles more quickly at once.
+        ``shuffles`` are of this class; their keys are numbers that the caller chooses. Override
+        this method if the algorithm can compute ids of several shuffles more quickly at once.
         """
         return ShuffleGroup(shuffles)
 
@@ -136,19 +137,29 @@ class RandomAccessShuffle(Shuffle):
 
 
 class ShuffleGroup:
-    """Random-access shuffles by number, whose ids are asked together."""
+    """Several random-access shuffles, whose ids are computed by one call.
+
+    Args:
+        shuffles: Shuffles by numbers that the caller chooses, such as those of streams.
+    """
 
     def __init__(self, shuffles: Mapping[int, RandomAccessShuffle]) -> None:
         self.shuffles = dict(shuffles)
 
     def at_epochs(self, numbers: Ids, epochs: Ids) -> ShuffleGroup:
-        """Return a group in which the shuffles of these numbers are those of other epochs."""
+        """Return a group in which some shuffles are of other epochs.
+
+        ``epochs`` has the new epoch of the shuffle with the number beside it in ``numbers``.
+        """
         pairs = zip(numbers.tolist(), epochs.tolist(), strict=True)
         changed = {number: self.shuffles[number].at_epoch(epoch) for number, epoch in pairs}
         return type(self)({**self.shuffles, **changed})
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """Return the id at each position of the shuffle with the number beside it, int64."""
+        """Return the id at each position of the shuffle with the number beside it, int64.
+
+        ``numbers`` and ``positions`` are int64 of shape (n,).
+        """
         out = np.empty(len(positions), np.int64)
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)

@@ -20,7 +20,8 @@ class Naive(SequentialShuffle):
     needs_all_samples = True
 
     def prepare(self) -> np.random.Generator:
-        """Draw the permutation, as the narrowest integers that hold it."""
+        """Draw the permutation of all samples, and return the generator."""
+        # The narrowest integers, as all ids are in memory.
         rng = np.random.default_rng(self.spec.seed + self.spec.epoch)
         samples = self.spec.samples
         self._ids = np.arange(samples, dtype=np.min_scalar_type(max(samples - 1, 0)))
@@ -28,6 +29,6 @@ class Naive(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the part of the permutation that a node has."""
+        """Yield the ids of a node: its positions of the permutation. Nothing is drawn."""
         del rng
         yield self._ids[int(self.starts[node]) : int(self.starts[node + 1])]

@@ -72,7 +72,10 @@ def finish_keys(partial: Keys, lasts: Ids) -> Keys:
 
 
 def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
-    """Return 64 hashed bits for each counter, by one key for all or one key each."""
+    """Return 64 hashed bits for each counter, uint64, by one key for all or one key each.
+
+    The formula is in the module's docstring: a step of SplitMix64.
+    """
     bits = counters.astype(np.uint64)
     bits *= _MIX_STEP
     bits += np.asarray(key, np.uint64)
@@ -88,7 +91,7 @@ def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
 
 
 def _fold(key: int, number: int) -> int:
-    """Return a key with one more number, folded in 64 bits at a time."""
+    """Return a 64-bit key that also depends on ``number``, which may have any size."""
     while True:
         key = _mix64((key ^ (number & _MASK)) * _STEP + 1 & _MASK)
         number >>= 64
@@ -109,7 +112,7 @@ def _mix64(number: int) -> int:
 
 
 def permute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Words:
-    """Permute values below 2**bits, each by its own key.
+    """Return values below 2**bits permuted by a Feistel network, each by its own key.
 
     Args:
         values: Numbers below 2**bits, uint32 of shape (n,).
@@ -126,7 +129,7 @@ def unpermute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> 
 
 
 def permute_below(values: Ids, sizes: Ids, keys: Keys, *, inverse: bool = False) -> Ids:
-    """Permute values below any sizes, each by its own size and key.
+    """Return values permuted below any sizes, each by its own size and key, int64.
 
     Args:
         values: Numbers below their ``sizes``, int64 of shape (n,).
@@ -137,6 +140,7 @@ def permute_below(values: Ids, sizes: Ids, keys: Keys, *, inverse: bool = False)
     step = _Network.backward if inverse else _Network.forward
     network = _make_network(keys, bit_lengths(sizes - 1))
     out = step(network, values.astype(np.uint32)).astype(np.int64)
+    # Cycle walking: permute the values outside again until they are inside.
     outside = (out >= sizes).nonzero()[0]
     while len(outside):
         again = step(network.subset(outside), out[outside].astype(np.uint32))
@@ -146,7 +150,10 @@ def permute_below(values: Ids, sizes: Ids, keys: Keys, *, inverse: bool = False)
 
 
 def bit_lengths(values: Ids) -> Words:
-    """Return the number of bits of each value, which is from 0 to 2**53."""
+    """Return the number of bits of each value, uint32. Values are from 0 to 2**53.
+
+    The exponent of a float is the number of bits of its integer part.
+    """
     return np.frexp(values.astype(np.float64))[1].astype(np.uint32)
 
 
@@ -179,6 +186,7 @@ class _Network(NamedTuple):
 
     def subset(self, indexes: NDArray[np.intp]) -> _Network:
         """Return the networks of the keys at these indexes."""
+        # Arrays of no dimension are the same for all keys and stay.
         factors, terms = (each.take(indexes, axis=1) for each in (self.factors, self.terms))
         if self.low.ndim == 0:
             return self._replace(factors=factors, terms=terms)
@@ -192,11 +200,14 @@ class _Network(NamedTuple):
         return self._run_rounds(values, range(len(self.factors)))
 
     def backward(self, values: Words) -> Words:
-        """Return the values whose permutation these are, by the rounds in reverse order."""
+        """Return the values that `forward` permutes to these, by the rounds in reverse order."""
         return self._run_rounds(values, range(len(self.factors) - 1, -1, -1))
 
     def _run_rounds(self, values: Words, rounds: range) -> Words:
-        """Apply the rounds to both halves of the values, in this order."""
+        """Return the values after these rounds, in this order; see the module's docstring.
+
+        The arrays ``word`` and ``mixed`` are reused, as new ones would cost as much as a round.
+        """
         factors, terms, low, high, to_high, to_low, is_full = self
         low_mask = (_UNIT << low) - _UNIT
         high_half: Words = values >> low
@@ -227,7 +238,13 @@ class _Network(NamedTuple):
 
 
 def _make_network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
-    """Return the networks of keys, for values of so many bits."""
+    """Return a network for each key, for values of so many bits.
+
+    Args:
+        keys: Keys, uint64 of shape (n,).
+        bits: Number of bits, at most 32: one for all keys, or one each.
+        rounds: Number of rounds; 0 is `rounds_for` of the bits.
+    """
     count = rounds or rounds_for(bits)
     wide: Words = np.asarray(bits, np.uint32)
     high = np.asarray(wide >> _UNIT)
@@ -248,7 +265,7 @@ def _round_numbers(keys: Keys, count: int) -> tuple[Words, Words]:
     for_factors, for_terms = _round_constants(count)
     factors = _multiply_in_turns(factor, term, *for_factors)
     terms = _multiply_in_turns(term, factor, *for_terms)
-    factors |= _UNIT
+    factors |= _UNIT  # a product with an odd factor loses no bits
     return factors, terms
 
 
@@ -268,7 +285,8 @@ def _multiply_in_turns(even: Words, odd: Words, multipliers: Words, increments: 
 def _round_constants(count: int) -> list[tuple[Words, Words]]:
     """Return the multipliers and increments of the factors, and those of the terms.
 
-    Each is uint32 of shape (rounds, 1).
+    Each is uint32 of shape (rounds, 1). They follow from the recurrence in `_round_numbers`, by
+    keeping track of what a half of the key is multiplied by and of what is added.
     """
     mask = (1 << 32) - 1
     rows = []
@@ -293,8 +311,9 @@ def keyed_order(key: int, count: int, groups: Ids | None = None) -> Ids:
 
     Args:
         key: Key of the hash.
-        count: How many numbers there are.
-        groups: Group of each number, ascending; numbers of different groups keep their order.
+        count: Number of the numbers to sort.
+        groups: Group of each number, ascending. Numbers are sorted within their groups; groups keep
+            their order. None for one group.
     """
     return KeyedOrders([(count, groups)]).orders(np.asarray(key, np.uint64))
 
@@ -302,8 +321,10 @@ def keyed_order(key: int, count: int, groups: Ids | None = None) -> Ids:
 class KeyedOrders:
     """Keyed orders of several ranges of numbers, which are computed together.
 
-    A hash is rounded so that the number fits into its lowest bits: sorting such sums is three times
-    as fast as an argsort.
+    A number is sorted as one 64-bit integer, which is three times as fast as an argsort::
+
+        bits 63 ............................... 0
+            | group | top bits of hash | number |
 
     Args:
         ranges: For each range how many numbers it has, from 0 on, and ascending groups of them that
@@ -314,6 +335,7 @@ class KeyedOrders:
         counts = [count for count, _ in ranges]
         self.starts = np.cumsum([0, *counts])
         self._numbers, self._groups = (np.zeros(sum(counts), np.uint64) for _ in range(2))
+        # Masks of the bits that hold a number, and how many bits hold a group, of each range.
         number_masks, group_bits = [], []
         for start, (count, groups) in zip(self.starts.tolist(), ranges, strict=False):
             self._numbers[start : start + count] = np.arange(count)
@@ -338,7 +360,10 @@ class KeyedOrders:
         return orders
 
     def orders(self, keys: Keys) -> Ids:
-        """Return the orders of all ranges end to end, by one key or by a key for each number."""
+        """Return the orders of all ranges end to end, int64.
+
+        ``keys`` is one key for all numbers, or a key for each number of each range.
+        """
         packed = hash_counters(keys, self._numbers)
         packed >>= self._group_bits
         packed |= self._groups
@@ -351,7 +376,10 @@ class KeyedOrders:
 
 
 def join_ranges(begins: Ids, sizes: Ids) -> Ids:
-    """Return the integers from each begin on, ``sizes`` of them, end to end."""
+    """Return ranges of integers end to end, int64: range i is from ``begins[i]`` on.
+
+    It has ``sizes[i]`` integers, so begins (5, 1) and sizes (2, 3) give 5, 6, 1, 2, 3.
+    """
     ends: Ids = sizes.cumsum()
     numbers: Ids = np.repeat(begins - (ends - sizes), sizes)
     numbers += np.arange(int(sizes.sum()))

@@ -21,7 +21,7 @@ class Py1b(SequentialShuffle):
     uses_blocks = True
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards."""
+        """Shuffle and cut the shards for this epoch, and return the generator."""
         if self.spec.block_size == 0:
             raise PlanError("shuffle_block_size 0: py1b needs blocks of at least one sample.")
         self._parts, rng = epoch_parts(self.spec)
@@ -36,7 +36,7 @@ class Py1b(SequentialShuffle):
         advance_ranges(self._ranges(node), rng)
 
     def _ranges(self, node: int) -> list[tuple[int, int]]:
-        """Return the first place and the end of each block of a node."""
+        """Return the first place and the end of each block of a node, counting its samples."""
         total, block = int(self._parts.of_node(node)[1].sum()), self.spec.block_size
         # A negative size makes no blocks, as in mosaicml-streaming, so nothing is shuffled.
         return [(start, min(start + block, total)) for start in range(0, total, block)]

@@ -29,7 +29,7 @@ class Py1br(SequentialShuffle):
     uses_blocks = True
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards and draw the stagger of each node."""
+        """Shuffle and cut the shards, draw the stagger of each node, and return the generator."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
         if self._low < 1:
@@ -50,7 +50,11 @@ class Py1br(SequentialShuffle):
         advance_ranges(self._ranges(node, rng), rng)
 
     def _ranges(self, node: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Return the first place and the end of each block of a node, of drawn lengths."""
+        """Return the first place and the end of each block of a node, of drawn lengths.
+
+        Places count the samples of the node. ``place`` is where the block would begin without the
+        stagger; both ends of the block are moved back by it.
+        """
         total, stagger = int(self._parts.of_node(node)[1].sum()), int(self._staggers[node])
         ranges, place = [], 0
         while place < total:

@@ -52,7 +52,7 @@ class Py1e(SequentialShuffle):
     uses_blocks = True
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards."""
+        """Shuffle and cut the shards for this epoch, and return the generator."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
         if self._low >= self._high:
@@ -66,12 +66,15 @@ class Py1e(SequentialShuffle):
         """Yield the samples of a node, sorted by their new places."""
         begin, size = self._parts.of_node(node)
         total = int(size.sum())
+        # First phase: keep the shuffled ids, or only pass the generator through the draws and draw
+        # them again later from a copy of its state.
         shuffled, replay = np.zeros(0, self._kind), None
         if total <= self.keep:
             shuffled = self._shuffled(begin, size, rng)
         else:
             replay = restore_generator(save_generator(rng))
             advance_parts(size, rng)
+        # Second phase: move the samples of a few parts at a time.
         sorter = StreamingBucketSort(self.spec.samples, (self._high - 1) // 2 + 1)
         start = 0
         for first, last in group_parts(size, CHUNK):
@@ -92,6 +95,7 @@ class Py1e(SequentialShuffle):
         _, size = self._parts.of_node(node)
         advance_parts(size, rng)
         bits = rng.bit_generator
+        # A part draws an integer, and for each sample a float, which takes one 64-bit number.
         for count in size.tolist():
             rng.integers(self._low, self._high)
             bits.random_raw(count, output=False)
@@ -111,9 +115,15 @@ class Py1e(SequentialShuffle):
     def _places(
         self, size: NDArray[np.int64], start: int, total: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Return the new places of the samples of parts, in a node of ``total`` samples.
+        """Return the new places of the samples of parts, float64.
 
-        ``size`` are the samples of each part; ``start`` is the place of the first sample.
+        A sample moves by at most half of what a block of random length has more than its part.
+
+        Args:
+            size: Samples of each part.
+            start: Place of the first sample in the node.
+            total: Samples of the node; no sample moves beyond its ends.
+            rng: Generator of the moves.
         """
         places = np.arange(start, start + int(size.sum()), dtype=np.float64)
         filled = 0
@@ -129,6 +139,7 @@ class Py1e(SequentialShuffle):
         return places
 
     def _warn_small_block(self) -> None:
+        """Warn once that a shard is larger than a block, so that its samples do not move."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -186,17 +197,25 @@ class StreamingBucketSort:
         self._id_bits = max(samples - 1, 1).bit_length()
         self._reach = reach
         # As fine as fits beside the id: a power of two, so that scaling rounds nothing.
-        self._shift = max(min(63 - _BUCKET_BITS - self._id_bits, 32), 0)
+        self._shift = max(min(63 - _BUCKET_BITS - self._id_bits, 32), 0)  # bits of the fraction
         self._buckets: defaultdict[int, list[_Run]] = defaultdict(list)
-        self._next = 0
+        self._next = 0  # bucket that is sorted next
 
     def push(self, first: int, places: NDArray[np.float64], ids: NDArray[np.integer]) -> None:
-        """Add a batch of samples, whose first one is number ``first``, with their places."""
+        """Add a batch of samples.
+
+        Args:
+            first: Number of the first sample of the batch among all samples of the sort.
+            places: Place of each sample.
+            ids: Id of each sample.
+        """
+        # Buckets are counted from the first one that a sample of the batch can fall into.
         base = max(first - self._reach - 1, 0) >> _BUCKET_BITS
         scaled = places - (base << _BUCKET_BITS)
         scaled *= 2.0**self._shift
         keys = scaled.astype(np.int64)
         buckets = keys >> (_BUCKET_BITS + self._shift)
+        # Sort the samples by bucket, stably: as integers of the bucket and the index in the batch.
         top = int(buckets.max())
         width = (len(keys) - 1).bit_length()
         wide = width + (top + 1).bit_length() > 32
@@ -206,6 +225,7 @@ class StreamingBucketSort:
         order.sort()
         cuts = np.searchsorted(order, np.arange(top + 2, dtype=order.dtype) << width).tolist()
         order &= (1 << width) - 1
+        # Make the keys: the place within the bucket, then the id.
         keys &= (1 << (_BUCKET_BITS + self._shift)) - 1
         keys <<= self._id_bits
         keys |= ids
@@ -224,6 +244,7 @@ class StreamingBucketSort:
                 keys = np.concatenate([run.keys for run in runs])
                 # `keys` stays as it is: its order tells equal keys apart.
                 ordered = np.sort(keys)
+                # Neighbours that differ in no bit of the rounded place.
                 equal = np.flatnonzero((ordered[1:] ^ ordered[:-1]) >> self._id_bits == 0)
                 if len(equal):
                     _order_ties(ordered, equal, keys, runs, self._id_bits)
@@ -247,6 +268,7 @@ def _order_ties(
         runs: Runs of the bucket.
         id_bits: Lowest bits of a key, which hold the id.
     """
+    # Find for each tied key its sample: its run, and its index in the run's batch.
     ends = np.cumsum([len(run.keys) for run in runs])
     slots = np.union1d(equal, equal + 1)
     ties = []

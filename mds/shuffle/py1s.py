@@ -20,7 +20,7 @@ class Py1s(SequentialShuffle):
     canonical_nodes_per_node = 64  # it mixes little, so a batch takes samples of many nodes
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards."""
+        """Shuffle and cut the shards for this epoch, and return the generator."""
         self._parts, rng = epoch_parts(self.spec)
         return rng
 

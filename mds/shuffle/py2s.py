@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# State of a PCG64 generator: a 128-bit number in two halves, and half of a 64-bit draw that is kept
+# for the next 32-bit draw.
 _STATE = np.dtype([("high", "<u8"), ("low", "<u8"), ("half", "<u4"), ("has_half", "?")])
 
 
@@ -28,7 +30,10 @@ class Py2s(SequentialShuffle):
     canonical_nodes_per_node = 64  # it mixes little, so a batch takes samples of many nodes
 
     def prepare(self) -> np.random.Generator:
-        """Shuffle the shards once, and keep the state of the generator at each of them."""
+        """Shuffle the shards once, and keep the state of the generator at each of them.
+
+        Returns the generator of the second shuffle, in which epochs differ.
+        """
         spec = self.spec
         rng = np.random.default_rng(spec.seed)
         self._order = np.arange(len(spec.sizes))
@@ -68,7 +73,10 @@ class Py2s(SequentialShuffle):
         advance_parts(self._parts.size[parts], rng)
 
     def _ids_after_first(self, part: int) -> NDArray[np.int64]:
-        """Return the ids of a part in the order of the first shuffle."""
+        """Return the ids of a part in the order of the first shuffle, which is repeated.
+
+        ``part`` is the number of the part; the whole shard that it is a part of is shuffled.
+        """
         shard = int(self._shard[part])
         begin, size = int(self._begin[shard]), int(self._size[shard])
         ids = np.arange(begin, begin + size, dtype=np.int64)
@@ -86,7 +94,7 @@ def _pack_state(rng: np.random.Generator) -> tuple[int, int, int, bool]:
 
 
 def _restore_state(packed: np.void, increment: int, rng: np.random.Generator) -> None:
-    """Set the state of a generator to a packed one."""
+    """Set the state of a PCG64 generator to a row of `_STATE`; ``increment`` completes it."""
     high, low, half, has_half = packed.item()
     rng.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -64,7 +64,15 @@ _MAX_KEPT_PARTS = 1 << 19  # of orders in other epochs, 24 bytes each
 
 
 class Seekable(RandomAccessShuffle):
-    """Keyed permutation within a sliding window. Raises PlanError for a block of no samples."""
+    """Keyed permutation within a sliding window; see the module's docstring.
+
+    Attributes:
+        parts: Parts of shards of each canonical node, the same in every epoch.
+        cells: Cells of all canonical nodes, with the keys of the epoch.
+        line: Line of the parts in the order of the epoch.
+
+    Raises PlanError for a block of no samples.
+    """
 
     uses_blocks = True
 
@@ -90,7 +98,7 @@ class Seekable(RandomAccessShuffle):
         self._set_epoch_keys()
 
     def at_epoch(self, epoch: int) -> Seekable:
-        """Return the same shards in the order of another epoch, sharing what all epochs share."""
+        """Return the shuffle of another epoch, which shares the arrays that all epochs share."""
         shuffle = copy.copy(self)
         shuffle.spec = dataclasses.replace(self.spec, epoch=epoch)
         shuffle._set_epoch_keys()  # noqa: SLF001 - of the same class
@@ -103,8 +111,9 @@ class Seekable(RandomAccessShuffle):
             slot_key=self._key(_FOR_SLOTS), cell_key=self._key(_FOR_CELLS)
         )
         order = keyed_order(self._key(_FOR_LINE), len(parts.first_ids), parts.nodes)
-        # Neighbours in a shard are then as far apart as with py1e (measured: 4 % less for shards
-        # of a fifth of a block without this, 0.4 % for a tenth).
+        # Longer shards are shuffled within themselves, so that neighbours in a shard get as far
+        # apart as with py1e (measured: without this 4 % less for shards of a fifth of a block,
+        # 0.4 % for a tenth).
         max_unshuffled = max(block // 16, 1)
         self.line = Line(
             parts.first_ids[order], parts.sizes[order], max_unshuffled, self._key(_FOR_SHARDS)
@@ -112,11 +121,14 @@ class Seekable(RandomAccessShuffle):
 
     @classmethod
     def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
-        """Return several orders, by their numbers, whose ids are computed together."""
+        """Return a group of shuffles of this class, by number, whose ids are computed together."""
         return SeekableGroup(shuffles)
 
     def partial_keys(self) -> list[int]:
-        """Return the keys of an epoch without its number: of the line, slots, cells and shards."""
+        """Return the keys of the line, slots, cells and shards, before the epoch is added to them.
+
+        `finish_keys` adds the number of the epoch.
+        """
         purposes = (_FOR_LINE, _FOR_SLOTS, _FOR_CELLS, _FOR_SHARDS)
         return [partial_key(_TAG, purpose, self.spec.seed) for purpose in purposes]
 
@@ -162,7 +174,10 @@ class _DealtParts(NamedTuple):
 
 
 def _deal_shards(spec: ShuffleSpec) -> _DealtParts:
-    """Deal shards to canonical nodes, the same in every epoch."""
+    """Return the parts of shards that each canonical node has, the same in every epoch.
+
+    Shards are laid out in an order by the seed and cut where a node ends, without empty ones.
+    """
     sizes = spec.sizes
     first_ids = np.cumsum(sizes) - sizes
     if len(sizes) and not int(sizes.min()):
@@ -179,7 +194,9 @@ def _deal_shards(spec: ShuffleSpec) -> _DealtParts:
 
 
 class Cells(NamedTuple):
-    """Cells of a canonical node, or those of the node of each place.
+    """Cells of canonical nodes, by which places in the output take samples from the line.
+
+    A field is one number for all places, or an array with the number of the node of each place.
 
     Slot s of output cell c takes its sample from the line like this::
 
@@ -210,7 +227,11 @@ class Cells(NamedTuple):
     rounds: int
 
     def of(self, indexes: Any) -> Cells:
-        """Return the cells with these indexes; numbers that are the same for all stay."""
+        """Return the fields at these indexes, one for each place.
+
+        Fields that are one number for all stay. `Seekable` keeps a number for each canonical node,
+        so its indexes are the nodes of places.
+        """
         fields: tuple[Any, ...] = self
         return Cells._make(each if np.ndim(each) == 0 else each[indexes] for each in fields)
 
@@ -223,9 +244,10 @@ class Cells(NamedTuple):
         return self._repeat_until_inside(line_places, Cells._to_output)
 
     def _repeat_until_inside(self, places: Ids, step: Callable[[Cells, Ids], Ids]) -> Ids:
-        """Apply a step, again and again where it leads beyond the last sample of the node.
+        """Return places after a step, repeated for those that it moves beyond the node's end.
 
-        The last cell of a node may be larger than the samples that remain for it.
+        The last cell of a node may be larger than the samples that remain for it. Repeating a
+        permutation of the larger range until the place is inside keeps it a permutation.
         """
         out = step(self, places)
         outside = np.flatnonzero(out >= self.samples)
@@ -237,6 +259,7 @@ class Cells(NamedTuple):
         return out
 
     def _to_line(self, place: Ids) -> Ids:
+        """Return the place in the line of each place in the output, maybe beyond the node's end."""
         cell = place >> self.bits
         slot = (place - (cell << self.bits)).astype(np.uint32)
         lane = permute(slot, self._keys(self.slot_key, cell), self._word_bits, self.rounds)
@@ -248,6 +271,7 @@ class Cells(NamedTuple):
         return source
 
     def _to_output(self, place: Ids) -> Ids:
+        """Return the place in the output of each place in the line: the inverse of `_to_line`."""
         source = place >> self.bits
         sample = (place - (source << self.bits)).astype(np.uint32)
         keys = self._keys(self.cell_key, source)
@@ -260,15 +284,18 @@ class Cells(NamedTuple):
 
     @property
     def _word_bits(self) -> Any:
-        """Number of bits, or numbers as uint32, as permutations take them."""
+        """Field ``bits`` as `permute` takes it: one number, or uint32 of shape (n,)."""
         return self.bits if np.ndim(self.bits) == 0 else self.bits.astype(np.uint32)
 
     def _keys(self, key: Numbers, cell: Ids) -> NDArray[np.uint64]:
-        """Return the key of each cell."""
+        """Return the key of each cell, uint64: a hash of the cell by a key of the epoch."""
         return hash_counters(key, cell + self.first_counter)
 
     def _shift(self, lane: NDArray[np.uint32]) -> Ids:
-        """Return how many cells a lane goes ahead: evenly from half a window back to half ahead."""
+        """Return the number of cells by which a lane moves ahead in the output.
+
+        Lanes are spread evenly from half a window back (negative) to half a window ahead.
+        """
         ahead: Ids = np.multiply(lane, self.window, dtype=np.int64)
         ahead >>= self.bits
         ahead -= self.window >> 1
@@ -375,8 +402,12 @@ class _OrderEpoch(NamedTuple):
 class SeekableGroup(ShuffleGroup):
     """Several seekable orders, by their numbers, whose ids are computed together.
 
-    The numbers of all orders lie side by side: arrays have an entry for each order, for each
-    canonical node of each order, or for each part of each order.
+    The fields of all orders are joined: an array has an entry for each order, for each canonical
+    node of each order, or for each part of each order. `_order_epochs` computes what depends on the
+    epoch.
+
+    Args:
+        shuffles: Orders (`Seekable`) by numbers that the caller chooses.
     """
 
     def __init__(self, shuffles: Mapping[int, Any]) -> None:
@@ -423,7 +454,11 @@ class SeekableGroup(ShuffleGroup):
         self._set_epochs(np.arange(len(orders)), np.array([each.spec.epoch for each in orders]))
 
     def at_epochs(self, numbers: Ids, epochs: Ids) -> SeekableGroup:
-        """Return a group in which the orders of these numbers are those of other epochs."""
+        """Return a group in which some orders are of other epochs.
+
+        ``epochs`` has the new epoch of the order with the number beside it in ``numbers``.
+        """
+        # Arrays that depend on epochs are copied; the others are shared.
         group = copy.copy(self)
         cells = self._cells
         group._cells = cells._replace(  # noqa: SLF001 - of the same class
@@ -435,7 +470,10 @@ class SeekableGroup(ShuffleGroup):
         return group
 
     def _set_epochs(self, orders: Ids, epochs: Ids) -> None:
-        """Set the keys and the lines of orders, by their indexes, to those of epochs."""
+        """Set the keys and the lines of orders to those of epochs.
+
+        ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each.
+        """
         pairs, kept_epochs = list(zip(orders.tolist(), epochs.tolist(), strict=True)), self._epochs
         is_new = np.array([pair not in kept_epochs for pair in pairs])
         if is_new.any():
@@ -450,7 +488,10 @@ class SeekableGroup(ShuffleGroup):
             self._copy_epoch(order, kept_epochs[order, epoch])
 
     def _order_epochs(self, orders: Ids, epochs: Ids) -> dict[tuple[int, int], _OrderEpoch]:
-        """Compute orders in epochs, by pairs of both, all with as many calls as one takes."""
+        """Return orders in epochs, by pairs of an order's index and its epoch.
+
+        All are computed together, with as many numpy calls as one takes.
+        """
         line_keys, *keys = (finish_keys(partial[orders], epochs) for partial in self._partial_keys)
         keyed_orders = self._keyed_orders.subset(orders)
         lengths = np.diff(keyed_orders.starts)
@@ -475,7 +516,10 @@ class SeekableGroup(ShuffleGroup):
         }
 
     def _copy_epoch(self, order: int, epoch: _OrderEpoch) -> None:
-        """Copy the numbers of one order in an epoch to those of all orders."""
+        """Copy the keys and the line of one order in an epoch into the joined arrays.
+
+        ``order`` is the index of the order in the group.
+        """
         node, part = int(self._first_node[order]), int(self._first_part[order])
         nodes = slice(node, node + int(self._nodes[order]))
         slot_key, cell_key, self._shard_keys[order] = epoch.keys
@@ -485,7 +529,10 @@ class SeekableGroup(ShuffleGroup):
         self._ends[parts] = epoch.ends
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """Return the ids at positions of the orders of these numbers."""
+        """Return the id at each position of the order with the number beside it, int64.
+
+        The steps are those of `Seekable.ids_at` and `Line.ids`, on the joined arrays.
+        """
         order = self._index_of_number[numbers]
         # Node k begins at k * samples // nodes, so this is the last that begins at or before it.
         node = ((positions + 1) * self._nodes[order] - 1) // self._samples[order]
@@ -506,7 +553,10 @@ class SeekableGroup(ShuffleGroup):
         return offset
 
     def _line_places(self, order: Ids, node: Ids, places: Ids) -> Ids:
-        """Return the places in the lines of their nodes."""
+        """Return the place in its node's line of each place in its node's output.
+
+        ``order`` and ``node`` have the indexes of the order and of the node of each place.
+        """
         if len(self._distinct_rounds) == 1:
             cells = self._cells._replace(rounds=self._distinct_rounds[0])
             return cells.of(node).line_places(places)

@@ -30,7 +30,8 @@ CHUNK = 1 << 17  # samples handled together where the algorithm leaves a choice
 class SequentialShuffle(Shuffle):
     """Shuffle that is generated from the front, node by node, by one random generator.
 
-    Subclasses draw in ``generate`` from the generator that it gets, and keep no generator.
+    Subclasses implement `prepare` and `generate`. They draw from the generator that `generate`
+    gets, and keep no generator themselves.
     """
 
     #: Samples of a node up to which memory for all of them may be taken to save time.
@@ -76,7 +77,7 @@ class SequentialShuffle(Shuffle):
         self._record_end(node, rng)
 
     def _generator_for(self, node: int) -> np.random.Generator:
-        """Return a generator from which a node can draw."""
+        """Return a generator in the state in which a node begins to draw; the caller owns it."""
         if self._ready is not None and self._ready[0] == node:
             rng = self._ready[1]
             self._ready = None
@@ -84,7 +85,10 @@ class SequentialShuffle(Shuffle):
         return restore_generator(self._node_states[node])
 
     def _record_end(self, node: int, rng: np.random.Generator) -> None:
-        """Keep a generator that has drawn all numbers of a node, for the next node."""
+        """Keep a generator that has drawn all numbers of a node, for the next node.
+
+        Its state is recorded too, unless an earlier call recorded the state after this node.
+        """
         self._ready = node + 1, rng
         if len(self._node_states) == node + 1:
             self._node_states.append(save_generator(rng))
@@ -134,7 +138,7 @@ def shuffle_parts(
 
 
 def advance_parts(size: NDArray[np.int64], rng: np.random.Generator) -> None:
-    """Advance the generator as `shuffle_parts` of these sizes would."""
+    """Advance the generator as `shuffle_parts` of these sizes would, without any ids."""
     scratch = np.empty(int(size.max(initial=0)), np.int64)
     for count in size.tolist():
         if count > 1:
@@ -191,7 +195,8 @@ def shuffle_ranges(
 
 
 def advance_ranges(ranges: Sequence[tuple[int, int]], rng: np.random.Generator) -> None:
-    """Advance the generator as `shuffle_ranges` would."""
+    """Advance the generator as `shuffle_ranges` of these ranges would, without any ids."""
+    # What a shuffle draws depends only on the number of elements.
     scratch = np.empty(max((last - first for first, last in ranges), default=0), np.int64)
     narrow = scratch.view(np.uint32) if len(scratch) >= _NARROW_FROM else scratch
     for first, last in ranges:
@@ -207,12 +212,14 @@ def _ids_between(
 ) -> NDArray[np.integer]:
     """Return the ids at the places ``bounds[0]`` to ``bounds[1]`` - 1 of parts laid end to end.
 
-    ``begin``, ``size`` and ``ends`` are the first ids, the samples and the ends of the parts.
+    ``begin``, ``size`` and ``ends`` are the first ids, the samples and the ends of the parts;
+    ``kind`` is the type of the returned ids.
     """
     first, last = bounds
     first_part = int(np.searchsorted(ends, first, side="right"))
     end_part = int(np.searchsorted(ends, last, side="left")) + 1
     begins, sizes = begin[first_part:end_part].copy(), size[first_part:end_part].copy()
+    # Cut off what the first part has before the range, and the last part after it.
     skipped = first - int(ends[first_part] - size[first_part])
     begins[0] += skipped
     sizes[0] -= skipped

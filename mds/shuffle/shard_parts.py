@@ -42,7 +42,7 @@ class ShardParts(NamedTuple):
 def split_at_nodes(
     begin: NDArray[np.int64], size: NDArray[np.int64], spec: ShuffleSpec
 ) -> ShardParts:
-    """Cut shards at the ends of the canonical nodes.
+    """Return the parts of shards after cutting them at the ends of the canonical nodes.
 
     ``begin`` and ``size`` are the first ids and the samples of the shards, in shuffled order.
     """
@@ -74,7 +74,10 @@ def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
 
 
 def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
-    """Return the parts of each node in their order of this epoch, and the generator."""
+    """Return the parts of each node in their order of this epoch, and the generator.
+
+    The generator has drawn only the orders of the parts; the shuffle continues with it.
+    """
     parts = shuffled_parts(spec)
     rng = np.random.default_rng(spec.seed + spec.epoch)
     order = np.arange(len(parts.size))
@@ -86,7 +89,10 @@ def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
 def part_ids(
     begin: NDArray[np.int64], size: NDArray[np.int64], kind: np.dtype[Any] | type = np.int64
 ) -> NDArray[Any]:
-    """Return the ids of parts end to end, as integers of a ``kind``."""
+    """Return the ids of parts end to end, as integers of type ``kind``.
+
+    ``begin`` and ``size`` are the first ids and the samples of the parts.
+    """
     if len(size) == 1:
         return np.arange(begin[0], begin[0] + size[0], dtype=kind)
     # Differences may be negative. Unsigned numbers wrap around then, and back in the sum.

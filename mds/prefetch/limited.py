@@ -104,7 +104,7 @@ class LimitedPrefetch:
         """Return the number of ids of the next window."""
         if not self._windows:
             self._plan_window()
-        return self._windows[0].size if self._windows else 1
+        return self._windows[0].size if self._windows else 1  # 1: there are no ids any more
 
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """Begin the planned window, and request the shards of the one after it.
@@ -163,6 +163,7 @@ class LimitedPrefetch:
         shards, rows = self._ids.look(start, start + self._size)
         if not len(shards):
             return
+        # Two windows hold their shards at a time, the current one and the next.
         if (max_shards := max_window_shards(self._runtime.catalog, 2)) is not None:
             fitting = count_fitting(shards, max_shards)
             shards, rows = shards[:fitting], rows[:fitting]
@@ -227,8 +228,9 @@ class LimitedPrefetch:
             return
         self._retried_at = self._oracle.now
         for window in self._windows:
-            for shard in window.postponed_shards()[:1]:
-                self._request(window, shard, is_prefetch=True)
+            postponed = window.postponed_shards()
+            if postponed:
+                self._request(window, postponed[0], is_prefetch=True)
                 return
 
     def _wait(self, future: Future[ShardLease | None], shard: int) -> ShardLease | None:

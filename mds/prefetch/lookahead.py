@@ -89,7 +89,7 @@ class Lookahead:
         return window_ids, window_shards, window_ids - self.offsets[window_shards]
 
     def _fill(self, count: int) -> None:
-        """Buffer at least ``count`` ids, or all that remain."""
+        """Buffer at least ``count`` ids with their shards, or all that remain."""
         while self._buffered < count:
             ids = next(self._pieces, None)
             if ids is None:

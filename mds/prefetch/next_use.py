@@ -158,7 +158,7 @@ class NextUseIndex:
         """Return times and shards of the next bucket, each (n,), or None if it is not known yet."""
         if self._pieces is None:  # only the reader's own order is known
             start = self._uses.end
-            if start - self._ids.position > _MAX_OWN_AHEAD:
+            if start - self._ids.position > _MAX_OWN_AHEAD:  # the ids are held in memory
                 return None
             shards, _ = self._ids.look(start, start + BUCKET_SAMPLES)
             return (np.arange(start, start + len(shards)), shards) if len(shards) else None
@@ -233,7 +233,8 @@ class UseTable:
         # the first one in the arrays, so entry k is at index k - _base. `_NONE`: no entry.
         self._first_entry = np.full(shards, _NONE, np.int64)
         self._last_entry = np.full(shards, _NONE, np.int64)
-        self._buckets: deque[tuple[int, int]] = deque()  # (end time, number of the entry after)
+        # End time of each bucket, and number of the entry after its last one.
+        self._buckets: deque[tuple[int, int]] = deque()
         self._base = self._start = self._stop = 0
         for name, kind in _COLUMNS:
             setattr(self, name, np.zeros(1024, kind))
@@ -269,12 +270,12 @@ class UseTable:
         self._buckets.append((self.end, self._stop))
 
     def advance(self, now: int) -> None:
-        """Drop all uses earlier than ``now``."""
+        """Set the time, and drop the buckets that end at ``now`` or earlier."""
         self.now = max(self.now, now)
-        while self._buckets and self._buckets[0][0] <= self.now:
+        while self._buckets and self._buckets[0][0] <= self.now:  # the end time of the first
             _, stop = self._buckets.popleft()
             past = slice(self._start - self._base, stop - self._base)  # entries of the bucket
-            shards = self._shard[past]
+            shards = self._shard[past]  # distinct
             self._first_entry[shards] = self._next_entry[past]
             self.rows[shards] -= self._count[past]
             self._start = stop

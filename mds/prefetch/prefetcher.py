@@ -92,6 +92,7 @@ class _WindowReaders(dict[int, "Reader"]):
         self._open_shard = open_shard
 
     def __missing__(self, shard: int) -> Reader:
+        """Open and keep the reader of a shard of the window; called if a lookup finds none."""
         if shard not in self._window_shards:
             raise KeyError(shard)
         reader = self[shard] = self._open_shard(shard)
@@ -207,7 +208,7 @@ class UnlimitedPrefetch:
     def next_size(self) -> int:
         """Return the number of ids of the next window, bounded by the number of memory maps."""
         size = self._preferred_size()
-        max_shards = max_window_shards(self._runtime.catalog, 1)
+        max_shards = max_window_shards(self._runtime.catalog, 1)  # one window at a time
         if max_shards is None or size <= max_shards:
             return size
         shards, _ = self._ids.look(self._ids.position, self._ids.position + size)

@@ -214,7 +214,7 @@ class Budget:
         return bool(victims)
 
     def evict_above_limit(self) -> int:
-        """Evict shards until the limit holds; return the bytes that are still above it."""
+        """Evict shards until the limit holds; return the bytes above it, 0 or less if it holds."""
         if self.limit is None:
             return 0
         with self._locked(None):
@@ -400,6 +400,7 @@ def _is_evicting(opened: OpenFolder, shard: int) -> bool:
 
 def _await_eviction(opened: OpenFolder, shard: int) -> None:
     """Wait until the process that evicts a shard has finished or died; hold no lock meanwhile."""
+    # The evicting process holds this lock until then, so it is taken and released at once.
     lock = lock_within(opened.ledger.lock_path, PIN_LOCKS + shard, _EVICTION_SECONDS)
     if lock is not None:
         lock.close()

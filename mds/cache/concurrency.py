@@ -43,7 +43,11 @@ class Pool:
         return len(self._state.work)
 
     def submit(self, function: Callable[..., T], *args: Any, deadline: float = 0.0) -> Future[T]:
-        """Schedule ``function(*args)`` and return its future; the lowest deadlines run first."""
+        """Schedule ``function(*args)`` in a thread and return its future.
+
+        Tasks with the lowest ``deadline`` (any number, default 0.0) run first. In a closed pool,
+        the future is cancelled.
+        """
         future: Future[T] = Future()
         state = self._state
         with state.changed:

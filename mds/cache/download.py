@@ -181,7 +181,13 @@ class ShardDownloader:
             self.versions.check(info, file, stored_object, self.url(file), is_whole=True)
 
     def _to_disk(self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None) -> int:
-        """Fetch one raw file, from ``packed`` if it is compressed; return the bytes transferred."""
+        """Fetch one raw file into the cache folder; return the bytes transferred.
+
+        Args:
+            info: Entry of the shard in its index.
+            raw: Entry of the raw file.
+            packed: Entry of the compressed file that is fetched instead; None: there is none.
+        """
         folder, started = self.folder, time.monotonic()
         path = folder.path(raw)
         # `publish` renames the temporary file to its final name when all checks have passed.
@@ -266,7 +272,10 @@ class ShardDownloader:
     def _to_memory(
         self, info: ShardInfo, raw: FileInfo, packed: FileInfo | None
     ) -> tuple[bytes, int]:
-        """Fetch one raw file into memory; return its content and the bytes transferred."""
+        """Fetch one raw file into memory; return its content and the bytes transferred.
+
+        The arguments are as in `_to_disk`.
+        """
         started = time.monotonic()
         if packed is None:
             verifier = _Verifier(self, raw)
@@ -366,7 +375,7 @@ class _Verifier:
         return self._digest is not None
 
     def checked(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the chunks and add them; stop when the file becomes too long."""
+        """Yield the chunks after adding them to size and digest; stop if the file is too long."""
         for chunk in chunks:
             self.update(chunk)
             if self._size > self._file.size:
@@ -374,7 +383,7 @@ class _Verifier:
             yield chunk
 
     def update(self, chunk: bytes | memoryview) -> None:
-        """Add the next piece of the file to the size and the digest."""
+        """Add the next piece of the file to the size and the digest; a file too long needs none."""
         self._size += len(chunk)
         if self._digest is not None and self._size <= self._file.size:
             self._digest.update(chunk)
@@ -478,7 +487,10 @@ class ObjectVersions:
             )
 
     def record_verified_version(self, shard: ShardInfo, file: FileInfo, info: ObjectInfo) -> None:
-        """Record the object version whose bytes matched the digest."""
+        """Record the object version whose bytes matched the digest in the index.
+
+        It replaces the version that was seen first. The arguments are as in `check`.
+        """
         if not info.version:
             return
         version, key = _version_digest(info.version), _key(shard, file)

@@ -208,7 +208,10 @@ class _TableSearch:
         return make_table(self.kind, files, source_files, old, header, MOST_PLANNED_BYTES)
 
     def _is_same(self, old: FileTable, source_files: FoundFiles) -> bool:
-        """Whether listed files have the versions in a table."""
+        """Whether the listed files are those of an ``old`` table, in the same versions.
+
+        Pin (a fixed version of all files) and schema, which some formats have, must be equal too.
+        """
         has_versions = self.kind.has_final_files or all(file.version for file in source_files.files)
         pin_and_schema = old.header.get("pin", {}), old.header.get("schema", "")
         return (

@@ -171,7 +171,10 @@ class CacheFolder:
         return file.basename.under(folder or self.root)
 
     def folder_of(self, info: ShardInfo) -> str | None:
-        """Return the folder that has all raw files of a shard in full size, or None."""
+        """Return the folder that has all raw files of a shard in full size, or None.
+
+        That is the user's own folder or the cache folder. Contents are not checked.
+        """
         for folder in (self.source_folder, self.root):
             if folder is not None and self._has(info, folder):
                 return folder
@@ -383,7 +386,7 @@ def digest_of(path: str, name: str) -> str:
 
 
 def derived_folder(folder: str) -> str:
-    """Return the cache folder of this user for decompressed shards of a folder of data."""
+    """Return the cache folder for decompressed shards of the user's own folder of data."""
     from mds.cache.source import cache_root
 
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()

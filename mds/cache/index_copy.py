@@ -616,7 +616,7 @@ def locked_folder(folder: str) -> Iterator[None]:
 
 
 def can_write(folder: str) -> bool:
-    """Whether a folder can be written, or created."""
+    """Whether a folder can be written, or created in the nearest folder above that exists."""
     while not os.path.exists(folder):
         parent = os.path.dirname(os.path.abspath(folder))
         if parent == folder:

@@ -381,9 +381,10 @@ class Ledger:
         self.entries["name"][shard], self.entries["content"][shard] = name, tag
 
     def _set_entry(self, shard: int, state: int, size: int) -> None:
-        """Set size and state of an entry, and make this process its owner."""
+        """Set state and size (in bytes) of an entry, and make this process its owner."""
         entry = self.entries[shard]
-        # In this order, since the process may be killed between any two stores.
+        # In this order, since the process may be killed between any two stores: another process
+        # corrects an entry whose owner is dead.
         entry["owner"] = self.slot + 1
         entry["size"] = size
         entry["state"] = state
@@ -432,7 +433,7 @@ class Ledger:
         return True
 
     def finish_eviction(self, shard: int, state: int, size: int, stamp: int = 0) -> None:
-        """Record the result of an eviction and unlock the shard; arguments as of `commit`."""
+        """Record the result of an eviction and unlock the shard; the arguments of `commit`."""
         is_checked = bool(self.entries["is_checked"][shard])
         self.commit(shard, state, size, stamp, is_checked=is_checked)
         with self._threads:

@@ -188,7 +188,7 @@ class LedgerFile:
         return bool(self._boot == boot())
 
     def is_sound(self) -> bool:
-        """Whether the file was written in this place and all of its numbers are possible."""
+        """Whether the file is no copy (by its inode) and all of its numbers are possible."""
         entries = self.entries
         sizes = entries["size"]
         return bool(
@@ -313,6 +313,7 @@ class ProcessTable:
             return False
         if not self._locks.try_lock(SLOT_LOCKS + slot):
             return True  # its process holds the lock
+        # It is free, so the process has ended.
         self._locks.unlock(SLOT_LOCKS + slot)
         return False
 
@@ -359,7 +360,7 @@ class ProcessTable:
         return [int(team) for team in np.unique(self.slots["team"][self._is_reading()])]
 
     def _is_reading(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of the slots whose processes are reading a known order."""
+        """Return a mask of the slots whose processes are reading a known order, shape (SLOTS,)."""
         slots = self.slots
         mask: npt.NDArray[np.bool_] = (
             (slots["readers"] > 0) & (slots["pid"] != 0) & (slots["team"] != 0)

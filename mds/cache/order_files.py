@@ -166,7 +166,8 @@ class OrderFile:
     def ensure(self) -> None:
         """Compute the file, or wait for the process that does."""
         if self.is_there:
-            with contextlib.suppress(PermissionError):  # it may be of another user
+            # Mark it as used, since the oldest files are deleted. It may be of another user.
+            with contextlib.suppress(PermissionError):
                 os.utime(self.path, follow_symlinks=False)
             return
         with self._files.alone(self._lock, self.path):
@@ -283,7 +284,7 @@ class _SharedLookup:
             places = positions  # indices in the file
             if not self._has_all_nodes:
                 node = np.searchsorted(self._starts, positions, side="right") - 1
-                places = self._places[node]
+                places = self._places[node]  # of the first id of the canonical node; -1: no place
                 if len(places) and int(places.min()) < 0:
                     break  # another node reads these; an audit asks for all, and computes them
                 places += positions - self._starts[node]
@@ -646,6 +647,8 @@ class ComputedFiles:
         ]
 
     def _make_folder(self) -> None:
+        """Create the folder, so that other users of the folder above can use it."""
+
         def make() -> None:
             make_shared_folder(os.path.dirname(self.folder))
             make_control_folder(self.folder)

@@ -236,7 +236,11 @@ class ProcessCache:
         self.readers.release(shard)
 
     def _open(self, shard: int) -> OpenReader:
-        """Open a shard wherever it is: in the user's folder, in the cache, or in memory."""
+        """Open a shard, fetched if needed; a function for `ReaderPool.acquire`.
+
+        It is read in the user's own folder or in the cache. If it cannot be kept in the cache, it
+        is fetched into memory.
+        """
         folder, number = self.catalog.locate(shard)
         info = folder.index.shard(number)
         in_place = folder.in_place(info)
@@ -253,6 +257,7 @@ class ProcessCache:
         for attempt in range(MAX_OPEN_ATTEMPTS):
             entry = self._open_cached(opened, number, info)
             if entry is not None:
+                # A hit if the shard was there at the first attempt.
                 self.counters.add(hits=not attempt, misses=bool(attempt))
                 return entry
             with self._record_wait(shard):
@@ -424,7 +429,13 @@ class ProcessCache:
         return contextlib.nullcontext() if running_watch() is None else self.waiting_for(shard)
 
     def _warn_if_slow(self, seconds: float, shard: int, name: str) -> None:
-        """Warn about a wait longer than ``slow_wait_seconds``, not more often than every tenth."""
+        """Warn about a wait longer than ``slow_wait_seconds``, once in ten times that span.
+
+        Args:
+            seconds: Length of the wait.
+            shard: The shard that the reader waited for.
+            name: Name of its file.
+        """
         now = time.monotonic()
         slow = self.tuning.slow_wait_seconds
         if seconds < slow or now < self._warned_at + 10 * slow:
@@ -459,7 +470,10 @@ class ProcessCache:
         return self.used
 
     def evict(self, shard: int) -> bool:
-        """Delete the cached files of a shard, if they are ours and not in use."""
+        """Delete the cached files of a shard, if they are ours and not in use.
+
+        Returns whether they are deleted.
+        """
         folder, number = self.catalog.locate(shard)
         opened = None if folder.source_folder is not None else self.fetcher.open(folder)
         return opened is not None and self.budget.evict(opened, number)

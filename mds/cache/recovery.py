@@ -255,13 +255,14 @@ def _names_in(folder: CacheFolder) -> set[str]:
     names: set[str] = set()
     for path, below, _ in os.walk(folder.root):
         if CONTROL in below:
-            below.remove(CONTROL)
+            below.remove(CONTROL)  # so that `os.walk` does not descend into it
         inside = os.path.relpath(path, folder.root).replace(os.sep, "/")
         names.update(_files(path, "" if inside == "." else inside + "/"))
     return names
 
 
 def _files(folder: str, prefix: str) -> list[str]:
+    """Return the names of the files in a folder, with ``prefix`` before each; [] without it."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return [prefix + entry.name for entry in entries if entry.is_file()]
     return []

@@ -1,4 +1,4 @@
-"""StreamingDataset and LocalDataset as code written for 0.13 expects them.
+"""StreamingDataset and LocalDataset as code for mosaicml-streaming 0.13 expects them.
 
 StreamingDataset adds four things to that of `mds`:
 
@@ -113,12 +113,14 @@ class _NamedSetting(OrderSetting[str]):
         return name in self._registry and not self._registry.is_original(str(name))
 
     def __get__(self, dataset: Any, owner: type | None = None) -> Any:
+        """Return the name of the user's function, or else the setting of the plan."""
         user_names = {} if dataset is None else vars(dataset).get("_user_names", {})
         if self._name in user_names:
             return user_names[self._name]
         return super().__get__(dataset, owner)
 
     def __set__(self, dataset: Any, value: str) -> None:
+        """Set the setting of the plan, and keep ``value`` if it names a function of the user."""
         user_names = dict(vars(dataset).get("_user_names", {}))
         user_names.pop(self._name, None)
         if self.names_user_function(value):
@@ -215,6 +217,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         self.__dict__.pop("_shard_readers", None)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. Raises an error for a setting that has been used already."""
         is_made = "_shards" in vars(self)
         if name in _CONSTRUCTOR_ONLY and is_made and value != vars(self).get(name):
             raise_fixed(self, name, value)
@@ -222,6 +225,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     def __getattr__(self, name: str) -> Any:
         refuse_missing(self, name)
+        # Code for mosaicml-streaming may read this; `mds` has another value for it.
         if name == "epoch_seed_change" and "_shards" in self.__dict__:
             return False
         return super().__getattr__(name)
@@ -576,12 +580,13 @@ def _check_stream_types(streams: Any) -> None:
 
 # ---------------------------------------------------------------------- local directories
 
-#: Local folder and source of each stream; the source is None if data are read in place.
+#: Local folder and source of each stream. The source is a text that is equal for equal URLs and
+#: options, or None if data are read in place.
 Sources = list[tuple[str, str | None]]
 
 
 def _sources_of(streams: Sequence[NativeStream]) -> Sources:
-    """Return the local folder and the source of each stream."""
+    """Return the local folder and the source of each stream; see `Sources`."""
     sources: Sources = []
     for stream in streams:
         remote = stream.remote_folder

@@ -70,7 +70,8 @@ def keyword_parameters(required: tuple[str, ...] = (), **defaults: Any) -> Calla
             bound.apply_defaults()
             original_init(self, **bound.arguments)
 
-        # Not set on the class: a subclass that defines __init__ would show it too.
+        # The signature is set on the function and not on the class: inspect would show a signature
+        # of the class for a subclass with an __init__ of its own, too.
         self_parameter = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
         __init__.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[self_parameter, *signature.parameters.values()]

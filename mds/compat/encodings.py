@@ -237,6 +237,7 @@ class _UserEncoding(NativeEncoding):
         super().__init__(name)
         self._user_class = user_class
         _, colon, parameters = name.partition(":")
+        # from_str() may return a class or an object.
         encoding = user_class.from_str(parameters) if colon else user_class
         self._encoding = encoding() if isinstance(encoding, type) else encoding
         self.size = getattr(self._encoding, "size", None)

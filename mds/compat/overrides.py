@@ -240,6 +240,7 @@ def overrides(kind: type, base: type, name: str) -> bool:
 
     Either a subclass overrides the method, or code has set another one on a class.
     """
+    # If code has set the method on ``base`` itself, its original is in _originals.
     original = _originals.get((base, name), vars(base).get(name))
     return inspect.getattr_static(kind, name) is not original
 
@@ -292,6 +293,7 @@ class Overridable(metaclass=Sealed):
         type.__setattr__(cls, "_all_names", names)  # Sealed would refuse it
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of one object, unless it is in one of the tables."""
         if name in self._all_names:
             full_name = f"{name} of one {type(self).__name__}"
             if name in self._fixed:
@@ -360,7 +362,7 @@ _registries: dict[str, LiveRegistry[Any, Any]] = {}
 
 
 class LiveRegistry(MutableMapping[K, V]):
-    """Registry whose entries code may set and delete; mds uses the entries that it has now.
+    """Registry whose entries users' code may set and delete; mds uses its present entries.
 
     - ``name`` (str): full name of the variable; `load_replacements` imports its module.
     - ``values`` (Mapping): entries of mds.

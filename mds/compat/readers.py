@@ -370,6 +370,7 @@ class SplitReader(KnownFormatReader):
         self.file_pairs += [(raw_meta, zip_meta), (raw_data, zip_data)]
 
     def _own_fields(self) -> dict[str, Any]:
+        """Return the fields of the index entry that formats with two files have."""
         files = {key: _file_entry(getattr(self, key)) for key in _FILE_KEYS}
         return {**files, "newline": self.newline}
 
@@ -432,6 +433,7 @@ class MDSReader(JointReader):
         self.column_sizes = column_sizes
 
     def _own_fields(self) -> dict[str, Any]:
+        """Return the fields of the index entry that only MDS has."""
         return {
             "column_encodings": self.column_encodings,
             "column_names": self.column_names,
@@ -527,12 +529,13 @@ class XSVReader(SplitReader):
         self.newline, self.separator = newline, separator
 
     def _own_fields(self) -> dict[str, Any]:
+        """Return the fields of the index entry that only text with separators has."""
         fields = {
             **super()._own_fields(),
             "column_encodings": self.column_encodings,
             "column_names": self.column_names,
         }
-        # An entry of csv or tsv has no separator: the format implies it.
+        # An index entry of csv or tsv has no separator: the format implies it.
         return {**fields, "separator": self.separator} if self.format == "xsv" else fields
 
 

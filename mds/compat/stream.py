@@ -1,4 +1,4 @@
-"""Stream with the methods of 0.13 by which users bring shards: `streaming.base.stream`.
+"""Stream as in mosaicml-streaming 0.13, whose methods bring shards: `streaming.base.stream`.
 
 Datasets fetch shards through the cache of mds. If a subclass overrides a method that brings shards,
 for example to decrypt them, the cache asks the subclass instead: the stream then has a URL of the
@@ -84,7 +84,10 @@ class BrokenIndexError(IndexFileError, json.JSONDecodeError):
 
 
 class Stream(Overridable, NativeStream):
-    """Dataset in one place; its help is that of `mds.Stream`."""
+    """Shards in one remote or local folder, one of several in a dataset; see `mds.Stream`.
+
+    A user's subclass may override `_SHARD_METHODS`, which then bring the shards.
+    """
 
     __doc__ = NativeStream.__doc__
     _is_strict = False
@@ -135,11 +138,12 @@ class Stream(Overridable, NativeStream):
             keep_zip=keep_zip,
             storage_options=storage_options,
         )
+        # Private attributes that 0.13 has, for subclasses that read them.
         self._proportion, self._repeat, self._choose = proportion, repeat, choose
         self._download_retry, self._download_timeout = download_retry, download_timeout
         self._keep_zip, self._local = keep_zip, self.local
         if self._brings_shards and self.remote is not None:
-            self.storage_options = {"stream": self}
+            self.storage_options = {"stream": self}  # for the SubclassStore
 
     def __delattr__(self, name: str) -> None:
         if name in ("proportion", "repeat", "choose"):

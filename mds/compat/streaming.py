@@ -79,6 +79,7 @@ class Facade(ModuleType):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
+        # Deleting a live name brings the original back; a sealed name cannot be deleted.
         if self._is_live(name):
             forget_replacement(self.__name__, name)
         elif name in MODULES[self.__name__]:

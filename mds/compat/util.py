@@ -101,7 +101,7 @@ def retry(
     backoff = tenacity.wait_exponential(multiplier=initial_backoff)
 
     def decorate(function: F) -> F:
-        """Return ``function`` with retries."""
+        """Return ``function`` with retries, which wait longer each time (see `retry`)."""
         retrying = tenacity.retry(
             retry=tenacity.retry_if_exception_type(exc_class),
             stop=tenacity.stop_after_attempt(num_attempts),

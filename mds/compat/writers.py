@@ -1,4 +1,4 @@
-"""Writers with the attributes and methods of 0.13: `streaming.base.format.*.writer`.
+"""Writers as in mosaicml-streaming 0.13: `streaming.base.format.*.writer`.
 
 Each class derives from the writer of mds for its format. A format of one's own derives from
 JointWriter or SplitWriter and encodes whole shards from ``new_samples``.
@@ -184,6 +184,10 @@ class JointWriter(Writer):
         """Return the content of a file with the samples in ``new_samples``."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
+        """Return the parts of the only file of a shard, as a tuple in a tuple.
+
+        ``body``: encoded samples, end to end; ``sizes``: bytes of each.
+        """
         if self._encodes_shards:
             return ((self.encode_joint_shard(),),)
         return super()._files(body, sizes)  # type: ignore[safe-super]
@@ -208,6 +212,10 @@ class SplitWriter(Writer):
         """Return the contents of both files with the samples in ``new_samples``: data, offsets."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
+        """Return the parts of the file of samples and of the file of offsets, each as a tuple.
+
+        ``body``: encoded samples, end to end; ``sizes``: bytes of each.
+        """
         if self._encodes_shards:
             data, meta = self.encode_split_shard()
             return (data,), (meta,)

@@ -166,11 +166,15 @@ def _is_column_function(collate: Collate) -> bool:
 
 
 def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
-    """Turn the columns of a batch into tensors, where torch's default collate would."""
+    """Turn the columns of a batch into tensors, where torch's default collate would.
+
+    ``rows`` is changed and returned. ``transposes``: whether dicts and lists inside columns are
+    collated as torch does.
+    """
     if type(rows.values) is dict:
         rows.values = tensors_of(rows.values, transposes=transposes)
     else:
-        rows.values = batch_of(rows.values)
+        rows.values = batch_of(rows.values)  # functions may return something else than a dict
     return rows
 
 

@@ -346,7 +346,7 @@ class Batches(IterableDataset[Any]):
         return fixed_columns(self.dataset, self._schemas)
 
     def __getattr__(self, name: str) -> Any:
-        # An object that is being copied or unpickled has no dataset yet.
+        # Ask the user's dataset; an object that is being copied or unpickled has none yet.
         if name.startswith("__") or "dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["dataset"], name)

@@ -100,6 +100,7 @@ class CountedBatches:
         return self
 
     def __next__(self) -> Any:
+        """Return the next batch, after its bookkeeping was added to ``count``."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         try:
@@ -211,7 +212,8 @@ class CountedBatches:
         if self.count.is_over or self.count.is_finished or position is None:
             return
         streaming = self._loader._streaming
-        self._inner = iter(())  # ends workers, which may be in the middle of a batch
+        # Deleting the old iterator stops its workers, which may be in the middle of a batch.
+        self._inner = iter(())
         streaming._order.begin_again(streaming._world(), position)
         self._inner = self._loader._make_batches()
 

@@ -374,6 +374,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return {**self.__dict__, "_inner": None}
 
     def __iter__(self) -> Any:
+        """Begin an epoch, and return an iterator over its batches."""
         if self._streaming is None:
             return super().__iter__()
         batches = CountedBatches(self, self._make_batches())

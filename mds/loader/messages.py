@@ -110,6 +110,7 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Batch:
+        """Return the next batch with its bookkeeping, or raise the error in its place."""
         try:
             return self._next()
         except StopIteration:

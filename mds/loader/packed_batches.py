@@ -210,7 +210,7 @@ class BatchPacker:
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
         documents: Collects the values of the documents.
-        dropped: Documents that a filter dropped, whose place becomes padding.
+        dropped: Documents that a filter dropped; their tokens become padding.
     """
 
     def __init__(
@@ -246,6 +246,7 @@ class BatchPacker:
         else:
             columns = dense(packs, flat, self._capacity)
         self._watch.charge(COLLATE)
+        # Pieces that the plan had dropped are not read, so nothing else counts them.
         self._dataset._dropped.add((), planned.dropped)
         skipped, _ = self._dropped.take()
         info = BatchInfo(

@@ -90,7 +90,7 @@ class SampleJudge:
         self._dataset, self._epoch, self._watch = dataset, epoch, watch
         self._filter = dataset._filter
         self._get = epoch.lend(item_getter(dataset))
-        self._place = self._number = 0  # of the sample in work
+        self._place = self._number = 0  # of the sample that is being judged, for `describe`
         self._runner = SampleRunner(self._filter.chain, lambda: describe(self._place, self._number))
         self._has_functions = bool(self._filter.chain.of_samples) or dataset._has_own_items
         self.dropped = DropCount()
@@ -115,7 +115,8 @@ class SampleJudge:
             if self._is_spare_due and fate in _COMPLETE:
                 self.spare, self._is_spare_due = [sample], False
             samples.append(sample if fate is Fate.KEPT else DROPPED)
-        self._is_spare_due = self._is_spare_due or (rows.ends_batch and self._drops)
+        if rows.ends_batch:
+            self._is_spare_due = self._drops  # the next batch gives one of its own
         rows.values = samples
         return rows
 

@@ -97,7 +97,10 @@ def _inherit(name: int, descriptor: Any) -> SegmentFile:
 
 
 class SegmentPool:
-    """Worker's side of a file: makes segments, and lends one with each message."""
+    """Worker's side of a file: makes segments, and lends one with each message.
+
+    ``file``: file that the trainer has made for this worker.
+    """
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
@@ -171,7 +174,11 @@ class SegmentPool:
 
 
 class SegmentReader:
-    """Trainer's side of a file: maps segments, and returns each when its last view is deleted."""
+    """Trainer's side of a file: maps segments, and returns each when its last view is deleted.
+
+    ``file``: file that the trainer has made for a worker. Only the process that makes this object
+    returns segments, and no process that is forked from it.
+    """
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file

@@ -43,6 +43,7 @@ class ThreadedBatches(IterableDataset[Any]):
         self._batches, self._workers, self._ahead = batches, workers, ahead
 
     def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch, start its threads, and return an iterator over its batches."""
         group = -2 - next(_iterations)  # -1 is the group outside of workers
         # Epochs begin here, so that all threads are of the same epoch; batches are made later.
         parts = [
@@ -87,6 +88,7 @@ class ThreadedWorkers:
         return self
 
     def __next__(self) -> Any:
+        """Return the next batch of the thread whose turn it is; wait until the batch is made."""
         while self._running:
             queue = self._running[0]
             item = queue.take()
@@ -118,7 +120,10 @@ class ThreadedWorkers:
 
 
 class _BoundedQueue:
-    """Bounded queue between the thread that makes batches and the thread that takes them."""
+    """Queue of at most ``ahead`` batches between the thread that makes and the one that takes them.
+
+    ``ahead``: maximum number of batches, at least 1. One condition wakes both threads.
+    """
 
     def __init__(self, ahead: int) -> None:
         self._ahead = max(1, ahead)

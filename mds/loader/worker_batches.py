@@ -66,6 +66,7 @@ class WorkerBatches(IterableDataset[Any]):
         self._pool: SegmentPool | None = None  # the worker's
 
     def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch in a worker process, and return its messages; torch calls this there."""
         worker, workers = worker_place()
         if self._pool is None:  # in the first epoch of this process
             # torch checks for a parent that has ended only after it has waited for a message.
@@ -122,6 +123,10 @@ class SharedMessage:
         return len(self._layouts)
 
     def __reduce__(self) -> Any:
+        """Return the call of `open_message` that the trainer makes when it unpickles the message.
+
+        Named tuples are sent as tuples, whose pickles are smaller.
+        """
         block = bytes(self._memory[: self._end]) if self._place is None else None
         place = None if self._place is None else tuple(self._place)
         layouts = [tuple(layout) for layout in self._layouts]

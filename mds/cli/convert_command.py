@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 #: Number of listed files between two lines, if the output is a log and no terminal.
 _FILES_BETWEEN_LINES = 100_000
 #: Bytes of a source below which one process is faster than starting several.
-_SMALL = 64 << 20
+_SMALL_SOURCE = 64 << 20
 
 
 class _KindOption(click.Option):
-    """Option ``--as``, whose help lists the registered inputs; it is composed when it is shown."""
+    """Option ``--as``, whose help lists the registered inputs.
+
+    Looking them up takes time, so the help is a property that is computed when it is shown.
+    """
 
     def _list_inputs(self) -> str:
         from mds.writers.convert import input_names
@@ -179,62 +182,67 @@ def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -
     Columns and encodings are inferred and shown first. After an interruption, --resume continues
     the conversion and gives the same bytes.
     """
-    with errors():
-        _convert(source, out, dry_run, quiet, options)
+    with errors(), spooled(source, options) as path:
+        _plan_and_run(source, path, out, dry_run, quiet, options)
 
 
-def _convert(source: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any]) -> None:
-    with spooled(source, options) as place:
-        _convert_place(place, out, dry_run, quiet, options, source)
-
-
-def _convert_place(
-    place: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any], source: str
+def _plan_and_run(
+    source: str, path: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
+    """Prepare a conversion, show its plan, run it and print a summary.
+
+    - ``source`` (str): The source as the user gave it, for messages.
+    - ``path`` (str): The source to read; for standard input a temporary file with its bytes.
+    - ``options`` (dict[str, Any]): The values of all other options, by name.
+    """
     from mds.storage.url import redact_text
     from mds.writers.convert import prepare
 
-    side = console(stderr=True)
-    lively = is_lively(side) and not quiet
+    stderr = console(stderr=True)
+    lively = is_lively(stderr) and not quiet
     if options.pop("no_durable"):
         options["durable"] = False
-    # Compared by identity: an option with the value 0 equals False, and was given.
+    # Keep only the options that were given. `is` False, because 0 equals False: --workers 0 is
+    # an option that was given.
     options = {
         name: value
         for name, value in options.items()
         if not (value is None or value == () or (value is False and name != "durable"))
     }
-    with _show_listing(side if not quiet else None, source):
-        conversion = prepare(place, out, **options)
+    with _show_listing(stderr if not quiet else None, source):
+        conversion = prepare(path, out, **options)
     if source == NAME:
         conversion.source.name = "standard input"
     keeps_shards = conversion.spec.keep_shards
     if "workers" not in options and not keeps_shards:
         conversion = _with_workers(conversion)
     if not quiet:
-        show_plan(conversion, side)
-    conversion.check_room()
+        show_plan(conversion, stderr)
+    conversion.check_disk_space()
     if dry_run:
         return
     try:
-        with show_progress(side if lively else None, conversion.spec.limit) as progress:
+        with show_progress(stderr if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
         if keeps_shards:  # such a conversion cannot be resumed
             raise
-        again = redact_text(shlex.join(["mds-convert", *_arguments(), "--resume"]))
+        command = redact_text(shlex.join(["mds-convert", *_own_arguments(), "--resume"]))
         # Not wrapped, so that it can be copied.
-        side.print(cell("Interrupted. Finished work is kept; continue with"))
-        side.print(cell(f"  {again}"), soft_wrap=True)
+        stderr.print(cell("Interrupted. Finished work is kept; continue with"))
+        stderr.print(cell(f"  {command}"), soft_wrap=True)
         sys.exit(130)
     if not quiet:
-        show_summary(summary, console(), side)
+        show_summary(summary, console(), stderr)
 
 
 @contextlib.contextmanager
-def _show_listing(side: Console | None, source: str) -> Iterator[None]:
-    """Show how many files were found while a large folder is listed."""
-    if side is None:
+def _show_listing(stderr: Console | None, source: str) -> Iterator[None]:
+    """Show how many files were found while a large folder is listed.
+
+    - ``stderr`` (Console | None): The console to print to; None for no output.
+    """
+    if stderr is None:
         yield
         return
     from mds.events import Listed, subscribe
@@ -242,8 +250,8 @@ def _show_listing(side: Console | None, source: str) -> Iterator[None]:
 
     source = redact(source)
 
-    lively = is_lively(side)
-    with side.status(f"Looking at {source}") if lively else contextlib.nullcontext() as status:
+    lively = is_lively(stderr)
+    with stderr.status(f"Looking at {source}") if lively else contextlib.nullcontext() as status:
 
         def show(event: object) -> None:
             if not isinstance(event, Listed):
@@ -252,47 +260,51 @@ def _show_listing(side: Console | None, source: str) -> Iterator[None]:
             if status is not None:
                 status.update(text)
             elif event.files % _FILES_BETWEEN_LINES == 0:
-                side.print(cell(text))
+                stderr.print(cell(text))
 
         with subscribe(show):
             yield
 
 
-def show_plan(conversion: Conversion, side: Console) -> None:
-    """Print the source, its columns and what will be written."""
+def show_plan(conversion: Conversion, stderr: Console) -> None:
+    """Print the plan to standard error: the source, its columns and what will be written."""
     source, spec = conversion.source, conversion.spec
-    side.print(cell(f"{source.name}: {source.title}, {source.describe()}"))
+    stderr.print(cell(f"{source.name}: {source.title}, {source.describe()}"))
     shown = table("column", "encoding", "first value", "")
     for column in conversion.columns:
         shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))
-    print_table(side, shown)
+    print_table(stderr, shown)
     for note in source.notes:
-        side.print(cell(f"Note: {note}."))
+        stderr.print(cell(f"Note: {note}."))
     limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
     shards = "the shards of the source" if spec.keep_shards else f"shards of up to {limit}"
-    how = [shards, spec.compression or "no compression"]
-    how += [", ".join(spec.hashes)] if spec.hashes else []
-    how += [", ".join(f"{name} {share:.4g}" for name, share in spec.split.items())] * bool(
-        spec.split
-    )
-    how += [f"the first {spec.limit:,} samples"] if spec.limit else []
+    settings = [shards, spec.compression or "no compression"]
+    if spec.hashes:
+        settings.append(", ".join(spec.hashes))
+    if spec.split:
+        settings.append(", ".join(f"{name} {share:.4g}" for name, share in spec.split.items()))
+    if spec.limit:
+        settings.append(f"the first {spec.limit:,} samples")
     if not spec.keep_shards:
-        how += ["1 process" if spec.workers == 1 else f"{spec.workers} processes"]
-    side.print(cell(f"to {conversion.out}: {'; '.join(how)}"))
-    if room := conversion.describe_room():
-        side.print(cell(room))
+        settings.append("1 process" if spec.workers == 1 else f"{spec.workers} processes")
+    stderr.print(cell(f"to {conversion.out}: {'; '.join(settings)}"))
+    if disk_space := conversion.describe_disk_space():
+        stderr.print(cell(disk_space))
 
 
-def show_summary(summary: Summary, main: Console, side: Console) -> None:
-    """Print what was written, which records were left out, and how to read the dataset."""
+def show_summary(summary: Summary, stdout: Console, stderr: Console) -> None:
+    """Print what was written, which records were left out, and how to read the dataset.
+
+    Results go to ``stdout``, and notes to ``stderr``.
+    """
     for each in summary.bad:
-        side.print(cell(f"Left out: {each}"), soft_wrap=True)
+        stderr.print(cell(f"Left out: {each}"), soft_wrap=True)
     if summary.bad_count > len(summary.bad):
-        side.print(cell(f"... and {summary.bad_count - len(summary.bad):,} more"))
+        stderr.print(cell(f"... and {summary.bad_count - len(summary.bad):,} more"))
     for note in summary.notes:
-        side.print(cell(f"Note: {note}."))
+        stderr.print(cell(f"Note: {note}."))
     if summary.resumed_parts:
-        side.print(cell(f"Note: {plural(summary.resumed_parts, 'part')} were done before."))
+        stderr.print(cell(f"Note: {plural(summary.resumed_parts, 'part')} were done before."))
     from mds.storage import is_local
 
     raw = sum(split.raw_size for split in summary.splits)
@@ -300,31 +312,38 @@ def show_summary(summary: Summary, main: Console, side: Console) -> None:
         name = f"{split.name}: " if split.name else ""
         zipped = f", {format_bytes(split.zip_size)} compressed" if split.zip_size else ""
         line = f"{plural(split.samples, 'sample')} in {plural(split.shards, 'shard')}, "
-        main.print(cell(f"{name}{line}{format_bytes(split.raw_size)}{zipped}"))
+        stdout.print(cell(f"{name}{line}{format_bytes(split.raw_size)}{zipped}"))
         if not split.samples:
-            side.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
+            stderr.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
     bad = f", {plural(summary.bad_count, 'record')} left out" if summary.bad_count else ""
     if summary.is_new:
         speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"
-        main.print(cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}"))
+        stdout.print(
+            cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}")
+        )
     elif bad:
-        main.print(cell(bad.removeprefix(", ")))
+        stdout.print(cell(bad.removeprefix(", ")))
     first = summary.splits[0].name
     place = os.path.join(summary.out, first) if first else summary.out
-    main.print(cell(f"Look at it: mds head {shlex.quote(place)}"), soft_wrap=True)
-    where = "local" if is_local(place) else "remote"
-    main.print(cell(f"Read it:    mds.StreamingDataset({where}={place!r})"), soft_wrap=True)
+    stdout.print(cell(f"Look at it: mds head {shlex.quote(place)}"), soft_wrap=True)
+    argument = "local" if is_local(place) else "remote"
+    stdout.print(cell(f"Read it:    mds.StreamingDataset({argument}={place!r})"), soft_wrap=True)
 
 
 def _with_workers(conversion: Conversion) -> Conversion:
-    small = conversion.source.size < _SMALL and conversion.spec.tokens is None
+    """Return the conversion with the default number of processes: 1 if it is small, else 1 a core.
+
+    A conversion to tokens takes long even for a small source.
+    """
+    small = conversion.source.size < _SMALL_SOURCE and conversion.spec.tokens is None
     workers = 1 if small else os.cpu_count() or 1
     return dataclasses.replace(
         conversion, spec=dataclasses.replace(conversion.spec, workers=workers)
     )
 
 
-def _arguments() -> list[str]:
+def _own_arguments() -> list[str]:
+    """Return the arguments of the command line, to print a command that resumes the conversion."""
     arguments = [each for each in sys.argv[1:] if each not in ("--resume", "--overwrite")]
     # `mds convert` and `mds-convert` are the same command.
     return arguments[1:] if arguments[:1] == ["convert"] else arguments
@@ -332,23 +351,24 @@ def _arguments() -> list[str]:
 
 @contextlib.contextmanager
 def show_progress(
-    where: Console | None, limit: int | None = None
+    terminal: Console | None, limit: int | None = None
 ) -> Iterator[Callable[[Progress], None] | None]:
     """Draw a progress bar, and yield the function that a conversion calls with its progress.
 
-    - ``where`` (Console | None): Where to draw; None: nowhere, and None is yielded.
+    - ``terminal`` (Console | None): The console to draw on; None: no bar, and None is yielded.
     - ``limit`` (int | None): The number of samples that is the goal; None: the bytes of the source.
     """
-    if where is None:
+    if terminal is None:
         yield None
         return
-    bar = _bar(where)
+    bar = _make_bar(terminal)
     with bar:
         task = bar.add_task("converting", total=limit, what="")
-        yield lambda progress: _update(bar, task, progress, limit)
+        yield lambda progress: _show_on_bar(bar, task, progress, limit)
 
 
-def _bar(where: Console) -> Bar:
+def _make_bar(terminal: Console) -> Bar:
+    """Return a progress bar that is not shown yet."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -358,19 +378,22 @@ def _bar(where: Console) -> Bar:
     )
 
     columns = (
-        BarColumn(bar_width=max(5, min(40, where.width - 50))),
+        BarColumn(bar_width=max(5, min(40, terminal.width - 50))),
         TaskProgressColumn(),
         TextColumn("{task.fields[what]}"),
         TimeRemainingColumn(compact=True),
     )
     # The bar disappears at the end, because the summary follows.
-    return Progress(*columns, console=where, transient=True)
+    return Progress(*columns, console=terminal, transient=True)
 
 
-def _update(bar: Bar, task: int, progress: Progress, limit: int | None) -> None:
+def _show_on_bar(bar: Bar, task: int, progress: Progress, limit: int | None) -> None:
+    """Show the progress of a conversion on a bar, in samples if it has a limit, else in bytes.
+
+    - ``task`` (int): The number of the task of the bar.
+    """
     from rich.progress import TaskID
 
-    this = TaskID(task)
     speed = bar.tasks[0].speed
     words = [plural(progress.samples, "sample")]
     if bar.console.width >= 80:
@@ -381,4 +404,4 @@ def _update(bar: Bar, task: int, progress: Progress, limit: int | None) -> None:
         words.append(f"{progress.bad:,} bad")
     done = progress.samples if limit else progress.size
     whole = limit or progress.whole or None
-    bar.update(this, completed=done, total=whole, what=", ".join(words))
+    bar.update(TaskID(task), completed=done, total=whole, what=", ".join(words))

@@ -51,7 +51,7 @@ class PartDone:
 
 
 class Checkpoint:
-    """One work folder.
+    """Work folder of one conversion, with the records of finished parts and shards.
 
     - ``folder`` (str): Its path.
     - ``is_private`` (bool, default False): Whether it must belong to this user, as it is in a
@@ -75,7 +75,11 @@ class Checkpoint:
         return os.path.join(self.folder, "shards", str(split), f"{number:08}.json")
 
     def save_part(self, part: PartDone) -> None:
-        """Record that a part is read. Its runs must have been written."""
+        """Record that a part is read. Its runs must have been written.
+
+        The file is a line of JSON, and then three arrays with an element for each sample: splits
+        (1 byte), sizes (8 bytes) and, if they are recorded, lengths (4 bytes).
+        """
         head = {"samples": len(part.sizes), "bad": part.bad, "bad_count": part.bad_count}
         splits = np.asarray(part.splits, "<u1").tobytes()
         sizes = np.asarray(part.sizes, "<i8").tobytes()
@@ -92,6 +96,7 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         samples = head["samples"]
+        # Splits and sizes take 1 + 8 bytes per sample; lengths follow if there are more bytes.
         return PartDone(
             number,
             np.frombuffer(data, "<u1", samples),
@@ -214,7 +219,7 @@ class Checkpoint:
 
 
 def _list_changes(before: dict[str, Any], requested: dict[str, Any]) -> list[str]:
-    """Return the names of the settings that differ between two plans, with both values."""
+    """Return the settings that differ between two plans, each with both values as text."""
     names = []
     for key in sorted({*before, *requested}):
         old, new = before.get(key), requested.get(key)
@@ -228,6 +233,7 @@ def _list_changes(before: dict[str, Any], requested: dict[str, Any]) -> list[str
 
 
 def _shorten(value: Any) -> str:
+    """Return a value as JSON for a message, cut to 60 characters."""
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -51,7 +51,11 @@ _MAX_PART = 16 << 20
 
 @dataclass(frozen=True)
 class Conversion:
-    """Plan of a conversion: inspect it, then `run` it."""
+    """Plan of a conversion: inspect it, then `run` it.
+
+    - ``source`` (Input): The input to convert; ``columns``: the columns to write, sorted by name.
+    - ``out`` (str): The folder or URL to write to; ``spec``: the options.
+    """
 
     source: Input
     columns: tuple[Column, ...]
@@ -117,37 +121,39 @@ class Conversion:
             max_shard_size=self.max_shard_size,
         )
 
-    def room(self) -> tuple[int, int] | None:
+    def disk_space(self) -> tuple[int, int] | None:
         """Return the approximate bytes of the output and the free bytes there; None if unknown.
 
         They are known for a local output if the source is written as it is. Tokens, a limit, chosen
         columns and compression make the output smaller, and a store does not report free space.
         """
         spec, local = self.spec, open_store(self.out).local_path
+        # The output is then smaller than the source, by an unknown factor.
         is_less = spec.limit or spec.tokens or spec.only or spec.drop or spec.compression
         if local is None or is_less or not self.source.size:
             return None
+        # The disk is that of the nearest folder that exists.
         folder = os.path.abspath(local)
         while not os.path.isdir(folder):
             folder = os.path.dirname(folder)
         return self.source.size, shutil.disk_usage(folder).free
 
-    def describe_room(self) -> str:
+    def describe_disk_space(self) -> str:
         """Return needed and free disk space as a sentence, or '' if either is unknown."""
-        room = self.room()
-        if room is None:
+        space = self.disk_space()
+        if space is None:
             return ""
-        return f"room: about {format_bytes(room[0])} needed, {format_bytes(room[1])} free"
+        return f"room: about {format_bytes(space[0])} needed, {format_bytes(space[1])} free"
 
-    def check_room(self) -> None:
+    def check_disk_space(self) -> None:
         """Raise NoSpaceError if the disk is certainly too small.
 
         This is certain only if files are stored as they are: encoded text may be larger or smaller.
         """
-        room = self.room()
-        if room is None or not isinstance(self.source, WholeFilesInput):
+        space = self.disk_space()
+        if space is None or not isinstance(self.source, WholeFilesInput):
             return
-        needed, free = room
+        needed, free = space
         if needed > free:
             raise NoSpaceError(
                 f"{redact(self.out)}: the files of {self.source.name} take {format_bytes(needed)}, "
@@ -165,7 +171,8 @@ class Conversion:
 
     def read_spec(self) -> ReadSpec:
         """Return the settings for the processes that read parts."""
-        offered = {
+        # Keys of records that are not written, and are no error.
+        source_columns = {
             each.name for each in (*self.source.inferred_columns, *self.source.list_extra_columns())
         }
         names = [column.name for column in self.columns]
@@ -179,7 +186,7 @@ class Conversion:
             names=tuple(names),
             encodings=tuple(column.encoding for column in self.columns),
             requested=frozenset(self.spec.columns),
-            dropped=frozenset(offered - set(names)) | {*self.spec.drop},
+            dropped=frozenset(source_columns - set(names)) | {*self.spec.drop},
             splits=self.splits,
             shares=tuple(self.spec.split.values()),
             merges_splits=self.spec.merge_splits,
@@ -206,7 +213,13 @@ class Conversion:
 
 
 def prepare(source: str, out: str, **options: Any) -> Conversion:
-    """Recognise a source and infer its columns; nothing is written. Options as in `convert`."""
+    """Recognise a source and infer its columns; nothing is written.
+
+    - ``source`` (str), ``out`` (str): A path, URL or name; a folder or URL.
+    - ``options``: The options of `mds.writers.convert.convert`.
+
+    Raises SourceError, ConfigError and FileExistsError.
+    """
     spec = parse_spec(**options)
     source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)))
     if spec.keep_shards:
@@ -216,7 +229,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
         source_shards = AnyFormatInput.open_columns(source, spec, spec.only or None)
         source_shards.name = redact(source)
         return Conversion(source_shards, choose_columns(source_shards, spec), None, out, spec)
-    # The machines of a cluster have other working folders.
+    # The machines of a cluster have other working folders, so they need an absolute path.
     opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
     if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
@@ -248,7 +261,7 @@ def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
 
 def _part_size(source_size: int) -> int:
     """Return the bytes of a part, given those of the source."""
-    # Many parts make progress and resuming finer; small ones cost more than they hold.
+    # About 64 parts: many make progress and resuming finer, but each has a fixed cost.
     return min(_MAX_PART, max(_MIN_PART, source_size // 64))
 
 
@@ -259,6 +272,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         bad = source.find_bad_record()
         why = f" The first one is bad: {bad}." if bad else " It is empty."
         raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
+    # Columns that are written only on request.
     extras = {column.name: column for column in source.list_extra_columns()}
     if spec.tokens is not None:
         text_column(source, spec.tokens.text)
@@ -276,6 +290,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
                 f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
                 f"{', '.join(sorted(inferred))}."
             )
+    # --only also chooses extra columns, --columns changes encodings or adds columns.
     columns = inferred | {name: extras[name] for name in spec.only if name in extras}
     for name, encoding in spec.columns.items():
         if source.is_text and name not in {*inferred, *extras}:
@@ -295,6 +310,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
             raise ConfigError(f"fill={name!r} is not a column. There are {', '.join(columns)}.")
         column = columns[name]
         if name not in spec.columns and column.encoding.startswith("optional["):
+            # No value is missing after the replacement.
             plain = column.encoding[len("optional[") : -1]
             columns[name] = replace(column, encoding=plain, note=f"{column.note}: filled")
     for name in spec.describe:

@@ -53,7 +53,14 @@ _OF_BYTES = {"bytes", "pil", "png", "jpeg", "pkl", "json", "str"}
 
 @dataclass(frozen=True, slots=True)
 class _PartitionSpec:
-    """Settings with which every partition is written."""
+    """Settings with which every partition is written.
+
+    - ``columns`` (Mapping[str, str]): The encoding of each column.
+    - ``local`` (str), ``remote`` (str): The places of the dataset; '' for one that is not used.
+    - ``writer`` (Mapping[str, Any]): Further arguments of `MDSWriter`.
+    - ``udf`` (function | None), ``udf_kwargs``: The user's function and its arguments; it makes
+      samples of a batch of rows.
+    """
 
     columns: Mapping[str, str]
     local: str
@@ -98,6 +105,7 @@ def dataframe_to_mds(
     )
     with lock_places([place for place in (local, remote) if place]):
         _clear_places(local, remote, exist_ok=exist_ok)
+        # Spark writes the partitions, and returns the number of samples of each.
         rows = dataframe.mapInArrow(_Partition(work), "partition long, samples long").collect()
         partitions = sorted(row["partition"] for row in rows if row["samples"])
         if merge_index:
@@ -162,6 +170,7 @@ def _spark_to_mds() -> dict[Any, str]:
 
 
 def _encoding(name: str, kind: Any) -> str:
+    """Return the encoding of a column of a Spark type. Raises ConfigError if there is none."""
     family = type(kind).__name__
     if family in _SCALARS:
         return _SCALARS[family]
@@ -177,6 +186,7 @@ def _encoding(name: str, kind: Any) -> str:
 
 
 def _fits(kind: Any, encoding: str) -> bool:
+    """Return whether an encoding can store the values of a Spark type."""
     parse_encoding(encoding)
     family, encoding_family = type(kind).__name__, encoding.split(":", 1)[0]
     if family == "BinaryType":
@@ -206,6 +216,7 @@ class _Partition:
     work: _PartitionSpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Yields one row with the number of the partition and of its samples.
         import pyarrow as pa
         from pyspark import TaskContext
 
@@ -215,6 +226,7 @@ class _Partition:
         yield pa.RecordBatch.from_pydict({"partition": [number], "samples": [samples]})
 
     def _write(self, number: int, batches: Iterator[pa.RecordBatch]) -> int:
+        """Write a partition to its folder, and return its number of samples; 0 writes nothing."""
         samples = 0
         records = self._samples(batches)
         first = next(records, None)
@@ -239,6 +251,7 @@ class _Partition:
         return samples
 
     def _samples(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Sample]:
+        """Yield a sample for each row, or those that the user's function yields."""
         for batch in batches:
             if self.work.udf is None:
                 columns = [python_values(column) for column in batch.columns]
@@ -260,6 +273,7 @@ def folder_name(partition: int) -> str:
 
 
 def _places(out: Any) -> tuple[str, str]:
+    """Return local folder and remote of `out`; '' for one that there is not."""
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
         if not place:
@@ -271,6 +285,10 @@ def _places(out: Any) -> tuple[str, str]:
 
 
 def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
+    """Delete the indexes of an old dataset; its other files are replaced or stay.
+
+    Raises FileExistsError if a place is not empty and ``exist_ok`` is False.
+    """
     for place in filter(None, (local, remote)):
         store = open_store(place)
         folder = store.local_path
@@ -286,7 +304,7 @@ def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
                 f"{place} is not empty (it holds {file_name!r}). Choose another place, or replace "
                 "the dataset in it with exist_ok=True."
             )
-        # From here on the index would name files that are being replaced.
+        # The old index would name files that are being replaced.
         store.delete(INDEX_NAME)
         if file_name is not None and store.can_list:
             _remove_partition_indexes(store)
@@ -301,6 +319,7 @@ def _remove_partition_indexes(store: Any) -> None:
 
 
 def _merge(partitions: list[int], local: str, remote: str, *, keep_local: bool) -> None:
+    """Write one index over those of the partitions. Raises WriterError if there are none."""
     if not partitions:
         raise WriterError("the data frame has no rows; there is nothing to write.")
     indexes: list[Any] = []

@@ -116,7 +116,7 @@ def copy_shards(
 
 
 def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
-    """Yield the samples of every shard in order, decoded a few shards ahead."""
+    """Yield the blocks of samples of every shard in order, decoded a few shards ahead."""
     with ThreadPoolExecutor(_AHEAD, "mds-keep-shards") as pool:
         pending: deque[Future[list[Block]]] = deque()
         try:
@@ -132,12 +132,21 @@ def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
 
 
 class _ShardWriter(MDSWriter):
-    """Writer of whole shards instead of samples."""
+    """Writer of whole shards instead of samples.
+
+    ``samples`` and ``raw_size`` count the samples and bytes that were written.
+    """
 
     samples = raw_size = 0
 
     def write_shard(self, blocks: Sequence[Block], location: str) -> None:
-        """Write one shard of blocks of samples; errors name its ``location``."""
+        """Write one shard of blocks of samples.
+
+        - ``blocks`` (Sequence[Block]): Each has the bytes of some samples, and the size of each.
+        - ``location`` (str): The place of the source shard, for errors.
+
+        Raises ShardError if sizes and bytes do not agree.
+        """
         sizes = np.concatenate([block.sizes for block in blocks])
         parts = [block.data for block in blocks]
         if int(sizes.sum()) != sum(map(len, parts)):
@@ -146,6 +155,7 @@ class _ShardWriter(MDSWriter):
         files = ((header, *parts),)
         config = self.get_config()
         self._pipeline.submit(
+            # Clearing the list of parts frees the memory when the shard is written.
             FullShard(self._shards, len(sizes), self.format, files, config, parts.clear)
         )
         self._shards += 1

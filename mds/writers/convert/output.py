@@ -33,6 +33,8 @@ class ConversionLocks:
 
     The locks end with the process; until then no other conversion or writer can use the folders.
     A folder that was created only to be locked is removed again if nothing was written to it.
+
+    - ``output`` (Output): The target of the conversion.
     """
 
     def __init__(self, output: Output) -> None:
@@ -45,6 +47,7 @@ class ConversionLocks:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # An error of the system may come from a folder that someone deleted: say so.
         # An MdsError names its cause, and a conversion that raises one may have removed its work
         # folder itself.
         was_deleted = (
@@ -97,6 +100,7 @@ class ConversionLocks:
             raise replaced_error(self._output)
 
     def _path(self, split: str) -> str:
+        """Return the path of the folder of a split in a local output."""
         return os.path.join(self._local or "", split) if split else self._local or ""
 
     def _are_in_place(self) -> bool:
@@ -135,12 +139,14 @@ class ConversionLocks:
             self._new_folders.append(folder)
 
 
-#: Index entry of a shard, and the version that the store gave its file.
+#: Index entry of a shard, and the version that the store gave its file ('' if unknown).
 Entry = tuple[dict[str, Any], str]
 
 
 def check_output(output: Output, spec: ConvertSpec) -> bool:
-    """Return whether the output already holds this dataset, complete; else check that it is free.
+    """Return True if this dataset is complete in the output; else check that the output is free.
+
+    - ``output`` (Output), ``spec`` (ConvertSpec): The target and the options of the conversion.
 
     Raises FileExistsError if the output holds other files and neither `resume` nor `overwrite` is
     given. With `overwrite` shards and indexes are removed, and no other files.
@@ -151,13 +157,14 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         return output.checkpoint.is_finished()
     if spec.overwrite:
         output.checkpoint.remove()
-        _remove(output)
+        _delete_old_datasets(output)
         return False
     if plan is not None:
         raise FileExistsError(
             f"{place}: a conversion was begun here and not finished. Go on with --resume, or start "
             "again with --overwrite."
         )
+    # Indexes without a work folder: a dataset that is complete, or another one.
     published = [
         split for split in range(len(output.splits)) if read_index(output, split) is not None
     ]
@@ -195,10 +202,11 @@ def publish_index(
     locks: ConversionLocks,
     lengths: NDArray[Any] | None = None,
 ) -> None:
-    """Publish the index of a split.
+    """Publish the index of a split, and its sidecars before it.
 
+    - ``split`` (int): Its number.
     - ``entries`` (list[Entry]): Index entry and file version of each shard, in order.
-    - ``lengths`` (NDArray | None, default None): Length of each sample, to record them beside it.
+    - ``lengths`` (NDArray | None, default None): Length of each sample, stored beside the index.
 
     Raises WriterError if a shard is missing, or if another writer has published an index here.
     """
@@ -226,14 +234,16 @@ def publish_index(
 
 
 def _put_notes(output: Output, split: int, index: str) -> None:
+    """Write the notes on columns for the index with the fingerprint ``index``."""
     store, key = open_store(output.url), output.key(split, NOTES_NAME)
     if output.notes:
         store.put(key, pack_notes(output.notes, index))
     else:
-        store.delete(key)  # those of a dataset that was replaced
+        store.delete(key)  # the notes of a dataset that was replaced
 
 
 def _put_lengths(output: Output, split: int, index: str, lengths: NDArray[Any] | None) -> None:
+    """Write the lengths of samples for the index with the fingerprint ``index``, if recorded."""
     if output.lengths is not None and lengths is not None:
         data = emit_lengths_file(output.lengths, lengths, index)
         open_store(output.url).put(output.key(split, lengths_name(output.lengths)), data)
@@ -273,7 +283,7 @@ def read_index(output: Output, split: int) -> Index | None:
     return Index.parse(data, join(redact(output.url), key))
 
 
-def clean(output: Output) -> None:
+def remove_temporary_files(output: Output) -> None:
     """Remove the temporary files of killed processes from the output and the work folder."""
     local = open_store(output.url).local_path
     for split in output.splits if local is not None else ():
@@ -282,18 +292,18 @@ def clean(output: Output) -> None:
         remove_temporaries(folder)
 
 
-def _remove(output: Output) -> None:
+def _delete_old_datasets(output: Output) -> None:
     """Delete the old dataset of each split: its index, sidecars and shards."""
     store = open_store(output.url)
     for split in range(len(output.splits)):
         index = read_index(output, split)
         # The index goes first: without an index the other files are no dataset.
         store.delete(output.key(split, INDEX_NAME))
-        beside = open_store(
+        split_store = open_store(
             join(output.url, output.splits[split]) if output.splits[split] else output.url
         )
-        for name in find_sidecars(sidecars_of(beside), beside.get):
-            beside.delete(name)
+        for name in find_sidecars(sidecars_of(split_store), split_store.get):
+            split_store.delete(name)
         for shard in index or ():
             for raw, zipped in shard.files:
                 name = (zipped or raw).basename
@@ -305,6 +315,7 @@ def _remove(output: Output) -> None:
 
 
 def _remove_shards(store: Store, split: str) -> None:
+    """Delete the shards that no index names, in the folder of a split."""
     if store.local_path is None:
         return
     folder = os.path.join(store.local_path, split)

@@ -42,7 +42,18 @@ MAX_LISTED_RECORDS = 100
 
 @dataclass(frozen=True, slots=True)
 class ReadSpec:
-    """Settings with which any process can read any part."""
+    """Settings with which any process can read any part.
+
+    - ``names``, ``encodings`` (tuple[str, ...]): The columns to write, and their encodings.
+    - ``splits`` (tuple[str, ...]): Names of the splits; ``shares`` (tuple[float, ...]): the share
+      of the samples that each gets, empty if records have splits or there is only one.
+    - ``merges_splits`` (bool): Whether the splits of the source are written as one dataset.
+    - ``key`` (str | None): The column whose value decides the split; None: the whole sample.
+    - ``tokens`` (TokenSpec | None): The tokenizer; None: records become samples as they are.
+    - ``limit`` (int | None): The most samples to read.
+    - ``skip_bad`` (bool): Whether bad records are left out instead of stopping the conversion.
+    - ``checkpoint`` (Checkpoint): The work folder.
+    """
 
     source: Input
     #: Approximate bytes of a part, and the largest sample in bytes.
@@ -82,15 +93,19 @@ def read_part(reading: ReadSpec, part: InputPart) -> int:
 
 
 class _PartReader:
-    """Reader of one part."""
+    """Reader of one part.
+
+    ``runs`` closes and publishes the files with the bytes of samples when the part is read.
+    """
 
     def __init__(self, reading: ReadSpec, part: InputPart, runs: contextlib.ExitStack) -> None:
         self._reading = reading
         self._part = part
         self._runs = runs
         self._files: dict[int, BinaryIO] = {}
-        self._pack = _find_packer(reading)
+        self._pack = _make_packer(reading)
         self._length = None if reading.lengths is None else _length_of_sample(reading)
+        # Numbers in [0, 1) at which the next split begins: (0.9, 0.05, 0.05) gives [0.9, 0.95].
         self._bounds = list(accumulate(reading.shares))[:-1]
 
     def read(self) -> PartDone:
@@ -100,7 +115,7 @@ class _PartReader:
         count = 0
         for position, record in self._reading.source.read_records(self._part):
             try:
-                split, data = self._sample(record)
+                split, data = self._encode_record(record)
                 if self._length is not None:
                     lengths.append(self._length(data))
             except ValueError as error:
@@ -114,7 +129,7 @@ class _PartReader:
                         f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
                     ) from (error if isinstance(error, MdsError) else None)
                 continue
-            self._file(split).write(data)
+            self._open_run(split).write(data)
             splits.append(split)
             sizes.append(len(data))
             if len(sizes) == self._reading.limit:
@@ -122,7 +137,7 @@ class _PartReader:
         recorded = None if self._length is None else lengths
         return PartDone(self._part.number, splits, sizes, tuple(bad), count, recorded)
 
-    def _sample(self, record: Any) -> tuple[int, bytes]:
+    def _encode_record(self, record: Any) -> tuple[int, bytes]:
         """Return split and bytes of a record. Raises ValueError with the reason if it is bad."""
         if isinstance(record, BadRecord):
             raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
@@ -138,7 +153,7 @@ class _PartReader:
             )
         return bisect_right(self._bounds, hash_fraction(key)), data
 
-    def _file(self, split: int) -> BinaryIO:
+    def _open_run(self, split: int) -> BinaryIO:
         """Return the open run of a split, which is created at the first sample."""
         if split not in self._files:
             path = self._reading.checkpoint.run_path(self._part.number, split)
@@ -154,15 +169,17 @@ def hash_fraction(key: Any) -> float:
     data = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
     digest = new_hash("xxh3_64")
     digest.update(data)
+    # 13 hex digits are 52 bits, which a float holds exactly.
     return int(digest.hexdigest()[:13], 16) / (1 << 52)
 
 
-def _find_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
-    """Return the function from a record to the bytes of a sample."""
+def _make_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function from a record to the bytes of a sample, or to its tokens."""
     if reading.tokens is not None:
         return _make_token_packer(reading.tokens, reading.names[0])
     is_text, is_json = reading.source.is_text, reading.source.is_json
     if reading.source.is_encoded:
+        # Only columns that get another encoding come as values.
         texts = tuple(True if name in reading.requested else None for name in reading.names)
     else:
         texts = tuple(is_text or name in reading.requested for name in reading.names)
@@ -193,18 +210,20 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
 
 
 def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
-    """Return a function from the bytes of a sample to the length of its array that is recorded."""
+    """Return a function from the bytes of a sample to the length of its array in one column.
+
+    The column is ``reading.lengths``.
+    """
     assert reading.lengths is not None
     encodings = dict(zip(reading.names, reading.encodings, strict=True))
-    length, column = (
-        length_function(encodings, reading.lengths),
-        reading.names.index(reading.lengths),
-    )
+    length = length_function(encodings, reading.lengths)
+    column = reading.names.index(reading.lengths)
     sizes = [parse_encoding(name).size for name in reading.encodings]
     return lambda data: length(split_sample(memoryview(data), sizes, sizes.count(None))[column])
 
 
 def _pass_encoded(value: bytes | None) -> bytes:
+    """Return a value that is encoded already. Raises ValueError if it is missing."""
     if value is None:
         raise ValueError("the sample has no such column")
     return value
@@ -243,6 +262,7 @@ def _make_record_packer(
             missing = nulls or frozenset([""] if text else [])
             fit = fill_missing(fit, encoding.name, missing, fill)
         columns.append((name, encoding.pack_checked, fit, encoding.name))
+    # A sample is the sizes of the values that differ in size, and then all values.
     varying = [number for number, encoding in enumerate(parsed) if encoding.size is None]
     words = struct.Struct(f"<{len(varying)}I")
     known_keys = {*names, *dropped}
@@ -276,6 +296,7 @@ def _make_record_packer(
 
 # ---------------------------------------------------------------------- values
 
+#: Function from a value of a record to the value to encode; raises ValueError if it does not fit.
 Coerce = Callable[[Any], Any]
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _FLOATS = {"float16", "float32", "float64", "str_float"}
@@ -337,6 +358,7 @@ def fill_missing(
 
 
 def _optional(inner: Coerce | None) -> Coerce | None:
+    """Return a coercer that returns None for None, and else the result of ``inner``."""
     if inner is None:
         return None
     return lambda value: None if value is None else inner(value)
@@ -349,7 +371,7 @@ def _integer(family: str, *, from_text: bool) -> Coerce:
 
     def integer(value: Any) -> Any:
         if from_text and isinstance(value, str):
-            value = _parse(int, value, "a whole number")
+            value = _parse_text(int, value, "a whole number")
         if isinstance(value, (float, np.floating)) and value.is_integer():
             value = int(value)
         if not isinstance(value, (int, np.integer)):
@@ -363,6 +385,7 @@ def _integer(family: str, *, from_text: bool) -> Coerce:
 
 
 def _bounds(family: str) -> tuple[int | None, int | None]:
+    """Return the least and the largest integer of an encoding; None for no limits."""
     if family == "str_int":
         return None, None
     limits = np.iinfo("int64" if family == "int" else family)
@@ -375,7 +398,7 @@ def _float(family: str, *, from_text: bool) -> Coerce:
 
     def number(value: Any) -> Any:
         if from_text and isinstance(value, str):
-            value = _parse(float, value, "a number")
+            value = _parse_text(float, value, "a number")
         if isinstance(value, bool) or not isinstance(
             value, (int, float, np.floating, np.integer, Decimal)
         ):
@@ -417,6 +440,7 @@ def _array(encoding: str) -> Coerce:
 
 
 def _decimal(value: Any) -> Any:
+    """Return a text or an integer as a Decimal. Raises ValueError for other text."""
     try:
         return Decimal(value) if isinstance(value, (str, int)) else value
     except InvalidOperation as error:
@@ -424,6 +448,7 @@ def _decimal(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
+    """Return text, a time or a number as text, and bytes as they are. Raises ValueError."""
     if isinstance(value, str):
         return value
     if isinstance(value, (date, datetime, time)):
@@ -440,6 +465,7 @@ def _bytes(value: Any) -> Any:
 
 
 def _json_text(value: Any) -> Any:
+    """Parse text as JSON, and return other values as JSON types. Raises ValueError."""
     if not isinstance(value, str):
         return as_json(value)
     try:
@@ -448,14 +474,16 @@ def _json_text(value: Any) -> Any:
         raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
 
 
-def _parse(parse: Callable[[str], Any], text: str, type_name: str) -> Any:
+def _parse_text(parse: Callable[[str], Any], text: str, type_name: str) -> Any:
+    """Return ``parse(text)``. Raises ValueError that names the expected type."""
     try:
-        # Python parses 1_000 as a number; in a file it is hardly meant as one.
+        # Python parses 1_000 as a number; in a file it is hardly meant as one. With "?" it fails.
         return parse(text.replace("_", "?"))
     except ValueError:
         raise ValueError(f"expected {type_name}, got {_describe(text)}") from None
 
 
 def _describe(value: Any) -> str:
+    """Return the type of a value and its first letters, for messages."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -25,9 +25,9 @@ from mds.writers.convert.output import (
     ConversionLocks,
     check_output,
     check_shards,
-    clean,
     publish_index,
     read_index,
+    remove_temporary_files,
 )
 from mds.writers.convert.read_part import MAX_LISTED_RECORDS, ReadSpec, read_part
 from mds.writers.convert.spec import ConvertSpec
@@ -64,7 +64,13 @@ class SplitSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Result of a conversion."""
+    """Result of a conversion.
+
+    - ``out`` (str), ``seconds`` (float): The output, and the time that the conversion took.
+    - ``bad_count`` (int): Number of records that were left out; ``bad`` describes the first ones.
+    - ``notes`` (tuple[str, ...]): Remarks for the user.
+    - ``resumed_parts`` (int): Number of parts that an earlier run had read.
+    """
 
     out: str
     splits: tuple[SplitSummary, ...]
@@ -103,33 +109,35 @@ def run(
             reading.checkpoint.remove()
             note = "everything was done already"
             seconds = time.monotonic() - began
-            return Summary(output.url, _splits(output), seconds, notes=(note,), is_new=False)
+            return Summary(
+                output.url, _summarize_splits(output), seconds, notes=(note,), is_new=False
+            )
         locks.lock_rest()
         if spec.engine == "local":  # inode numbers hold on this machine only
             output = replace(output, identities=locks.identities())
         resumed = reading.checkpoint.begin_or_resume(identity)
-        clean(output)
+        remove_temporary_files(output)
         with (
             _remove_if_nothing_read(reading.checkpoint),
             open_engine(spec.engine, spec.workers) as engine,
         ):
-            under_way = _RunningConversion(reading, output, engine, progress)
-            under_way.run()
-        if not under_way.samples:
+            running = _RunningConversion(reading, output, engine, progress)
+            running.run()
+        if not running.samples:
             reading.checkpoint.remove()
             raise SourceError(f"{reading.source.name}: no sample was found; nothing is written.")
-        shards = [cutter.shards for cutter in under_way.cutters]
-        _publish(output, shards, under_way.lengths(), locks)
+        shards = [cutter.shards for cutter in running.cutters]
+        _publish(output, shards, running.lengths(), locks)
         reading.checkpoint.finish()
-        clean(output)
+        remove_temporary_files(output)
         reading.checkpoint.remove()
     return Summary(
         output.url,
-        _splits(output),
+        _summarize_splits(output),
         time.monotonic() - began,
-        under_way.bad_count,
-        tuple(under_way.bad[:MAX_LISTED_RECORDS]),
-        tuple(under_way.notes),
+        running.bad_count,
+        tuple(running.bad[:MAX_LISTED_RECORDS]),
+        tuple(running.notes),
         resumed,
     )
 
@@ -146,7 +154,17 @@ def _remove_if_nothing_read(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 class _RunningConversion:
-    """State of a conversion in progress: it decides what the engine does next."""
+    """State of a conversion in progress, which decides what the engine does next.
+
+        parts -> read by the engine -> cut into shards, in order -> written by the engine
+
+    Parts are read in any order. They are cut here in the order of the source, from the sizes of
+    their samples, so that the shards are always the same.
+
+    - ``reading`` (ReadSpec), ``output`` (Output): Settings of the processes that read and write.
+    - ``engine`` (Engine): Runs `read_part` and `write_shard`.
+    - ``progress`` (function | None): Called after every part and shard.
+    """
 
     def __init__(
         self,
@@ -168,19 +186,21 @@ class _RunningConversion:
             )
             for split in range(len(output.splits))
         ]
-        self._block = (
+        #: Bytes of a block of tokens; None without a tokenizer.
+        self._block_size = (
             parse_encoding(reading.tokens.column).size if reading.tokens is not None else None
         )
         self._parts: Iterator[InputPart] | None = reading.source.cut_parts(reading.part_size)
         #: Parts that were submitted and are not cut into shards yet, in order.
-        self._ahead: deque[InputPart] = deque()
-        #: Numbers of those parts that are read.
-        self._read: set[int] = set()
-        self._shards: deque[Shard] = deque()
+        self._uncut_parts: deque[InputPart] = deque()
+        #: Numbers of the uncut parts that are read.
+        self._read_numbers: set[int] = set()
+        #: Shards that are cut and not submitted yet.
+        self._shard_queue: deque[Shard] = deque()
         self._running: dict[Future[Any], InputPart | Shard] = {}
         #: Number of shards that still need the samples of a part, by part and split.
-        self._needed: Counter[tuple[int, int]] = Counter()
-        self._size = 0
+        self._open_shards: Counter[tuple[int, int]] = Counter()
+        self._read_bytes = 0
         self._shards_done = 0
         self._lengths: list[list[Any]] = [[] for _ in output.splits]
         self.samples = 0
@@ -190,62 +210,72 @@ class _RunningConversion:
 
     def run(self) -> None:
         """Read every part and make every shard."""
-        finished = False
+        is_last_queued = False
         while True:
             self._submit_next()
             if not self._running:
-                if finished:
+                # All parts are read and cut. The last shards are queued, and one more round waits
+                # for them.
+                if is_last_queued:
                     return
-                finished = True
-                self._finish()
+                is_last_queued = True
+                self._queue_last_shards()
                 continue
             completed, _ = wait(self._running, return_when=FIRST_COMPLETED)
             for future in completed:
                 task = self._running.pop(future)
-                future.result()
+                future.result()  # raises the error of the call
                 if isinstance(task, InputPart):
-                    self._read.add(task.number)
+                    self._read_numbers.add(task.number)
                 else:
                     self._count_shard(task)
-            self._cut()
+            self._cut_read_parts()
             self._report_progress()
 
     def _submit_next(self) -> None:
         """Submit work to the engine: shards first, because they free the disk space of parts."""
         slots = self._engine.slots
         while len(self._running) < 2 * slots:
-            if self._shards:
-                shard = self._shards.popleft()
+            if self._shard_queue:
+                shard = self._shard_queue.popleft()
                 self._submit(shard, write_shard, self._output, shard)
                 continue
             # A slow part holds back the cutting; reading far ahead of it would fill the disk.
-            part = next(self._parts, None) if self._parts and len(self._ahead) < 8 * slots else None
+            part = (
+                next(self._parts, None)
+                if self._parts and len(self._uncut_parts) < 8 * slots
+                else None
+            )
             if part is None:
                 return
-            self._ahead.append(part)
+            self._uncut_parts.append(part)
             if self._checkpoint.has_part(part.number):
-                self._read.add(part.number)
-                self._cut()
+                self._read_numbers.add(part.number)
+                self._cut_read_parts()
             else:
                 self._submit(part, read_part, self._reading, part)
 
     def _submit(
         self, task: InputPart | Shard, function: Callable[..., Any], *arguments: Any
     ) -> None:
+        """Submit a call to the engine, and remember the part or shard that it works on."""
         self._running[self._engine.submit(function, *arguments)] = task
 
-    def _cut(self) -> None:
+    def _cut_read_parts(self) -> None:
         """Cut the parts that are read into shards, up to the first that is not read."""
-        while self._ahead and self._ahead[0].number in self._read:
-            part = self._ahead.popleft()
-            self._read.discard(part.number)
+        while self._uncut_parts and self._uncut_parts[0].number in self._read_numbers:
+            part = self._uncut_parts.popleft()
+            self._read_numbers.discard(part.number)
             part_done = self._checkpoint.load_part(part.number)
             assert part_done is not None, "a part that was read has left its note"
-            self._size += part.size
-            self._feed(part_done)
+            self._read_bytes += part.size
+            self._add_samples(part_done)
 
-    def _feed(self, part_done: PartDone) -> None:
-        """Add the samples of a part to the cutters of their splits, up to the limit."""
+    def _add_samples(self, part_done: PartDone) -> None:
+        """Add the samples of a part to the cutters of their splits, up to the limit.
+
+        The cutters yield the shards that are full then, which are queued.
+        """
         splits, sizes, lengths = part_done.splits, part_done.sizes, part_done.lengths
         limit = self._reading.limit
         if limit is not None and self.samples + len(sizes) >= limit:
@@ -256,54 +286,58 @@ class _RunningConversion:
         self.bad += part_done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
         self.bad_count += part_done.bad_count
         for cutter in self.cutters:
-            own = sizes[splits == cutter.split]
-            length = int(own.sum())
-            if self._block is not None:
-                blocks = (cutter.leftover_bytes() + length) // self._block
-                own = np.full(blocks, self._block, np.int64)
+            own_sizes = sizes[splits == cutter.split]
+            length = int(own_sizes.sum())
+            if self._block_size is not None:
+                # A record is a document, and samples are blocks of the joined documents.
+                blocks = (cutter.leftover_bytes() + length) // self._block_size
+                own_sizes = np.full(blocks, self._block_size, np.int64)
             if lengths is not None:
                 self._lengths[cutter.split].append(lengths[: len(splits)][splits == cutter.split])
-            self._queue_shards(cutter.feed(part_done.number, length, own))
-        if self._parts is None:
-            for part in self._ahead:
-                self._read.discard(part.number)
-            self._ahead.clear()
+            self._queue_shards(cutter.feed(part_done.number, length, own_sizes))
+        if self._parts is None:  # the limit is reached
+            for part in self._uncut_parts:
+                self._read_numbers.discard(part.number)
+            self._uncut_parts.clear()
 
     def _queue_shards(self, shards: Iterator[Shard]) -> None:
         """Queue shards to be written, except those that an earlier run has written."""
         for shard in shards:
             for piece in shard.pieces:
-                self._needed[piece.part, shard.split] += 1
+                self._open_shards[piece.part, shard.split] += 1
             if self._checkpoint.has_shard(shard.split, shard.number):
                 self._count_shard(shard)
             else:
-                self._shards.append(shard)
+                self._shard_queue.append(shard)
 
     def _count_shard(self, shard: Shard) -> None:
         """Count a shard that is written, and delete runs that no other shard needs."""
         self._shards_done += 1
         for piece in shard.pieces:
             key = (piece.part, shard.split)
-            self._needed[key] -= 1
-            if not self._needed[key] and not self.cutters[shard.split].holds(piece.part):
-                del self._needed[key]
+            self._open_shards[key] -= 1
+            if not self._open_shards[key] and not self.cutters[shard.split].holds(piece.part):
+                del self._open_shards[key]
                 self._checkpoint.forget_run(*key)
 
-    def _finish(self) -> None:
+    def _queue_last_shards(self) -> None:
         """Queue the last shard of every split, after all parts are cut."""
         for cutter in self.cutters:
-            leftover = cutter.leftover_bytes() if self._block is not None else 0
+            leftover = cutter.leftover_bytes() if self._block_size is not None else 0
             if leftover:
                 self._queue_shards(self._last_block(cutter, leftover))
             self._queue_shards(cutter.finish())
         self._report_progress()
 
     def _last_block(self, cutter: ShardCutter, leftover: int) -> Iterator[Shard]:
-        """Complete the last block of tokens with end tokens, or drop it; yield its shards."""
-        spec, block = self._reading.tokens, self._block
+        """Complete the last block of tokens with end tokens, or drop it; yield its shards.
+
+        - ``leftover`` (int): Bytes of tokens that fill no block.
+        """
+        spec, block = self._reading.tokens, self._block_size
         assert spec is not None
         assert block is not None
-        width = block // spec.block
+        width = block // spec.block  # bytes of a token
         end = load_tokenizer(spec.tokenizer, spec.end).end
         of_split = f" of {self._output.splits[cutter.split]}" if self._output.splits[0] else ""
         if spec.drop_last or end is None:
@@ -332,14 +366,20 @@ class _RunningConversion:
         if self._progress is not None:
             source_size = self._reading.source.size
             self._progress(
-                Progress(self._size, source_size, self.samples, self._shards_done, self.bad_count)
+                Progress(
+                    self._read_bytes, source_size, self.samples, self._shards_done, self.bad_count
+                )
             )
 
 
 def _publish(output: Output, shards: list[int], lengths: list[Any], locks: ConversionLocks) -> None:
-    """Publish the index of every split, after checking that the shards of all splits exist."""
+    """Publish the index of every split, after checking that the shards of all splits exist.
+
+    - ``shards`` (list[int]): The number of shards of each split.
+    - ``lengths`` (list): The recorded lengths of the samples of each split, or None.
+    """
     splits = [
-        [_done(output, split, number) for number in range(count)]
+        [_load_shard_record(output, split, number) for number in range(count)]
         for split, count in enumerate(shards)
     ]
     locks.check_in_place()
@@ -349,7 +389,7 @@ def _publish(output: Output, shards: list[int], lengths: list[Any], locks: Conve
         publish_index(output, split, entries, locks, lengths[split])
 
 
-def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
+def _load_shard_record(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
     """Return index entry and file version of a shard. Raises WriterError if its record is gone."""
     shard = output.checkpoint.load_shard(split, number)
     if shard is None:
@@ -360,7 +400,7 @@ def _done(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]
     return shard
 
 
-def _splits(output: Output) -> tuple[SplitSummary, ...]:
+def _summarize_splits(output: Output) -> tuple[SplitSummary, ...]:
     """Return the summary of each split, from its published index."""
     results = []
     for number, name in enumerate(output.splits):

@@ -31,7 +31,10 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class ConvertSpec(InputOptions):
-    """The checked options of `convert`; `parse_spec` creates it."""
+    """The checked options of `mds.writers.convert.convert`, which explains them.
+
+    `parse_spec` creates it.
+    """
 
     drop: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -68,7 +71,7 @@ class ConvertSpec(InputOptions):
     )
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that decide the output, as JSON."""
+        """Return the options that decide the output, as values for JSON."""
         fields = dataclasses.asdict(self)
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -77,6 +80,7 @@ class ConvertSpec(InputOptions):
         }
 
 
+#: Options of `convert` about tokens, with their names in `TokenSpec`.
 _TOKENS = {
     "tokenizer": "tokenizer",
     "block": "block",
@@ -87,7 +91,10 @@ _TOKENS = {
 
 
 def parse_spec(**options: Any) -> ConvertSpec:
-    """Parse options as users write them. Raises ConfigError with the name of a wrong option."""
+    """Parse options as users write them: as in `convert`, or as texts of the command line.
+
+    Raises ConfigError with the name of a wrong option.
+    """
     option_names = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
     if unknown := sorted(set(options) - option_names - set(_TOKENS)):
         every = sorted(option_names | {*_TOKENS})
@@ -97,7 +104,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
         )
     tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
     values = {name: value for name, value in options.items() if value is not None}
-    if "size_limit" in options:
+    if "size_limit" in options:  # here None is a value: no limit
         limit = options["size_limit"]
         values["size_limit"] = parse_size_limit(None if limit == "none" else limit)
     values.setdefault("hashes", HASHES)
@@ -126,21 +133,27 @@ def parse_spec(**options: Any) -> ConvertSpec:
 
 
 def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return sorted names of digests; none for ("none",). Raises ConfigError for another name."""
     if "none" in names:
         if len(names) > 1:
             raise ConfigError(f"hashes={', '.join(names)}: 'none' leaves no other.")
         return ()
     for name in names:
-        new_hash(name)
+        new_hash(name)  # raises for an unknown name
     return tuple(sorted(set(names)))
 
 
 def _words(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the words of one or more comma-separated lists."""
     lists = [value] if isinstance(value, str) else list(value)
     return tuple(word.strip() for each in lists for word in each.split(",") if word.strip())
 
 
 def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return the encoding of each column, from a mapping or from texts such as "id:int,x:float64".
+
+    Raises ConfigError for a text that is no column, and for an encoding that writes pickles.
+    """
     if isinstance(value, Mapping):
         columns = dict(value)
     else:
@@ -163,7 +176,10 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
-    """Return the replacements of missing values by column, as texts to parse like cells."""
+    """Return the replacement of missing values for each column, as a text to parse like a cell.
+
+    - ``value``: A mapping, or texts such as "age=-1".
+    """
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
     fills = {}
@@ -185,6 +201,7 @@ def _text_encoding(name: str) -> str:
             "latin-1, shift_jis and gb18030."
         ) from None
     try:
+        # Files are cut into lines and cells by these bytes.
         is_ascii = "a\n,".encode(codec.name) == b"a\n,"
     except (LookupError, TypeError):  # a codec that is no text encoding, such as hex
         is_ascii = False
@@ -197,7 +214,7 @@ def _text_encoding(name: str) -> str:
 
 
 def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the description of each column as the caller gave it."""
+    """Return the description of each column, from a mapping or from texts such as "age=years"."""
     if isinstance(value, Mapping):
         return {name: str(each) for name, each in value.items()}
     descriptions = {}
@@ -210,6 +227,10 @@ def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, s
 
 
 def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each split, from a mapping or from a text such as "train=0.9,val=0.1".
+
+    Raises ConfigError unless the shares add up to 1.
+    """
     if isinstance(value, Mapping):
         splits = {name: float(share) for name, share in value.items()}
     else:
@@ -232,6 +253,13 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
 
 
 def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | None:
+    """Return the settings of tokens, or None without a tokenizer.
+
+    - ``options`` (dict[str, Any]): By the names of `TokenSpec`.
+    - ``columns`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
+
+    Raises ConfigError if options about tokens are given without a tokenizer.
+    """
     options = {name: value for name, value in options.items() if value is not None}
     if not options.get("tokenizer"):
         if options:

@@ -108,6 +108,7 @@ def load_tokenizer(name: str, end: str | None) -> Tokenizer:
 
 
 def _tiktoken(name: str, end: str | None) -> Tokenizer:
+    """Load an encoding of tiktoken, with ``end`` as in `TokenSpec`. Raises ConfigError."""
     try:
         import tiktoken
     except ImportError as error:
@@ -129,6 +130,7 @@ def _tiktoken(name: str, end: str | None) -> Tokenizer:
 
 
 def _hugging_face(name: str, end: str | None) -> Tokenizer:
+    """Load a tokenizer of Hugging Face from a path or by name. Raises ConfigError."""
     try:
         from tokenizers import Tokenizer as Fast
     except ImportError as error:
@@ -152,6 +154,14 @@ def _hugging_face(name: str, end: str | None) -> Tokenizer:
 
 
 def _end_token(find: Callable[[str], int | None], name: str, end: str | None) -> int | None:
+    """Return the id of the token that ends documents, or None for none (``end`` is "").
+
+    - ``find`` (function): Returns the id of a token, or None if the tokenizer lacks it.
+    - ``name`` (str): The tokenizer, for messages.
+    - ``end`` (str | None): The token; None: the first usual one that the tokenizer has.
+
+    Raises ConfigError if the tokenizer has no such token.
+    """
     if end == "":
         return None
     for token in _ENDS if end is None else (end,):

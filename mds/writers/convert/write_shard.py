@@ -37,7 +37,7 @@ Sizes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes ``start`` to ``end`` of the run that a part has written for a split."""
+    """Bytes ``start`` to ``end`` of a run: the file with the samples of a part for one split."""
 
     part: int
     start: int
@@ -59,8 +59,11 @@ class Shard:
 
 
 class ShardCutter:
-    """Cutter of one split: the boundaries of shards follow from the sizes of samples alone.
+    """Cutter that divides the samples of one split into shards, from their sizes alone.
 
+    Runs are added in order with `feed`; ``samples`` and ``shards`` count what was added and cut.
+
+    - ``split`` (int): The number of the split.
     - ``size_limit`` (int, bytes): The size at which a shard ends; 0 for no limit.
     - ``overhead`` (int, bytes): The size of a shard without samples.
     - ``max_shard_size`` (int, bytes): The size that offsets can address.
@@ -75,10 +78,11 @@ class ShardCutter:
         self._limit = size_limit
         self._overhead = overhead
         self._max_shard_size = max_shard_size
+        # Runs and sizes of samples that belong to no finished shard yet.
         self._pieces: list[Piece] = []
         self._sizes: list[Sizes] = []
         self._count = 0
-        self._room = size_limit - overhead
+        self._free_bytes = size_limit - overhead
 
     def holds(self, part: int) -> bool:
         """Return whether some samples of a part are in no shard yet."""
@@ -95,19 +99,21 @@ class ShardCutter:
             self._pieces.append(Piece(part, 0, length))
         self.samples += len(sizes)
         if not self._limit:
-            self._take(sizes)
+            self._add_to_shard(sizes)
             return
+        # A sample also takes an offset of 4 bytes in the header.
         costs = np.cumsum(sizes + 4)
         start = 0
         while start < len(sizes):
             spent = int(costs[start - 1]) if start else 0
-            stop = max(start, int(np.searchsorted(costs, spent + self._room, side="right")))
+            # Find the first sample that does not fit into the current shard.
+            stop = max(start, int(np.searchsorted(costs, spent + self._free_bytes, side="right")))
             if stop == start:
                 # Not one sample fits: the samples so far become a shard, even if there is none, and
                 # the next shard takes the sample whatever its size.
-                yield self._cut()
+                yield self._end_shard()
                 stop = start + 1
-            self._take(sizes[start:stop])
+            self._add_to_shard(sizes[start:stop])
             start = stop
 
     def finish(self, padding: bytes = b"", sizes: Sizes | None = None) -> Iterator[Shard]:
@@ -119,7 +125,7 @@ class ShardCutter:
         if sizes is not None:
             yield from self.feed(-1, 0, sizes)
         if self._count:
-            yield self._cut(padding)
+            yield self._end_shard(padding)
 
     def leftover_bytes(self) -> int:
         """Return the number of bytes that were added and belong to no sample yet."""
@@ -130,44 +136,54 @@ class ShardCutter:
         """Drop the bytes that belong to no sample."""
         self._pieces, _ = self._split_pieces(sum(int(sizes.sum()) for sizes in self._sizes))
 
-    def _take(self, sizes: Sizes) -> None:
+    def _add_to_shard(self, sizes: Sizes) -> None:
+        """Add samples to the current shard. Raises WriterError if one shard of all is too large."""
         self._sizes.append(sizes)
         self._count += len(sizes)
-        self._room -= int(sizes.sum()) + 4 * len(sizes)
-        if not self._limit and -self._room > self._max_shard_size:
+        self._free_bytes -= int(sizes.sum()) + 4 * len(sizes)
+        if not self._limit and -self._free_bytes > self._max_shard_size:
             raise WriterError(
-                f"a single shard of {-self._room} bytes: offsets end at {self._max_shard_size}. "
-                "Set a size_limit."
+                f"a single shard of {-self._free_bytes} bytes: offsets end at "
+                f"{self._max_shard_size}. Set a size_limit."
             )
 
-    def _cut(self, padding: bytes = b"") -> Shard:
+    def _end_shard(self, padding: bytes = b"") -> Shard:
+        """Return the current shard, and begin another."""
         sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int64)
         pieces, self._pieces = self._split_pieces(int(sizes.sum()) - len(padding))
         number, self.shards = self.shards, self.shards + 1
-        self._sizes, self._count, self._room = [], 0, self._limit - self._overhead
+        self._sizes, self._count, self._free_bytes = [], 0, self._limit - self._overhead
         return Shard(self.split, number, sizes, tuple(pieces), padding)
 
     def _split_pieces(self, size: int) -> tuple[list[Piece], list[Piece]]:
+        """Return pieces with the first ``size`` bytes, and pieces with the others."""
         pieces: list[Piece] = []
         for number, piece in enumerate(self._pieces):
             length = piece.end - piece.start
             if length > size:
                 end = piece.start + size
-                following = [Piece(piece.part, end, piece.end), *self._pieces[number + 1 :]]
-                return (
-                    [*pieces, Piece(piece.part, piece.start, end)] if size else pieces
-                ), following
+                if size:
+                    pieces.append(Piece(piece.part, piece.start, end))
+                return pieces, [Piece(piece.part, end, piece.end), *self._pieces[number + 1 :]]
             pieces.append(piece)
             size -= length
         return pieces, []
 
 
+#: Bytes of a run that are copied at once.
 _CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
 class Output:
-    """Target and settings that all shards of a conversion share."""
+    """Target and settings that all shards of a conversion share.
+
+    - ``url`` (str): The folder or URL; ``splits``: the folders below it, '' for the output itself.
+    - ``names``, ``encodings`` (tuple[str, ...]): The columns, sorted by name, and their encodings.
+    - ``compression``, ``hashes``, ``size_limit``: As in `MDSWriter`.
+    - ``checkpoint`` (Checkpoint): The work folder, which has the samples.
+    - ``durable`` (bool): Whether shards are synced to the disk.
+    """
 
     url: str
     splits: tuple[str, ...]
@@ -209,12 +225,12 @@ class Output:
         }
 
     def key(self, split: int, name: str) -> str:
-        """Return the key of a file of a split."""
+        """Return the key of a file of a split in the store: ``"train/shard.00000.mds"``."""
         return f"{self.splits[split]}/{name}" if self.splits[split] else name
 
 
 def replaced_error(output: Output) -> WriterError:
-    """Return the error for a folder that was moved or deleted."""
+    """Return the error for an output or work folder that was replaced or deleted meanwhile."""
     return WriterError(
         f"{redact(output.url)}: the output or the work folder was deleted or replaced while the "
         "dataset was written. No index is published; convert anew, with --overwrite."
@@ -224,14 +240,14 @@ def replaced_error(output: Output) -> WriterError:
 def write_shard(output: Output, shard: Shard) -> tuple[int, int]:
     """Write a shard, unless it was written before, and return its split and number."""
     if output.checkpoint.load_shard(shard.split, shard.number) is None:
-        assembly = _ShardBuilder(output, shard)
-        entry = assembly.write()
-        output.checkpoint.save_shard(shard.split, shard.number, entry, assembly.version)
+        builder = _ShardBuilder(output, shard)
+        entry = builder.write()
+        output.checkpoint.save_shard(shard.split, shard.number, entry, builder.version)
     return shard.split, shard.number
 
 
 class _ShardBuilder:
-    """Builder of one shard."""
+    """Builder that assembles one shard from its pieces and writes it to the output."""
 
     def __init__(self, output: Output, shard: Shard) -> None:
         self._output = output
@@ -248,24 +264,28 @@ class _ShardBuilder:
         raw = {"basename": name, "bytes": self._size, "hashes": {}}
         codec = parse_compression(self._output.compression)
         if codec is None:
-            with self._file(name) as file:
-                _, raw["hashes"] = self._copy(self._raw(), file)
+            with self._open_file(name) as file:
+                _, raw["hashes"] = self._copy_and_hash(self._raw_chunks(), file)
             return self._entry(raw, None)
         # In one piece, because the output of some compressors depends on the pieces of their input.
-        data = b"".join(self._raw())
-        raw["hashes"] = self._digests([data])
+        data = b"".join(self._raw_chunks())
+        raw["hashes"] = self._digests(data)
         zip_name = f"{name}.{codec.extension}"
-        with self._file(zip_name) as file:
-            size, hashes = self._copy(iter([codec.compress(data)]), file)
+        with self._open_file(zip_name) as file:
+            size, hashes = self._copy_and_hash(iter([codec.compress(data)]), file)
         return self._entry(raw, {"basename": zip_name, "bytes": size, "hashes": hashes})
 
     def _entry(self, raw: dict[str, Any], zipped: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the index entry of the shard, given the entries of its raw and compressed file."""
         samples = len(self._shard.sizes)
         return {**self._output.config, "samples": samples, "raw_data": raw, "zip_data": zipped}
 
     @contextlib.contextmanager
-    def _file(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file for writing that gets its name when the block ends."""
+    def _open_file(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for writing, which gets its name or is uploaded when the block ends.
+
+        Raises WriterError if the folder is not the one that the conversion has locked.
+        """
         output, split = self._output, self._shard.split
         store = open_store(output.url)
         key = output.key(split, name)
@@ -284,7 +304,8 @@ class _ShardBuilder:
         self.version = store.put_file(key, local).version
         os.unlink(local)
 
-    def _raw(self) -> Iterator[bytes]:
+    def _raw_chunks(self) -> Iterator[bytes]:
+        """Yield the bytes of the shard: header, samples from the runs, padding."""
         yield self._header
         for piece in self._shard.pieces:
             with open(
@@ -301,7 +322,8 @@ class _ShardBuilder:
         if self._shard.padding:
             yield self._shard.padding
 
-    def _copy(self, chunks: Iterator[bytes], file: BinaryIO) -> tuple[int, dict[str, str]]:
+    def _copy_and_hash(self, chunks: Iterator[bytes], file: BinaryIO) -> tuple[int, dict[str, str]]:
+        """Write chunks to a file, and return their size in bytes and their digests by name."""
         digests = {name: new_hash(name) for name in self._output.hashes}
         size = 0
         for chunk in chunks:
@@ -311,9 +333,9 @@ class _ShardBuilder:
                 digest.update(chunk)
         return size, {name: digest.hexdigest() for name, digest in digests.items()}
 
-    def _digests(self, chunks: list[bytes]) -> dict[str, str]:
+    def _digests(self, data: bytes) -> dict[str, str]:
+        """Return the digests of some bytes, by name."""
         digests = {name: new_hash(name) for name in self._output.hashes}
-        for chunk in chunks:
-            for digest in digests.values():
-                digest.update(chunk)
+        for digest in digests.values():
+            digest.update(data)
         return {name: digest.hexdigest() for name, digest in digests.items()}

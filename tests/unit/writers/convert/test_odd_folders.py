@@ -417,12 +417,12 @@ def test_a_disk_that_is_too_small_is_told_before(kit, media, monkeypatch):
     usage = shutil.disk_usage(kit.source)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
     conversion = prepare(str(kit.source), kit.out)
-    assert "needed, 10 B free" in conversion.describe_room()
+    assert "needed, 10 B free" in conversion.describe_disk_space()
     with pytest.raises(NoSpaceError, match="--limit, --include or --compression"):
-        conversion.check_room()
-    prepare(str(kit.source), kit.out, compression="zstd").check_room()
+        conversion.check_disk_space()
+    prepare(str(kit.source), kit.out, compression="zstd").check_disk_space()
     kit.write("sub/a.csv", "a\n1234567\n1234567\n")
-    prepare(str(kit.source / "sub"), kit.out).check_room()
+    prepare(str(kit.source / "sub"), kit.out).check_disk_space()
 
 
 def test_files_are_counted_while_they_are_listed(kit, monkeypatch):

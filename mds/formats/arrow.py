@@ -133,7 +133,10 @@ class Arrow(Columnar):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
-        """Yield the rows of a shard, some thousands at a time."""
+        """Yield the rows of a shard as record batches, some thousands at a time.
+
+        Raises FormatError, with ``location``, for a shard that cannot be decoded.
+        """
         del names  # a batch is decoded whole
         body = files.range(shard.file, *shard.span)
         try:
@@ -149,7 +152,10 @@ class Arrow(Columnar):
 
 
 def _plan_by_footer(body: Any, size: int) -> FilePlan:
-    """Plan a file whose schema is in its footer alone, as Polars writes it: one shard."""
+    """Plan a file whose schema is in its footer alone, as Polars writes it: one shard.
+
+    ``body`` is the open file, ``size`` its bytes. Raises FormatError for a file without batches.
+    """
     pa = pyarrow()
     columns: dict[str, str] = {}
     rows = decoded = 0
@@ -167,13 +173,18 @@ def _plan_by_footer(body: Any, size: int) -> FilePlan:
 
 
 def _of_file(body: bytes) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a whole file, which are found by its footer."""
     with pyarrow().ipc.open_file(body) as reader:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
 
 def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a shard, whose bytes follow those of the schema in a stream."""
+    """Yield the record batches of a shard, given their bytes.
+
+    The note of the shard holds the bytes of the schema. Both together are a stream that pyarrow
+    reads, though without the mark at its end; so reading stops after the planned samples.
+    """
     pa = pyarrow()
     with pa.ipc.open_stream(pa.BufferReader(shard.note[1:] + body)) as reader:
         remaining_rows = shard.samples
@@ -185,8 +196,13 @@ def _of_stream(shard: ShardPlace, body: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _plan(body: Any, size: int) -> FilePlan | None:
-    """Plan the batches of a stream, or return None for a file that holds no stream."""
+    """Plan the batches of a stream, or return None for a file that holds no stream.
+
+    ``body`` is the open file of ``size`` bytes. Each batch is a shard, except in a file with
+    dictionary columns, which is one shard. Raises FormatError for a file that is cut short.
+    """
     pa = pyarrow()
+    # In a file the stream begins after the magic, which is padded to eight bytes.
     start = 8 if bytes(body.read(len(_MAGIC))) == _MAGIC else 0
     if start:
         body.seek(max(0, size - len(_MAGIC)))
@@ -196,7 +212,7 @@ def _plan(body: Any, size: int) -> FilePlan | None:
     columns: dict[str, str] = {}
     samples, sizes, spans = [], [], []
     body.seek(0)
-    begin = body.read_buffer(1).address if size else 0
+    begin = body.read_buffer(1).address if size else 0  # of the file in memory, see `_is_within`
     body.seek(start)
     is_mapped = True
     try:
@@ -258,7 +274,10 @@ def _can_take(kind: pa.DataType) -> bool:
 
 
 def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
-    """Whether all buffers of a batch are in the mapped file (addresses [begin, end))."""
+    """Whether all buffers of a batch are in the mapped file (addresses [begin, end)).
+
+    Buffers elsewhere were decompressed, so the batch cannot be mapped.
+    """
     return all(
         not buffer or not buffer.size or begin <= buffer.address < end
         for column in batch.columns
@@ -267,7 +286,10 @@ def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 
 
 def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:
-    """Return the encodings that the columns of a batch need."""
+    """Return the encodings that the columns of a batch need, by name.
+
+    ``features`` are those of the file's schema (`features_of`).
+    """
     batch.validate()  # lengths alone: values are not read here
     out = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -309,7 +331,7 @@ def map_batch(
     """
     pa = pyarrow()
     start, end = span
-    page = start - start % os.sysconf("SC_PAGE_SIZE")
+    page = start - start % os.sysconf("SC_PAGE_SIZE")  # a map must begin with a page
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         mapped = map_descriptor(descriptor, end - page, start=page)
@@ -333,6 +355,10 @@ class ArrowReader(MadeReader):
 
     Numbers, text, bytes and lists of numbers are slices of the batch's buffers. Other values are
     encoded as in an MDS sample and decoded, row by row. Columns of many rows are taken at once.
+
+    - ``shard`` (ShardPlace): The shard. ``batch`` (pyarrow.RecordBatch): Its mapped batch.
+    - ``location`` (str): Name of the shard, for errors.
+    - ``selection`` (ColumnSelection): The columns to decode.
     """
 
     def __init__(
@@ -360,8 +386,9 @@ class ArrowReader(MadeReader):
         self._check_open()
         assert self._batch is not None
         numbers = self._numbers(rows)
-        pa, places = pyarrow(), np.ascontiguousarray(numbers, np.int64)
-        row_numbers = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+        pa, indices = pyarrow(), np.ascontiguousarray(numbers, np.int64)
+        row_numbers = pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)])
+        # The rows become MDS samples in memory, which a reader of MDS decodes to columns.
         sizes, data = block_of_batch(self._batch.take(row_numbers), self._shard, self.source)
         offsets = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -382,12 +409,16 @@ class ArrowReader(MadeReader):
 
 
 def _getter(field: Field, batch: pa.RecordBatch) -> Get:
-    """Return a getter of a column's values that agrees with readers of MDS shards."""
+    """Return a function from a row to a column's value, equal to what an MDS reader returns.
+
+    - ``field`` (Field): The column, with its encoding and decoder.
+    - ``batch`` (pyarrow.RecordBatch): The rows. A column that it lacks is None.
+    """
     position = batch.schema.get_field_index(field.name)
     if position < 0:
         return lambda _: None
     column, encoding = batch.column(position), field.encoding.name
-    inner = field
+    inner = field  # the column of the values that are not None
     if encoding.startswith("optional["):
         kind = parse_encoding(encoding[len("optional[") : -1])
         inner = field._replace(encoding=kind, kind=kind.decode_kind)
@@ -408,7 +439,10 @@ def _stored(column: pa.Array, row: int, encoding: str) -> bytes:
 
 
 def _from_buffers(field: Field, column: pa.Array) -> Get | None:
-    """Return a zero-copy getter for a column, or None if its type has none."""
+    """Return a function from a row to a column's value that slices Arrow's buffers.
+
+    It is for rows without nulls. Returns None for a type whose values are no slices.
+    """
     types, kind = pyarrow().types, column.type
     if field.kind in (DecodeKind.INT, DecodeKind.SCALAR) and not field.encoding.shape:
         dtype = field.encoding.dtype

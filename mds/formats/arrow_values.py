@@ -41,7 +41,10 @@ NUMBERS = _INTEGERS | {"float16", "float32", "float64"}
 
 
 def pyarrow() -> Any:
-    """Import pyarrow. Raises MissingDependencyError."""
+    """Import pyarrow, with the system's allocator, and return it.
+
+    Raises MissingDependencyError.
+    """
     try:
         with contextlib.nullcontext() if "pyarrow" in sys.modules else _system_allocator():
             import pyarrow as pa
@@ -64,18 +67,19 @@ def _system_allocator() -> Iterator[None]:
     os.environ[_ALLOCATOR] = "system"
     try:
         yield
-        sys.modules["pyarrow"].default_memory_pool()  # it looks once
+        sys.modules["pyarrow"].default_memory_pool()  # reads the variable in its first call
     finally:
-        os.environ.pop(_ALLOCATOR, None)  # perhaps another thread was here, too
+        os.environ.pop(_ALLOCATOR, None)  # another thread may have removed it already
 
 
 def encoding_of(
     kind: pa.DataType, *, may_be_none: bool, may_be_empty: bool, feature: str = ""
 ) -> str:
-    """Return the encoding of a column of type ``kind``.
+    """Return the encoding of a column of Arrow type ``kind``.
 
-    ``may_be_none`` and ``may_be_empty`` say whether it may hold null, and empty lists. ``feature``
-    is the encoding of images or audio in it, or ''.
+    - ``may_be_none`` (bool): Whether the column may hold nulls.
+    - ``may_be_empty`` (bool): Whether it may hold empty lists.
+    - ``feature`` (str, default ""): Encoding of the images or audio in it, else ''.
     """
     if pyarrow().types.is_null(kind):
         return NULLS
@@ -169,7 +173,11 @@ def features_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def encoding_of_file(start: bytes) -> str:
-    """Return the encoding of images by the magic bytes in their first bytes."""
+    """Return "jpeg", "png" or "bytes" by the magic bytes of a file.
+
+    ``start`` is the beginning of the file, or of a part of a Parquet file that contains it; then
+    the first magic bytes in it decide.
+    """
     magic = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
     offsets = {
         name: offset for name, letters in magic.items() if (offset := start.find(letters)) >= 0
@@ -181,10 +189,10 @@ _WITHOUT_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
 
 
 def python_values(column: pa.Array) -> Sequence[Any]:
-    """Return the values of a column, None for nulls; lists of numbers share its memory.
+    """Return the values of a column as Python objects, None for nulls.
 
-    Images and sound are the bytes of their files. Raises EncodingError for a value that Python does
-    not have.
+    Lists of numbers are arrays that share the column's memory. Images and sound are the bytes of
+    their files, times are texts. Raises EncodingError for a value that Python does not have.
     """
     column = plain(column)
     types, kind = pyarrow().types, column.type
@@ -217,18 +225,22 @@ def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
     data, first, end = column.buffers()[1], column.offset, column.offset + len(column)
     if name is not None:
         return np.frombuffer(data, name)[first:end]
+    # Arrow stores a bool in one bit.
     return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[first:end].view(np.bool_)
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return a column without dictionaries and extensions."""
+    """Return a column with the same values as a plain type.
+
+    Types of extensions, dictionaries and views of text are replaced by the types of their values.
+    """
     pa = pyarrow()
     while True:
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
         elif isinstance(column, pa.DictionaryArray):
             kind = column.dictionary.type
-            if str(kind) in _WITHOUT_VIEWS:  # pyarrow takes no views by their numbers
+            if str(kind) in _WITHOUT_VIEWS:  # pyarrow cannot decode a dictionary of views
                 values = column.dictionary.cast(_WITHOUT_VIEWS[str(kind)])
                 column = pa.DictionaryArray.from_arrays(column.indices, values)
             column = column.dictionary_decode()
@@ -239,7 +251,11 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def values_for(column: pa.Array, encoding: str) -> list[Any]:
-    """Return the values of a column as Python objects that an encoding takes."""
+    """Return the values of a column as Python objects that an encoding takes, None for nulls.
+
+    Times become ISO 8601 texts for the encoding "str". Raises EncodingError for a value that Python
+    does not have.
+    """
     types, kind = pyarrow().types, column.type
     if encoding == "str":
         if types.is_time64(kind) and kind.unit == "ns":
@@ -286,13 +302,17 @@ def _text(value: Any) -> str:
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
-    """Raise an error of pyarrow, or ValueError, where a value would be read from other memory."""
+    """Check all columns of a batch as `check_column` does."""
     for column in batch.columns:
         check_column(column)
 
 
 def check_column(column: pa.Array) -> None:
-    """Raise an error of pyarrow, or ValueError, where a value would be read from other memory."""
+    """Check that all values of a column lie inside its buffers.
+
+    Otherwise an offset in a damaged file could make pyarrow read any memory of the process. Raises
+    an error of pyarrow, or ValueError.
+    """
     kind, types = column.type, pyarrow().types
     is_flat = number_name(kind) is not None or types.is_boolean(kind) or types.is_temporal(kind)
     if is_flat:

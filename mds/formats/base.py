@@ -106,13 +106,20 @@ class Format(ABC):
         return place
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """List a place, and return the files that hold samples."""
+        """List the files of a place, and return those that hold samples, in their order.
+
+        ``source`` lists and reads the files. Formats whose files are named by a log or a manifest
+        override this.
+        """
         from mds.formats.facts import FoundFiles
 
         return FoundFiles(self.choose(source.find(place), source))
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
-        """Return the listed files that hold samples, in the order of the samples."""
+        """Return those of the listed files that hold samples, in the order of the samples.
+
+        ``source`` reads them, if a format must look into files to choose.
+        """
         del source
         return sorted(file for file in files if self.takes(file.key))
 
@@ -133,7 +140,10 @@ class Format(ABC):
         return False
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the MDS bytes of some samples by row. Called only if `can_range` is True."""
+        """Return the MDS bytes of the samples ``rows``, by row; fetch no others.
+
+        Called only if `can_range` is True.
+        """
         raise NotImplementedError
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
@@ -151,9 +161,9 @@ class Format(ABC):
         return False
 
     def maps(self, note: bytes) -> bool:
-        """Whether the file with this note can be read in place, given that its format can.
+        """Whether one file can be read in place, given that `is_read_in_place` is True.
 
-        ``note`` is the one in the file's `FilePlan`.
+        ``note`` is that of the file's `FilePlan`.
         """
         del note
         return True

@@ -49,16 +49,17 @@ class Columnar(Format):
         """
 
     def known_nulls(self, plan: FilePlan) -> frozenset[str]:
-        """Return the columns of a file that certainly hold None or an empty list.
+        """Return the names of the columns of a file that certainly hold None or an empty list.
 
-        The plan declares further columns as ``optional``: those without statistics in the file.
+        The columns of ``plan`` are ``optional`` also if the file has no statistics of nulls; a
+        format that knows better overrides this.
         """
         return frozenset(
             name for name, kind in plan.columns.items() if kind.startswith(("optional[", "tensor:"))
         )
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the rows of a shard, of the columns that were chosen."""
+        """Yield the rows of a shard as MDS samples. Raises FormatError for damaged data."""
         location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         try:
             for batch in self.batches(shard, shard.columns.names, files, location):
@@ -81,10 +82,10 @@ class Columnar(Format):
 
 
 def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
-    """Encode all values of a column.
+    """Encode all values of an Arrow column.
 
-    Returns an array of shape (rows, size) if the encoding has a fixed size, else a list of bytes.
-    Raises EncodingError for a value that the encoding does not take.
+    Returns uint8 of shape (rows, size) if all values have ``size`` bytes, else a list with the
+    bytes of each row. Raises EncodingError for a value that the encoding does not take.
     """
     column = plain(column)
     if encoding.startswith("optional["):
@@ -98,14 +99,19 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
 
 
 def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
-    """Encode the rows of a record batch as samples. A column that the batch lacks is None.
+    """Encode the rows of a record batch as MDS samples with the columns of a shard.
 
-    ``location`` names the shard. Raises FormatError for a value that its column does not take.
+    - ``batch`` (pyarrow.RecordBatch): Some rows; a column that the batch lacks is None.
+    - ``shard`` (ShardPlace): Its ``columns`` are the names and encodings.
+    - ``location`` (str): Name of the shard, for errors.
+
+    Raises FormatError for a value that its column does not take.
     """
     values: list[ColumnBytes] = []
     for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
         position = batch.schema.get_field_index(name)
         if position < 0:
+            # None, as `json` and as `optional[...]` store it.
             values.append([b"null" if encoding == "json" else b"\0"] * batch.num_rows)
             continue
         try:
@@ -131,11 +137,12 @@ def with_wide_times(batch: Any, other: Any, location: str) -> Any:
             if not _can_hold(narrow.type, wide):
                 batch = batch.set_column(position, name, wide)
             continue
-        numbers = [numbers_of(each.cast("int64").fill_null(0)) for each in (narrow, wide)]
-        is_same = numbers[0] // 1000 == numbers[1]
+        nanoseconds = numbers_of(narrow.cast("int64").fill_null(0))
+        microseconds = numbers_of(wide.cast("int64").fill_null(0))
+        is_same = nanoseconds // 1000 == microseconds  # False where the nanoseconds overflowed
         if is_same.all():
             continue
-        texts = np.datetime_as_string(numbers[0].view("<M8[ns]")).tolist()
+        texts = np.datetime_as_string(nanoseconds.view("<M8[ns]")).tolist()
         try:
             for row in np.flatnonzero(~is_same).tolist():
                 (texts[row],) = values_for(wide.slice(row, 1), "str")
@@ -157,7 +164,10 @@ def _can_hold(kind: pa.DataType, column: pa.Array) -> bool:
 
 
 def unreadable(location: str, problem: str, error: BaseException) -> FormatError:
-    """Return a FormatError of one line for an error of pyarrow."""
+    """Return a FormatError of one line for an error of a library, such as pyarrow.
+
+    ``location`` names the file or shard, ``problem`` says in words what failed.
+    """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return FormatError(f"{location}: {problem}: {lines[0][:300]}")
 
@@ -174,6 +184,7 @@ def _optional(column: pa.Array, inner: str) -> ColumnBytes:
 
 
 def _pieces(values: ColumnBytes) -> list[Any]:
+    """Return the bytes of each row, whether or not the encoding has a fixed size."""
     if not isinstance(values, np.ndarray):
         return list(values)
     data, width = values.tobytes(), values.shape[1]
@@ -181,17 +192,18 @@ def _pieces(values: ColumnBytes) -> list[Any]:
 
 
 def _present(column: pa.Array, encoding: str) -> ColumnBytes:
-    """Return the bytes of the values of a column without nulls."""
+    """Encode a column without nulls; see `bytes_of`. The fastest way that fits is taken."""
     kind = parse_encoding(encoding)
     dtype = list_dtype(column.type)
-    if kind.dtype is not None and not kind.shape:
+    if kind.dtype is not None and not kind.shape:  # numbers
         return _numbers(column, kind.dtype)
+    # Lists of one length, which are arrays of one shape:
     if dtype is not None and kind.dtype is not None and kind.shape:
         flat = _elements(column)
         if len(flat) != len(column) * kind.shape[0]:
             raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
         return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), kind.shape[0]))
-    if dtype is not None and kind.element_dtype is not None:
+    if dtype is not None and kind.element_dtype is not None:  # lists of several lengths
         return _arrays(column, encoding)
     if (
         encoding in ("str", "bytes", "jpeg", "png", "audio")
@@ -215,9 +227,9 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
         return values.astype(dtype, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = values.astype(dtype)
-        if dtype.kind == "f":
+        if dtype.kind == "f":  # became infinite
             is_wrong = np.isinf(converted) & ~np.isinf(values.astype(np.float64))
-        elif {values.dtype.kind, dtype.kind} == {"i", "u"}:
+        elif {values.dtype.kind, dtype.kind} == {"i", "u"}:  # equal bits, but another sign
             is_wrong = (converted != values) | ((converted < 0) != (values < 0))
         else:
             is_wrong = converted != values
@@ -230,13 +242,17 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
 
 
 def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
+    """Return the bytes of each row of numbers, uint8 of shape (rows, bytes of a row)."""
     if not values.size:
         return np.zeros((len(values), values.shape[1] * values.itemsize), np.uint8)
     return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
 
 
 def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the numbers of all lists of a column, one after the other."""
+    """Return the numbers of all lists of a column, one after the other, as one array.
+
+    Raises EncodingError for a list with a null.
+    """
     flat = column.flatten()
     if flat.null_count:
         raise EncodingError(
@@ -256,7 +272,7 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
         lengths = [column.type.list_size] * len(column)
     else:
         lengths = numbers_of(column.value_lengths()).tolist()
-    heads: dict[int, bytes] = {}
+    heads: dict[int, bytes] = {}  # by length: the bytes before the elements of an encoded array
     out, offset = [], 0
     for length in lengths:
         head = heads.get(length)
@@ -270,7 +286,10 @@ def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
 
 
 def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
-    """Return the values of text or bytes as views of Arrow's buffer, or None for other types."""
+    """Return the bytes of each row of a column of text or bytes, as views of Arrow's buffer.
+
+    The column has no nulls. Returns None for columns of other types.
+    """
     pa = pyarrow()
     types, kind = pa.types, column.type
     if is_file(kind):
@@ -287,10 +306,12 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
         return None
     if not len(column):
         return []
-    _, places, body = column.buffers()
-    ends = np.frombuffer(places, "<i8" if is_long else "<i4", len(column) + 1 + column.offset)
+    # Row n has the bytes from offset n to before offset n + 1; a sliced column skips the first.
+    _, offset_buffer, body = column.buffers()
+    count = len(column) + 1 + column.offset
+    offsets = np.frombuffer(offset_buffer, "<i8" if is_long else "<i4", count)[column.offset :]
     view = memoryview(body) if body is not None else memoryview(b"")
-    return [view[a:b] for a, b in itertools.pairwise(ends[column.offset :].tolist())]
+    return [view[start:end] for start, end in itertools.pairwise(offsets.tolist())]
 
 
 def _file_bytes(column: pa.Array) -> pa.Array:

@@ -78,20 +78,23 @@ def infer_columns(
     for name in sorted(values_by_name):
         values = values_by_name[name]
         encoding, note = _of_table(values, nulls) if is_text else encoding_of(values)
-        if len(values) < count and encoding != "json":
+        if len(values) < count and encoding != "json":  # some samples lack the column
             encoding, note = "json", "missing in some records, stored there as null"
         columns.append(Column(name, encoding, show_value(values[0]), note))
     return columns
 
 
 def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
-    """Return the encoding that holds all values, and a note on why, or ''."""
+    """Return the encoding that holds all values without loss, and a note on why, or ''.
+
+    Raises ValueError for arrays of a dtype that has no encoding.
+    """
     kinds = _kinds(values)
     if kinds == {"int"}:
         return ("int", "") if all(v in _INT64 for v in values) else ("str_int", "beyond 64 bits")
     if kinds <= {"int", "float"} and kinds:
-        big = any(isinstance(v, int) and abs(v) > _EXACT for v in values)
-        return ("json", "integers too large for a float") if big else ("float64", "")
+        are_large = any(isinstance(v, int) and abs(v) > _EXACT for v in values)
+        return ("json", "integers too large for a float") if are_large else ("float64", "")
     if kinds == {"null"}:
         return "json", "always null"
     if len(kinds) == 1:
@@ -166,7 +169,10 @@ def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
 
 
 def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
-    """Return the encoding of the cells of a column, some of which may be missing."""
+    """Return the encoding of a column of a CSV file by its cells, and a note on why, or ''.
+
+    Cells whose text is one of ``nulls`` are missing values.
+    """
     present = [value for value in values if value not in nulls]
     encoding, note = _of_text(present) if present else ("str", "always missing")
     if len(present) < len(values):
@@ -192,6 +198,7 @@ def _of_text(values: Sequence[str]) -> tuple[str, str]:
 
 
 def _why_json(values: Sequence[Any]) -> str:
+    """Return the note on a column of `json`: that its values are bools, or ''."""
     kinds = {type(value) for value in values}
     if kinds <= {bool, np.bool_}:
         return "true or false"
@@ -199,6 +206,7 @@ def _why_json(values: Sequence[Any]) -> str:
 
 
 def _or(names: Sequence[str]) -> str:
+    """Join kinds of values to a text such as "int, str or null"."""
     words = {"json": "a list, object or bool", "null": "null"}
     named = [words.get(name, name) for name in names]
     return named[0] if len(named) == 1 else ", ".join(named[:-1]) + " or " + named[-1]
@@ -215,7 +223,11 @@ _FLOATS = ("float16", "float32", "float64")
 
 
 def merge_encodings(first: str, second: str) -> str | None:
-    """Return the encoding that holds values of two encodings without loss, or None."""
+    """Return the encoding that holds values of two encodings without loss, or None.
+
+    >>> merge_encodings("int32", "optional[int]")
+    'optional[int]'
+    """
     if first == second:
         return first
     if NULLS in (first, second):
@@ -304,6 +316,8 @@ def more_of(note: bytes) -> bytes:
 
 class KnownColumns:
     """The columns with which a file was planned, compared with those of its samples.
+
+    The constructor takes a shard, whose note was made by `note_of`.
 
     - ``selected``: the wanted columns.
     - ``omitted``: columns that were planned and are not wanted.

@@ -83,10 +83,16 @@ class FormatData:
         selected: Sequence[str] | None = None,
         location: str = "",
     ) -> FormatData:
-        """Return the dataset of a table of files; ``location`` names it in errors.
+        """Return the dataset of a table of files, with merged columns.
 
-        Its columns are those that the format names, else the ``selected`` ones, else all. Raises
-        ConfigError for a column that no file has.
+        - ``kind`` (Format): The format with its settings. If it names ``columns``, only these are
+          wanted.
+        - ``table`` (FileTable): The files and shards.
+        - ``selected`` (Sequence[str] | None, default None): The wanted columns otherwise; None
+          takes all.
+        - ``location`` (str, default ""): Name of the dataset, for errors.
+
+        Raises ConfigError for a column that no file has.
         """
         column_names = kind.columns if kind.columns is not None else selected
         file_columns = table.found_columns()
@@ -94,15 +100,18 @@ class FormatData:
             _check_known(location, table, file_columns, column_names)
             # Files may differ in columns that are not wanted.
             file_columns = [
-                (k, {n: e for n, e in c.items() if n in set(column_names)}) for k, c in file_columns
+                (key, {name: each for name, each in columns.items() if name in column_names})
+                for key, columns in file_columns
             ]
-        columns = kind.merge(file_columns) | _columns_in_no_file(
-            kind, table, file_columns, column_names
-        )
-        return cls(kind, table, as_columns(columns, column_names), column_names is not None)
+        encodings = kind.merge(file_columns)
+        encodings |= _columns_in_no_file(kind, table, file_columns, column_names)
+        return cls(kind, table, as_columns(encodings, column_names), column_names is not None)
 
     def index(self) -> Index:
-        """Return the shards as an index."""
+        """Return the shards as an index of uncompressed MDS shards, as the cache stores them.
+
+        Its fingerprint identifies the files, the columns, and the settings of the format.
+        """
         import xxhash
 
         schema = ShardSchema("mds", self.columns, None, (), None, None, None,
@@ -133,6 +142,7 @@ class FormatData:
 
     def _sizes(self) -> Any:
         """Estimate the bytes of each decoded shard, within the limits of a shard; int64."""
+        # At least the header, and of each sample an offset, its fixed values and its size words.
         minimum = header_size(0) + 4 * self.table.samples + len(shard_config(self.columns))
         fixed = sum(size for size in self.columns.sizes if size is not None)
         minimum += self.table.samples * (fixed + 4 * self.columns.variable)
@@ -145,7 +155,10 @@ class FormatData:
         """Return what a state records of the files: their number, a digest, and their version."""
         facts: dict[str, Any] = {"files": len(self.table.keys), "list": self.table.list_digest()}
         root = self.table.header.get("root")
-        if pin := self.table.header.get("pin") or ({} if root is None else {"remote": root}):
+        pin = self.table.header.get("pin")
+        if not pin and root is not None:  # no version of a table, but the files are at a fixed URL
+            pin = {"remote": root}
+        if pin:
             facts["pin"] = pin
         return facts
 
@@ -260,7 +273,11 @@ def _check_known(
     file_columns: Sequence[tuple[str, Mapping[str, str]]],
     selected: Sequence[str],
 ) -> None:
-    """Raise ConfigError for a column that neither a file nor the table has."""
+    """Raise ConfigError for a selected column that neither a file nor the table has.
+
+    ``file_columns`` are pairs: key of a file, and encodings of its columns. ``location`` names the
+    dataset in the error.
+    """
     column_names = {name for _, columns in file_columns for name in columns}
     column_names.update(table.header.get("columns", ()))
     if file_columns:
@@ -275,7 +292,8 @@ def _columns_in_no_file(
 ) -> dict[str, str]:
     """Return the columns of the table that no file has yet, which are None in all samples.
 
-    Raises FormatError if there is such a column and ``missing="null"`` is not set.
+    Only ``selected`` columns count (None: all). Raises FormatError if there is such a column and
+    the format does not have ``missing="null"``.
     """
     names_in_files = {name for _, columns in file_columns for name in columns}
     table_columns = table.header.get("columns", ()) if file_columns else ()
@@ -291,7 +309,10 @@ def _columns_in_no_file(
 
 
 def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: int | None) -> None:
-    """Warn if planning reads much over a network; raise FormatError if it reads too much."""
+    """Warn if planning ``count`` files reads much over a network: ``size`` bytes.
+
+    Raises FormatError if that is more than ``byte_limit`` (None: no limit).
+    """
     if size < _WARNED_BYTES:
         return
     message = (
@@ -367,10 +388,14 @@ _PINNED_HEADERS = ("pin", "schema", "columns")
 def write_files_index(
     data: FormatData, files: Files, out: str | None = None, *, overwrite: bool = False
 ) -> str:
-    """Write the index of planned files (`open_files`) to a folder or URL, and return that.
+    """Write an index.json that lists planned files, and return the folder or URL it is in.
 
-    Without ``out`` it lies beside the files. Raises FileExistsError where there is an index, unless
-    it is to be overwritten, and ConfigError for files whose URL has a login or a signature.
+    - ``data``, ``files``: the planned dataset and its files, from `open_files`.
+    - ``out`` (str | None, default None): Folder or URL to write to; None writes beside the files.
+    - ``overwrite`` (bool, default False): Whether to replace an index that is there already.
+
+    Raises FileExistsError if there is an index already, and ConfigError for files whose URL has a
+    login or a signature.
     """
     root = files.store.url
     out = reveal(root) if out is None else out
@@ -398,7 +423,7 @@ def write_files_index(
     index_bytes = files_index_bytes(
         data.format.name, HERE if is_here else place, settings, table.digest()
     )
-    # The table first: an index is good as soon as it is there.
+    # The table first, so that an index.json never exists without its table.
     write_sidecar(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
     store.put(INDEX_NAME, index_bytes)
     return out
@@ -425,9 +450,13 @@ def pinned_format(index: FilesIndexError) -> Format:
 
 
 def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable:
-    """Read the table beside an index of files, for a format.
+    """Read the table beside an index.json that lists files.
 
-    Raises IndexFileError where it is missing, damaged, or of a version that read them otherwise.
+    - ``store`` (Store): The store of the index.
+    - ``index`` (FilesIndexError): What parsing the index.json raised.
+    - ``kind`` (Format): The format, whose settings must be those that the table was made with.
+
+    Raises IndexFileError if the table is missing, damaged, or made with other settings.
     """
     sidecar = read_sidecar(
         store, TABLE_NAME, TABLE_KIND, index.fingerprint, max_bytes=_LARGEST_TABLE

@@ -31,6 +31,7 @@ from mds.formats.source import FilePlace
 if TYPE_CHECKING:
     from mds.formats.source import Files
 
+# Group 1: the version. Group 2 of a checkpoint: the number of its parts, None for a single file.
 _COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint(?:\.[0-9a-f-]+|\.\d+\.(\d+))?\.\w+")
 _SIDECARS = f"{LOG}/_sidecars/"
@@ -88,8 +89,11 @@ class Delta(TableFormat):
 def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[int, list[DataFile]]:
     """Return the version to read, and the checkpoint and commits of the log that define it.
 
-    ``log`` are all files of the log, ``requested`` is the version that the user named. Raises
-    FormatError for a version that does not exist, or no longer.
+    - ``log`` (Sequence[DataFile]): All files of the log.
+    - ``requested`` (int | None): The version that the user named; None takes the latest.
+    - ``url`` (str): URL of the table, for errors.
+
+    Raises FormatError for a version that does not exist, or no longer.
     """
     commits = {int(m[1]): file for file in log if (m := _COMMIT.fullmatch(file.key))}
     parts: dict[int, list[DataFile]] = {}
@@ -100,6 +104,7 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
     if not versions:
         raise FormatError(f"{url}: this is not a Delta table: there is no {LOG}/.")
     version = max(versions) if requested is None else requested
+    # The latest complete checkpoint up to the version, or -1; the commits after it are needed.
     first = max(
         (number for number in parts if number <= version and _is_whole(parts[number])), default=-1
     )
@@ -112,7 +117,7 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
             f"goes from {oldest} to {max(versions)}."
         )
     log_files = [*parts.get(first, ()), *(commits[number] for number in needed)]
-    if first in commits:
+    if first in commits:  # the commit of the checkpoint's version, if it was kept
         log_files.append(commits[first])
     if first >= 0:
         log_files += [file for file in log if file.key.startswith(_SIDECARS)]
@@ -120,13 +125,13 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
 
 
 def _is_whole(parts: Sequence[DataFile]) -> bool:
-    """Whether a checkpoint is complete: one file without parts, or all of its parts."""
+    """Whether a checkpoint is complete: a single file, or as many parts as their names say."""
     part_counts = [match[2] for file in parts if (match := _CHECKPOINT.fullmatch(file.key))]
     return None in part_counts or any(part_counts.count(each) == int(each) for each in part_counts)
 
 
 def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
-    """Copy files of the log to a local folder."""
+    """Copy files of the log to a local folder, many at once, under their keys."""
 
     def copy(file: DataFile) -> None:
         path = os.path.join(folder, *file.key.split("/"))
@@ -139,7 +144,12 @@ def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
 
 
 def _read(folder: str, version: int, url: str) -> FoundFiles:
-    """Return the files of a version, given a local folder with the log of the table."""
+    """Return the files of a version, and the facts of the log about each.
+
+    - ``folder`` (str): Local folder with the log of the table.
+    - ``version`` (int): The version.
+    - ``url`` (str): URL of the table, for errors.
+    """
     try:
         from deltalake import DeltaTable
     except ImportError as error:
@@ -149,10 +159,11 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
     _refuse_deleted_rows(table, url, version)
     schema = table.schema().to_json()
     trees = [_tree(field) for field in json.loads(schema)["fields"]]
-    fields = [trees, _numbers(trees), False]
-    actions = pa.table(table.get_add_actions())
-    has_parts = "partition" in actions.schema.names
-    constants: Any = actions["partition"].combine_chunks() if has_parts else None
+    fields = [trees, _numbers(trees), False]  # see `FileFacts.fields`
+    actions = pa.table(table.get_add_actions())  # a row for each file of the version
+    # The partition columns: a struct with their values in each file, or None without partitions.
+    has_partitions = "partition" in actions.schema.names
+    constants: Any = actions["partition"].combine_chunks() if has_partitions else None
     if isinstance(constants, pa.ChunkedArray):
         constants = constants.chunk(0)
     files, facts = [], {}
@@ -192,9 +203,11 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
 
 
 def _tree(field: Mapping[str, Any]) -> list[Any]:
-    """Return a field of the table as a tree, as `lake.tree_of` does for fields of files.
+    """Return a field of the table as a tree: [stored name, name, kind, fields inside].
 
-    In place of a number it has the name by which files store the field.
+    ``field`` is the JSON of a field in the table's schema. `lake.tree_of` makes such trees of the
+    fields of files. In place of a number a tree of Delta has the name by which files store the
+    field.
     """
     stored = (field.get("metadata") or {}).get("delta.columnMapping.physicalName")
     kind, name, inside = field["type"], "", []

@@ -35,15 +35,24 @@ LARGEST_DECODED = 1 << 30
 
 
 def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
-    """Join the encoded ``values`` of all columns, in order, to a block of ``rows`` samples."""
+    """Join the encoded values of all columns to a block of samples.
+
+    - ``rows`` (int): Number of samples.
+    - ``values`` (Sequence[ColumnBytes]): The values of each column, in order.
+
+    Each sample is cut into pieces: one for each variable column, and one for the fixed columns
+    between two variable ones. The sizes of the variable columns come first:
+
+        sizes, fixed, fixed | variable | fixed, fixed | variable
+    """
     variable = [each for each in values if not isinstance(each, np.ndarray)]
     sizes = np.zeros((rows, len(variable)), "<u4")
     for column, pieces in enumerate(variable):
         sizes[:, column] = np.fromiter(map(len, pieces), np.int64, rows)
     head: Bytes = sizes.view(np.uint8).reshape(rows, 4 * len(variable))
     lengths = sizes.sum(axis=1, dtype=np.int64) + 4 * len(variable)
-    parts: list[list[Any]] = []
-    fixed = [head]
+    parts: list[list[Any]] = []  # for each piece of a sample, its bytes in all rows
+    fixed = [head]  # neighbouring fixed columns that are not cut into rows yet
     for column_bytes in values:
         if isinstance(column_bytes, np.ndarray):
             fixed.append(column_bytes)
@@ -61,7 +70,7 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
 def _cut_rows(fixed: Sequence[Bytes]) -> list[list[bytes]]:
     """Join neighbouring fixed columns and cut the bytes into rows.
 
-    Returns a list with one list of pieces, one piece for each row, or [] if the columns are empty.
+    Returns a list with the bytes of each row as its only element, or [] if the rows have no bytes.
     """
     width = sum(each.shape[1] for each in fixed)
     if not width:
@@ -106,12 +115,12 @@ def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[]
     ]
 
     def encode(record: Mapping[str, Any], describe_place: Callable[[], str]) -> bytes:
-        heads, values = [], []
+        heads, values = [], []  # sizes of the variable columns, which come first; all values
         for name, size, pack in packers:
             try:
                 value = pack(record[name])
             except KeyError as error:
-                if name in record:
+                if name in record:  # FixedSizeError of the encoding is a KeyError, too
                     raise FormatError(f"{describe_place()}, column {name!r}: {error}") from error
                 raise FormatError(f"{describe_place()}: there is no column {name!r}.") from error
             except EncodingError as error:
@@ -146,10 +155,11 @@ def write_shard(
     Raises ShardError if the blocks have another number of samples, or too many bytes for a shard.
     """
     config = shard_config(columns)
-    first = header_size(samples) + len(config)
+    first = header_size(samples) + len(config)  # byte of the first sample
+    # The header is written last, when all offsets are known.
     if first + 4 * samples * columns.variable > LARGEST_DECODED:
         raise _too_large(location)
-    lengths = np.zeros(samples + 1, np.int64)
+    lengths = np.zeros(samples + 1, np.int64)  # becomes the offsets, by a cumulative sum
     row, end = 0, first
     file.seek(first)
     for sizes, data in blocks:

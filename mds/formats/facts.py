@@ -96,7 +96,9 @@ class FilePlan:
 class ShardPlace:
     """A shard that is to be read.
 
-    - ``file``, ``span``, ``samples``, ``note``: as in the `FilePlan` of its file.
+    - ``file``: the file that holds the shard.
+    - ``span``, ``samples``, ``note``: two numbers by which the format finds the shard in the file,
+      number of samples, and the file's note, as in its `FilePlan`.
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
     """

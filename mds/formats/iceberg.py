@@ -102,13 +102,18 @@ class Iceberg(TableFormat):
 
 
 def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFile:
-    """Return the newest metadata file: the one that the hint names, else the highest number."""
+    """Return the newest metadata file: the one that the hint names, else the highest number.
+
+    ``files`` are the files in the table's metadata folder, ``source`` reads the hint, and ``url``
+    names the table in errors. Raises FormatError if no file can be chosen.
+    """
     named = {file.key: file for file in files if file.key.endswith(_ENDING)}
     if len(named) == 1:
         return next(iter(named.values()))
     hint = next((file for file in files if file.key == _HINT), None)
     if hint is not None:
         hinted_name = source.get(hint).decode("ascii", "replace").strip()
+        # Writers differ: the hint is a file name, or the number in one.
         for name in (hinted_name, f"v{hinted_name}{_ENDING}", f"{hinted_name}{_ENDING}"):
             if f"{_FOLDER}{name}" in named:
                 return named[f"{_FOLDER}{name}"]
@@ -125,7 +130,14 @@ def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFi
 
 
 def _read(metadata_file: DataFile, requested: int | None, source: Files) -> FoundFiles:
-    """Return the files of the ``requested`` snapshot (None: the current one)."""
+    """Return the files of a snapshot, and the facts of its manifests about each.
+
+    - ``metadata_file`` (DataFile): The metadata file of the table.
+    - ``requested`` (int | None): Number of the snapshot; None takes the current one.
+    - ``source`` (Files): Reads the files of the table.
+
+    Raises FormatError for a snapshot that does not exist, and for a feature that is not supported.
+    """
     try:
         from pyiceberg.serializers import FromInputFile
     except ImportError as error:
@@ -146,13 +158,14 @@ def _read(metadata_file: DataFile, requested: int | None, source: Files) -> Foun
         )
     schema = metadata.schema()
     if requested is not None and snapshot.schema_id is not None:
-        own = metadata.schema_by_id(snapshot.schema_id)
-        if own is None:
+        snapshot_schema = metadata.schema_by_id(snapshot.schema_id)  # it may be an older one
+        if snapshot_schema is None:
             raise FormatError(
                 f"{url}: the schema {snapshot.schema_id} of snapshot {requested} is not there."
             )
-        schema = own
+        schema = snapshot_schema
     _refuse_defaults(schema, url)
+    # See `FileFacts.fields`.
     fields = [[_tree(field) for field in schema.fields], _file_numbers(metadata, schema), True]
     files, facts = [], {}
     for entry in _entries(snapshot, reads, url):
@@ -167,7 +180,11 @@ def _read(metadata_file: DataFile, requested: int | None, source: Files) -> Foun
 
 
 def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
-    """Yield the live entries of all manifests. Raises FormatError for deleted rows."""
+    """Yield the entries of all manifests of a snapshot: one for each data file.
+
+    ``reads`` are the files of the table as pyiceberg reads them (`_reads`), ``url`` names the table
+    in errors. Raises FormatError for deleted rows, and for files that are not Parquet.
+    """
     from pyiceberg.manifest import FileFormat, ManifestContent
 
     manifests = snapshot.manifests(reads)
@@ -193,16 +210,17 @@ def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
 
 
 def _constants(file: Any, metadata: Any, schema: Any) -> Any:
-    """Return the partition columns, with their one value in a file, as a batch of one row.
+    """Return the partition columns of a file, with their values in it, as a batch of one row.
 
-    The file need not hold these columns itself.
+    ``file`` is pyiceberg's data file of a manifest, ``metadata`` and ``schema`` are those of the
+    table. The file need not hold these columns itself: all of its rows have the same values.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.transforms import IdentityTransform
 
     pa = pyarrow()
     spec = metadata.specs()[file.spec_id]
-    tops = {field.field_id: field.name for field in schema.fields}
+    tops = {field.field_id: field.name for field in schema.fields}  # columns that are not nested
     fields, values = [], []
     for position, field in enumerate(spec.fields):
         name = tops.get(field.source_id)
@@ -222,7 +240,10 @@ def _reads_doubles() -> bool:
 
 
 def _tree(field: Any) -> list[Any]:
-    """Return a field of the table as a tree, as `lake.tree_of` does for fields of files."""
+    """Return a field of the table as a tree: [number, name, kind, fields inside].
+
+    ``field`` is pyiceberg's. `lake.tree_of` makes such trees of the fields of files.
+    """
     from pyiceberg.types import ListType, MapType, StructType
 
     kind, name, inside = field.field_type, "", []
@@ -249,7 +270,10 @@ def _file_numbers(metadata: Any, schema: Any) -> dict[str, Any] | None:
 
 
 def _by_name(fields: Sequence[Any]) -> dict[str, Any]:
-    """Return the `lake.Numbers` of a name mapping of pyiceberg."""
+    """Return the `lake.Numbers` of the fields in a name mapping of pyiceberg.
+
+    A field of a mapping has a number, several names, and fields inside.
+    """
     numbers = ["" if each.field_id is None else str(each.field_id) for each in fields]
     return {
         name: [number, _by_name(each.fields)]
@@ -270,7 +294,11 @@ def _refuse_defaults(schema: Any, url: str) -> None:
 
 
 def _reads(source: Files) -> Any:
-    """Return the files of a table in the interface that pyiceberg reads."""
+    """Return an object by which pyiceberg reads the files of a table through ``source``.
+
+    Set its ``location`` to that of the table before it is asked for paths in the metadata. The
+    classes are made here, since their base classes need pyiceberg.
+    """
     from pyiceberg.io import FileIO, InputFile
 
     class TableInput(InputFile):  # type: ignore[misc]
@@ -293,13 +321,13 @@ def _reads(source: Files) -> Any:
 
         def key_of(self, path: str) -> str:
             """Return the key of a file from its path in the metadata, relative to the table."""
-            place, own = _plain(path), _plain(self.location)
-            if not place.startswith(own):
+            plain_path, root = _plain(path), _plain(self.location)
+            if not plain_path.startswith(root):
                 raise refused(
                     source.url(""), f"files outside its folder ({path})",
                     "Copy the table as a whole.",
                 )  # fmt: skip
-            return place[len(own) :]
+            return plain_path[len(root) :]
 
         def new_input(self, location: str) -> TableInput:
             return TableInput(location, self.key_of(location))

@@ -94,7 +94,7 @@ class FileFacts:
         """
         if self.fields is None:
             return self
-        table_trees, numbers, may_have = self.fields
+        table_trees, numbers, may_have = self.fields  # may_have: True for Iceberg, False for Delta
         if may_have and has_numbers(schema):
             numbers = None
         elif numbers is None:
@@ -104,14 +104,16 @@ class FileFacts:
             )
         # Iceberg knows names as they are written, Delta in capitals and small letters alike.
         trees = [tree_of(field, numbers, any_case=not may_have) for field in schema]
-        stored = {tree[0]: tree for tree in trees}
+        stored_by_number = {tree[0]: tree for tree in trees}
         names, inside = {}, {}
         for tree in table_trees:
-            stored_field = stored.get(tree[0])
-            if stored_field is not None:
-                names[stored_field[1]] = tree[1]
-                if (steps := recipe(stored_field, tree)) is not None:
-                    inside[stored_field[1]] = steps
+            number, table_name = tree[:2]
+            stored_tree = stored_by_number.get(number)
+            if stored_tree is not None:
+                stored_name = stored_tree[1]
+                names[stored_name] = table_name
+                if (steps := recipe(stored_tree, tree)) is not None:
+                    inside[stored_name] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
         lacking = self.constants.schema.names
         if may_have:  # the file's own column is preferred: the log may have fewer digits
@@ -134,7 +136,7 @@ class FileFacts:
         return [stored_names[name] for name in columns if name in stored_names]
 
     def complete(self, batch: Any) -> Any:
-        """Convert rows of the file to rows of the table: rename, rebuild, add constants."""
+        """Convert a batch of the file to one of the table: rename, rebuild, add constants."""
         pa = pyarrow()
         names = [self._name(name) for name in batch.schema.names]
         columns = [
@@ -179,7 +181,10 @@ class TableFormat(Parquet):
         return listing._replace(files=sorted(listing.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Return the row groups of a file, with the columns that the table gives it."""
+        """Return the row groups of a file, with the columns that the table gives it.
+
+        The note of the plan is `FileFacts`, and after them the note of `Parquet` (the footer).
+        """
         with _explain_vacuum(file, files):
             plan = super().plan_file(file, files)
         note = files.facts[file.key]
@@ -295,39 +300,50 @@ def tree_of(
 
 
 def _number_and_inside(name: str, numbers: Numbers, *, any_case: bool) -> Sequence[Any]:
+    """Return the number of a field by its name, and the `Numbers` of the fields inside.
+
+    With ``any_case`` a name in other capitals matches, too. An unknown name gives ("", {}).
+    """
     if name not in numbers and any_case:
         name = next((each for each in numbers if each.lower() == name.lower()), name)
     return numbers.get(name, ("", {}))
 
 
 def recipe(stored: Tree, target: Tree) -> list[Any] | None:
-    """Return the steps from a field of a file to that of the table, or None if they are equal.
+    """Return the steps that convert a field of a file to that of the table; None for no steps.
+
+    - ``stored`` (Tree): The field of the file.
+    - ``target`` (Tree): The field of the table.
 
     For a struct, the steps are [name, name in the file or None if it lacks the field, recipe] for
     each field; for a list or map, the recipes of the fields inside.
     """
-    if stored[2] != target[2] or not target[2]:
+    _, _, stored_kind, stored_fields = stored
+    _, _, kind, fields = target
+    if stored_kind != kind or not kind:
         return None
-    if target[2] != "struct":
-        inside = [recipe(*pair) for pair in zip(stored[3], target[3], strict=True)]
+    if kind != "struct":
+        inside = [recipe(*pair) for pair in zip(stored_fields, fields, strict=True)]
         return inside if any(each is not None for each in inside) else None
-    stored_fields = {field[0]: field for field in stored[3] if field[0]}
+    by_number = {field[0]: field for field in stored_fields if field[0]}
     steps: list[Any] = []
-    for field in target[3]:
-        stored_field = stored_fields.get(field[0])
-        steps.append(
-            [field[1], None, None]
-            if stored_field is None
-            else [field[1], stored_field[1], recipe(stored_field, field)]
-        )
-    is_same = len(steps) == len(stored[3]) and all(
+    for field in fields:
+        number, name = field[:2]
+        if (stored_field := by_number.get(number)) is None:
+            steps.append([name, None, None])
+        else:
+            steps.append([name, stored_field[1], recipe(stored_field, field)])
+    is_same = len(steps) == len(stored_fields) and all(
         name == stored_name and inner is None for name, stored_name, inner in steps
     )
     return None if is_same else steps
 
 
 def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
-    """Convert a column of a file by the steps of `recipe`; missing fields become null."""
+    """Convert an Arrow column of a file by the steps of `recipe`; missing fields become null.
+
+    ``steps`` None returns the column unchanged.
+    """
     if steps is None:
         return column
     pa = pyarrow()
@@ -342,9 +358,8 @@ def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
         return pa.StructArray.from_arrays(fields, names=names, mask=column.is_null())
     if pa.types.is_fixed_size_list(kind):
         column = column.cast(pa.list_(kind.value_field))
-    column = column.take(
-        pa.array(range(len(column)), pa.int64())
-    )  # so that its offsets begin with 0
+    # A copy of all rows, whose offsets begin with 0 even if the column is a slice.
+    column = column.take(pa.array(range(len(column)), pa.int64()))
     mask = column.is_null()
     if pa.types.is_map(kind):
         keys, items = rebuilt(column.keys, steps[0]), rebuilt(column.items, steps[1])

@@ -120,9 +120,12 @@ class Lines(Format):
         return not any(compression_of(file.key) for file in files)
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader of a shard in a plain file, which parses a line when it is read."""
+        """Return a reader of a shard in a plain file, which parses a line when it is read.
+
+        Raises FormatError for a file whose lines are not the planned ones.
+        """
         start, end = shard.span
-        page = start - start % os.sysconf("SC_PAGE_SIZE")
+        page = start - start % os.sysconf("SC_PAGE_SIZE")  # a map must begin with a page
         with open_regular(path) as file:
             if not start < end <= os.fstat(file.fileno()).st_size:
                 raise FormatError(
@@ -136,13 +139,13 @@ class Lines(Format):
                 f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, "
                 f"{shard.samples:,} were planned."
             )
-        encode, places = sample_encoder(shard.columns), (begins.data, ends.data)
+        encode, line_begins, line_ends = sample_encoder(shard.columns), begins.data, ends.data
         known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
 
         def make(row: int) -> bytes:
-            line_start = places[0][row]
+            line_start = line_begins[row]
             record = self._record(
-                bytes(view[line_start : places[1][row]]), start + line_start, known_columns, path
+                bytes(view[line_start : line_ends[row]]), start + line_start, known_columns, path
             )
             _check_numbers(record, numbers, path, start + line_start)
             return encode(
@@ -150,19 +153,19 @@ class Lines(Format):
                 lambda: f"{path}, line at byte {start + line_start:,}",
             )
 
-        makers = _makers(shard.columns, columns)
-        if makers is None:
+        converters = _converters(shard.columns, columns)
+        if converters is None:
             return MadeReader(shard.columns, shard.samples, path, make, columns)
 
+        # A faster way for common types, without MDS bytes. If it fails, `make` reports the error.
         def sample(row: int) -> dict[str, Any]:
-            line, record = view[places[0][row] : places[1][row]], self.record
-            values = {
-                **known_columns.gaps,
-                **record(line if row or start else bytes(line).removeprefix(_BOM)),
-            }
+            line = view[line_begins[row] : line_ends[row]]
+            is_first_of_file = not row and not start
+            record = self.record(bytes(line).removeprefix(_BOM) if is_first_of_file else line)
+            values = {**known_columns.gaps, **record}
             if known_columns.is_late(values):
                 raise ValueError("a key that was not planned")
-            return {name: fit(values[name]) for name, fit in makers}
+            return {name: convert(values[name]) for name, convert in converters}
 
         return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
 
@@ -181,7 +184,11 @@ class Lines(Format):
     def _record(
         self, line: bytes, offset: int, known_columns: KnownColumns | None, location: str
     ) -> dict[str, Any]:
-        """Parse the line at a byte as a sample, all of whose keys must be known columns."""
+        """Parse the line that begins at the byte ``offset`` of a file to a record.
+
+        All of its keys must be known columns; None for ``known_columns`` allows any. ``location``
+        names the file. Raises FormatError for a wrong line.
+        """
         try:
             record = self.record(line if offset else line.removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
@@ -196,9 +203,9 @@ class JsonLines(Lines):
     """One JSON object a line, plain or compressed; its keys are columns.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
-      so far behind its beginning. Another number is another order.
-    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without it a key
-      that comes late is an error.
+      at least this far after its beginning. Another size changes the order of an epoch.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without it, a
+      key that none of the lines had from which columns were inferred is an error.
     - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
       None there; else it is an error.
 
@@ -210,7 +217,7 @@ class JsonLines(Lines):
     skips_blank: ClassVar[bool] = True
 
     def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
-        """Return the columns that hold the values of all these lines."""
+        """Return the encodings that hold the values of all these lines, by column."""
         records = [self._record(line, offset, None, location) for offset, line in lines]
         return {column.name: column.encoding for column in infer_columns(records)}
 
@@ -219,7 +226,10 @@ class JsonLines(Lines):
         return json_object(line)
 
     def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """Merge the columns of files; kinds that differ between files are JSON, as in a file."""
+        """Merge the encodings of files; a column whose kinds differ becomes JSON, as in one file.
+
+        See `Format.merge` for the argument.
+        """
         kinds: dict[str, str] = {}
         for _, columns in file_columns:
             for name, encoding in columns.items():
@@ -234,7 +244,7 @@ class TextLines(Lines):
     """Every line of a text in UTF-8 is a sample with the column ``text``; empty ones too.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
-      so far behind its beginning. Another number is another order.
+      at least this far after its beginning. Another size changes the order of an epoch.
 
     >>> StreamingDataset(remote="s3://bucket/text/*.txt", batch_size=32)  # doctest: +SKIP
     """
@@ -281,7 +291,7 @@ def _first_line(file: DataFile, start: int, end: int, files: Files) -> int:
     """
     if not start:
         return 0
-    offset = start - 1
+    offset = start - 1  # a newline there means that a line begins at `start` itself
     with contextlib.closing(files.stream(file, offset, end)) as chunks:
         for chunk in chunks:
             newline = chunk.find(b"\n")
@@ -306,7 +316,7 @@ def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
     return bounded(content(file, files), files.url(file))
 
 
-def _makers(
+def _converters(
     columns: Columns, selection: ColumnSelection
 ) -> list[tuple[str, Callable[[Any], Any]]] | None:
     """Return (column, converter) for each selected column, or None if a column has no converter.
@@ -315,17 +325,18 @@ def _makers(
     value that the column does not take.
     """
     pairs = zip(columns.names, columns.encodings, strict=True)
-    makers = [(name, _MAKERS.get(kind)) for name, kind in pairs if name in selection]
-    return [(name, fit) for name, fit in makers if fit] if all(fit for _, fit in makers) else None
+    converters = [(name, _CONVERTERS.get(kind)) for name, kind in pairs if name in selection]
+    known = [(name, convert) for name, convert in converters if convert is not None]
+    return known if len(known) == len(converters) else None
 
 
 def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Return (column, check) for the columns of numbers.
+    """Return (column, check) for the columns of numbers; a check raises TypeError.
 
-    Their encodings would store True as 1 and round large integers; a check raises TypeError.
+    Checks are needed because the encodings would store True as 1 and round large integers.
     """
     pairs = zip(columns.names, columns.encodings, strict=True)
-    return [(name, _MAKERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
+    return [(name, _CONVERTERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
 
 
 def _check_numbers(
@@ -334,12 +345,17 @@ def _check_numbers(
     location: str,
     offset: int,
 ) -> None:
-    """Raise FormatError if an integer in the record of the line at ``offset`` does not fit."""
-    for name, fit in numbers:
+    """Raise FormatError if an integer in a record does not fit its column.
+
+    - ``record`` (Mapping[str, Any]): The record of the line at the byte ``offset``.
+    - ``numbers``: Pairs of column and check, from `_number_columns`.
+    - ``location`` (str): Name of the file.
+    """
+    for name, check in numbers:
         value = record.get(name)
         if isinstance(value, int):  # other values are refused by the encoding
             try:
-                fit(value)
+                check(value)
             except TypeError:
                 raise FormatError(
                     f"{location}, line at byte {offset:,}, column {name!r}: {show_value(value)} is "
@@ -368,7 +384,8 @@ def _text(value: Any) -> str:
 
 _INT_END = 1 << 63
 _FLOAT_END = 1 << 53  # integers beyond it are not all floats
-_MAKERS: dict[str, Callable[[Any], Any]] = {
+#: Converters of JSON values by encoding; each raises TypeError for a value that does not fit.
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int": _int,
     "float64": _float,
     "str": _text,

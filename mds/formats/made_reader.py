@@ -68,7 +68,11 @@ class MadeReader(Reader):
         return memoryview(self._make(number))
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        """Return the function that makes the sample of a row."""
+        """Return the function that makes the sample of a row.
+
+        Rows outside [0, samples), such as -1, take the slow way, which checks them. The fast way
+        ``sample`` comes first if there is one; if it fails, ``make`` is used.
+        """
         make, decode_slowly, count = self._make, self._slow_decoder(), len(self)
         assert make is not None
         decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)
@@ -96,7 +100,7 @@ class MadeReader(Reader):
         return self.get(self._number(row))
 
     def _joint(self, stored: list[bytes]) -> JointReader:
-        """Return a reader of stored samples."""
+        """Return a reader of samples in memory; ``stored`` are the MDS bytes of each."""
         offsets = np.zeros(len(stored) + 1, np.int64)
         np.cumsum([len(each) for each in stored], out=offsets[1:])
         return joint_reader(

@@ -51,6 +51,7 @@ _DTYPES = {
 }
 #: Most documents of a shard, which limits shards of empty or tiny documents.
 _MOST_DOCUMENTS = 1 << 20
+# Number of shards and the end, dtype, sequences, cuts, size of the .idx, length of its version.
 _NOTE = struct.Struct("<QBQQQH")
 
 
@@ -198,6 +199,7 @@ class Megatron(Format):
         """
         planned = _PlannedIndex.parse(shard.note, shard.file)
         header, (first, last) = planned.header, shard.span
+        # Each is [document, sequence, byte] where the shard begins or ends.
         begin, end = planned.shard_rows(first, last, shard.file)
         location = files.url(planned.file)
         lengths_data, cuts_data = files.ranges(
@@ -210,7 +212,7 @@ class Megatron(Format):
         lengths = np.frombuffer(lengths_data, "<i4").astype(np.int64)
         ends = np.cumsum(lengths * header.dtype.itemsize)
         sequence_bounds = begin[2] + np.concatenate([np.zeros(1, np.int64), ends])
-        cuts = np.frombuffer(cuts_data, "<i8") - begin[1]
+        cuts = np.frombuffer(cuts_data, "<i8") - begin[1]  # counted from the shard's first sequence
         is_planned = (
             (len(lengths) == 0 or int(lengths.min()) >= 0)
             and cuts[0] == 0
@@ -283,13 +285,17 @@ class _Header(NamedTuple):
 
 
 def _check_index(
-    header: _Header, data: Mapped, location: str, size: int, tokens_where: str
+    header: _Header, data: Mapped, location: str, size: int, tokens_location: str
 ) -> tuple[Int64s, Int64s]:
     """Check an ``.idx``, and return the first sequence and the first byte of each document.
 
+    - ``header`` (_Header), ``data`` (Mapped): Header and content of the ``.idx``.
+    - ``size`` (int): Bytes of the ``.bin``.
+    - ``location``, ``tokens_location`` (str): Names of the ``.idx`` and the ``.bin``, for errors.
+
     Both arrays are int64 of shape (documents + 1,); the last entry is the end. Raises FormatError,
-    which names the offset, unless all arrays of the ``.idx`` agree with one another and with a
-    ``.bin`` of ``size`` bytes.
+    which names the offset, unless all arrays of the ``.idx`` agree with one another and with the
+    size of the ``.bin``.
     """
     count, item = header.sequences, header.dtype.itemsize
     lengths = np.frombuffer(data, "<i4", count, header.lengths_at)
@@ -300,6 +306,7 @@ def _check_index(
             location, header.lengths_at + 4 * row, f"sequence {row:,} has {lengths[row]} tokens"
         )
     sizes = lengths.astype(np.int64) * item
+    # Each sequence begins where the one before ends; `[:count]` is for a file without sequences.
     expected = np.concatenate([np.zeros(1, np.int64), offsets[:-1] + sizes[:-1]])[:count]
     if (row := _first_true((offsets != expected) | (offsets < 0))) is not None:
         _refuse(
@@ -312,7 +319,7 @@ def _check_index(
     if end > size:
         row = int(np.searchsorted(offsets + sizes, size, "right"))
         _refuse(
-            tokens_where,
+            tokens_location,
             size,
             f"the file ends, and by {location} sequence {row:,} has bytes {offsets[row]:,} to "
             f"{int(offsets[row]) + int(sizes[row]):,}",
@@ -352,6 +359,7 @@ def _shard_cuts(bounds: Int64s, size: int) -> Int64s:
     """
     cuts, documents = [0], len(bounds) - 1
     while (first := cuts[-1]) < documents:
+        # The last bound that is at most `size` bytes after the shard's beginning.
         fitting = int(np.searchsorted(bounds, bounds[first] + size, "right")) - 1
         cuts.append(min(max(fitting, first + 1), first + _MOST_DOCUMENTS, documents))
     return np.array(cuts, np.int64)
@@ -383,13 +391,17 @@ class _PlannedIndex(NamedTuple):
             version = note[_NOTE.size : _NOTE.size + length].decode()
             starts = np.frombuffer(note, "<i8", 3 * count, _NOTE.size + length)
             header = _Header(code, sequences, cuts)
-            _ = header.dtype
+            _ = header.dtype  # raises KeyError for an unknown code
         except (struct.error, ValueError, KeyError, OverflowError) as error:
             raise _unplanned(file) from error
         return cls(header, DataFile(_index_key(file), size, version), starts.reshape(-1, 3))
 
     def shard_rows(self, first: int, last: int, file: DataFile) -> tuple[list[int], list[int]]:
-        """Return the rows of `starts` for documents [first, last) of ``file``: begin and end."""
+        """Return where the shard of documents [first, last) begins and ends, as in `starts`.
+
+        Both are [document, sequence, byte]. Raises FormatError if no such shard was planned; it
+        names ``file``, the ``.bin``.
+        """
         row = int(np.searchsorted(self.starts[:, 0], first))
         pair = self.starts[row : row + 2].tolist()
         if len(pair) != 2 or [pair[0][0], pair[1][0]] != [first, last]:

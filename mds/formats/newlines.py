@@ -64,6 +64,8 @@ def line_bounds(
     if not skips_blank or not len(ends):
         return begins, ends
     first = np.frombuffer(data, np.uint8)[begins]
+    # Only a line that begins with white space can be blank. Few do, so these are looked at one by
+    # one.
     suspects = np.flatnonzero(first <= _SPACE)
     blank = [line for line in suspects.tolist() if bytes(data[begins[line] : ends[line]]).isspace()]
     if not blank:
@@ -74,7 +76,11 @@ def line_bounds(
 
 
 def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> int:
-    """Return the number of lines that `line_bounds` would return."""
+    """Return the number of lines that `line_bounds` would return.
+
+    Newlines are counted without finding their places, which takes less time and memory. If a line
+    begins with white space and may be blank, `line_bounds` counts.
+    """
     array, count = np.frombuffer(data, np.uint8), 0
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
@@ -88,7 +94,7 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
             is_blank_end = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
             if np.logical_and(is_blank_end, ends[: len(is_blank_end)], out=is_blank_end).any():
                 return len(line_bounds(data, skips_blank=True)[1])
-    return count + bool(len(array) and array[-1] != _NEWLINE)
+    return count + bool(len(array) and array[-1] != _NEWLINE)  # the last line may have no newline
 
 
 def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator[bytes]:
@@ -97,7 +103,7 @@ def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator
     ``offset`` is the byte at which the first chunk begins. Without this check a few compressed
     bytes could become a line of any length.
     """
-    begin = offset
+    begin = offset  # of the current line, which may have begun in an earlier chunk
     for chunk in chunks:
         first = chunk.find(b"\n")
         if offset + (len(chunk) if first < 0 else first) - begin > _LONGEST:
@@ -114,17 +120,19 @@ def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator
 def cut_lines(
     chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, location: str = ""
 ) -> list[Stretch]:
-    """Cut a stream into stretches of lines.
+    """Cut a stream of bytes into stretches of lines.
 
     A stretch ends with the first line that ends ``size`` bytes or more after its start; with None
     the whole stream is one stretch. The result does not depend on how the bytes are chunked. Raises
     FormatError for a stretch with too many lines to be decoded.
     """
     out: list[Stretch] = []
+    # First byte and number of lines of the current stretch; bytes whose lines are counted.
     start = counted = lines = 0
-    partial_line = bytearray()
+    partial_line = bytearray()  # the beginning of a line whose end has not come yet
 
     def close(end: int) -> None:
+        """End the current stretch at the byte ``end``, and begin the next one."""
         nonlocal start, lines
         out.append(Stretch(start, end, lines))
         start, lines = end, 0
@@ -133,6 +141,7 @@ def cut_lines(
         """Count the whole lines in ``data``, which begins at the byte ``counted``."""
         nonlocal lines, counted
         view, first = memoryview(data), 0
+        # The stretch ends at the first newline that makes it at least `size` bytes long.
         while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
             lines += count_lines(view[first:end], skips_blank=skips_blank)
             close(counted + end)
@@ -165,9 +174,10 @@ def cut_lines(
 
 
 def whole_lines(chunks: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Cut chunks after newlines, and yield each with the byte at which it begins.
+    """Join and cut chunks so that each piece ends with a newline; yield (offset, piece).
 
-    ``offset`` is the byte at which the first chunk begins.
+    ``offset`` is the byte of the file at which the first chunk begins. Only the last piece may have
+    no newline at its end.
     """
     partial_line: list[bytes] = []
     for chunk in chunks:
@@ -231,14 +241,14 @@ class Probe:
         """Keep the bytes of a chunk, which begins at ``offset``, that are in a window."""
         while True:
             start, window = self._windows[-1]
-            begin = start + len(window) - offset
+            begin = start + len(window) - offset  # in the chunk: where the window goes on
             if self._is_long():
                 window += chunk[begin:]
                 return
             if begin < len(chunk):
                 window += chunk[begin : begin + _WINDOW - len(window)]
-            following = 2 * start if start else _FIRST
-            if self._is_long():
+            following = 2 * start if start else _FIRST  # where the next window begins
+            if self._is_long():  # the first window is full, but its first line is not
                 continue
             if len(window) < _WINDOW or offset + len(chunk) <= following:
                 return

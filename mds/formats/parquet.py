@@ -68,7 +68,11 @@ class Parquet(Columnar):
             parse_encoding(encoding)
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Return the row groups of a file, by its footer."""
+        """Return the row groups of a file, by its footer.
+
+        The note of the plan is the footer, compressed. Raises FormatError for a footer that is
+        damaged.
+        """
         url = files.url(file)
         footer = self.footer(file, files)
         try:
@@ -128,7 +132,11 @@ class Parquet(Columnar):
         file: DataFile,
         files: Files,
     ) -> str:
-        """Return the encoding of a column of files, such as images, or '' for any other."""
+        """Return the encoding of a column of images or audio, or '' for any other column.
+
+        ``field`` is the column in the Arrow schema, ``features`` are those of `features_of`.
+        Images are recognised by the first bytes of the column in the file.
+        """
         kind = features.get(field.name)
         if kind is None or not (is_file(field.type) or pyarrow().types.is_binary(field.type)):
             return ""
@@ -166,6 +174,7 @@ class Parquet(Columnar):
         try:
 
             def read(names: Sequence[str], unit: str | None = None) -> Iterator[Any]:
+                """Decode columns; timestamps of INT96 in this unit (None: nanoseconds)."""
                 opened = pq.ParquetFile(
                     pyarrow().PythonFile(body, mode="r"),
                     metadata=metadata,
@@ -198,7 +207,10 @@ def _parse(footer: bytes) -> pq.FileMetaData:
 
 
 def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaData:
-    """Parse the footer in a note. Raises FormatError for a note from another program."""
+    """Parse the compressed footer in a file's note.
+
+    ``location`` names the file in errors. Raises FormatError for a note from another program.
+    """
     import zstandard
 
     try:
@@ -210,8 +222,9 @@ def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaDa
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
-    """Return the parsed footer of a shard's file. The last 16 stay in memory."""
+    """Return the parsed footer of a shard's file. The 16 used last stay in memory."""
     key = shard.note  # the footer itself: files of two datasets may agree in everything else
+    # Removed and added again at the end: the dict is in the order of use.
     metadata = _remembered.pop(key, None)
     if metadata is None:
         metadata = _footer_of(key, shard.file.key)
@@ -243,9 +256,10 @@ def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
     """
     schema = metadata.schema.to_arrow_schema()
     names = set(schema.names)
-    says = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
+    # Columns for which a null in the statistics means a null or an empty list.
+    are_plain = {f.name for f in schema if not f.type.num_fields or list_dtype(f.type) is not None}
     kinds = [metadata.schema.column(index).physical_type for index in range(metadata.num_columns)]
-    tops: dict[str, str] = {}
+    tops: dict[str, str] = {}  # the column that each path is below
     out: dict[str, bool | None] = {}
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
@@ -265,7 +279,7 @@ def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
             if statistics is None or not statistics.has_null_count:
                 out[top] = None
             elif statistics.null_count:
-                out[top] = True if top in says else None
+                out[top] = True if top in are_plain else None
             else:
                 out.setdefault(top, False)
     return out
@@ -280,7 +294,10 @@ def _top(column: Any, names: set[str]) -> bool:
 
 
 def _top_of(path: str, names: set[str]) -> str | None:
-    """Return the longest of the names that a path is or is below, or None."""
+    """Return the column that a path in the schema is or is below, or None if it is not in names.
+
+    The path "image.bytes" is below "image". Names may contain dots, so the longest is taken.
+    """
     end = len(path)
     while end >= 0:
         if path[:end] in names:
@@ -297,7 +314,10 @@ def _int96(metadata: pq.FileMetaData, group: int) -> set[str]:
 
 
 def _spans(metadata: pq.FileMetaData, group: int, names: set[str]) -> list[tuple[int, int]]:
-    """Return (begin, end) of the chunks of some columns in the file, ascending."""
+    """Return (begin, end) of the column chunks of a row group in the file, ascending.
+
+    ``group`` is the number of the row group, ``names`` are the wanted columns.
+    """
     row_group, spans = metadata.row_group(group), []
     for index in range(row_group.num_columns):
         column = row_group.column(index)
@@ -308,6 +328,10 @@ def _spans(metadata: pq.FileMetaData, group: int, names: set[str]) -> list[tuple
 
 
 def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
+    """Yield batches of ``rows`` rows with no wanted column, ``samples`` rows together.
+
+    A batch needs a column to have a number of rows.
+    """
     pa = pyarrow()
     for start in range(0, samples, rows):
         count = min(rows, samples - start)
@@ -315,12 +339,21 @@ def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
 
 
 class _Chunks(io.RawIOBase):
-    """A file object for pyarrow. Some spans are fetched beforehand, others when they are read."""
+    """A file object for pyarrow, which has methods of `io.RawIOBase`.
+
+    - ``file`` (DataFile), ``files`` (Files): The file, and the reader that fetches its bytes.
+    - ``spans`` (Sequence[tuple[int, int]]): Bytes (begin, end) that are fetched beforehand.
+      Others are fetched when they are read.
+    """
 
     def __init__(self, file: DataFile, files: Files, spans: Sequence[tuple[int, int]]) -> None:
         super().__init__()
         self._file, self._files = file, files
-        bounded_spans = [(max(a, 0), min(b, file.size)) for a, b in spans if a < min(b, file.size)]
+        bounded_spans = [
+            (max(begin, 0), min(end, file.size))
+            for begin, end in spans
+            if begin < min(end, file.size)
+        ]
         self._pieces = list(zip(bounded_spans, files.ranges(file, bounded_spans), strict=True))
         self._offset = 0
 

@@ -47,7 +47,11 @@ _BEHIND = 16 << 20
 
 
 def read_footer(file: DataFile, files: Files) -> bytes:
-    """Read the footer of a file, with its length and magic: by itself a Parquet file."""
+    """Return the footer of a file, with the length and the magic after it.
+
+    pyarrow can parse these bytes like a Parquet file. Raises FormatError for a file that is not
+    Parquet, or is encrypted.
+    """
     url = files.url(file)
     if file.size < 12:
         raise FormatError(f"{url}: this is not a Parquet file: it has {file.size} bytes.")
@@ -72,7 +76,10 @@ def read_footer(file: DataFile, files: Files) -> bytes:
 
 
 def shared_footer(file: DataFile, files: Files) -> bytes | None:
-    """Return a file's footer from the ``_metadata`` above it, or None if it is not used."""
+    """Return a file's footer from a ``_metadata`` in its folder or one above.
+
+    None if there is no such file, or if its entry is stale. It is read once for all files.
+    """
     folder = file.key
     while folder:
         folder = folder.rpartition("/")[0]
@@ -91,7 +98,11 @@ def _load(
     first: DataFile,
     files: Files,
 ) -> _Footers:
-    """Read a ``_metadata`` file, and compare it with the footer of one file, ``first``.
+    """Read a ``_metadata`` file, and compare it with the footer of one file.
+
+    - ``note`` (DataFile): The ``_metadata`` file. ``folder`` (str): Key of its folder.
+    - ``first`` (DataFile): The file whose footer is compared.
+    - ``files`` (Files): Reads both.
 
     If it cannot be used, log a warning and return an object without footers.
     """
@@ -128,6 +139,7 @@ class _Footers:
         pa = pyarrow()
         from pyarrow import dataset, parquet
 
+        # Before pyarrow uses the metadata of a column: see the module's docstring.
         footer = data[-8 - int.from_bytes(data[-8:-4], "little") :]
         check_footer(footer, parquet.read_metadata(pa.BufferReader(data)))
 
@@ -139,6 +151,7 @@ class _Footers:
                 key = os.path.relpath(fragment.path, place).replace(os.sep, "/")
                 sink = pa.BufferOutputStream()
                 fragment.metadata.write_metadata_file(sink)
+                # Without the four bytes of magic at the beginning, like `read_footer`.
                 self._footers[f"{folder}/{key}" if folder else key] = bytes(sink.getvalue())[4:]
 
     def get(self, file: DataFile) -> bytes | None:
@@ -159,7 +172,11 @@ class _Footers:
 
 
 def _fits(footer: bytes, file: DataFile) -> bool:
-    """Whether a footer can belong to a file of this size."""
+    """Whether a footer can belong to a file of this size.
+
+    The file must end with the footer and 12 more bytes (two magics and a length), not far behind
+    the last column chunk.
+    """
     _, _, spans = _facts(footer)
     end = max((end for group in spans for _, end in group), default=4)
     return 4 <= end <= file.size - 12 <= end + len(footer) + _BEHIND
@@ -206,9 +223,14 @@ def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
     """
     schema = parsed.schema
     columns = [schema.column(number) for number in range(parsed.num_columns)]
+    # The arguments of `_check_column` for each column: highest levels, whether it is text.
     facts = [
-        (c.max_repetition_level, c.max_definition_level, c.physical_type == "BYTE_ARRAY")
-        for c in columns
+        (
+            column.max_repetition_level,
+            column.max_definition_level,
+            column.physical_type == "BYTE_ARRAY",
+        )
+        for column in columns
     ]
     reader = _Reader(footer)
     try:
@@ -231,7 +253,11 @@ def _check_row_group(reader: _Reader, facts: list[tuple[int, int, bool]]) -> Non
 
 
 def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: bool) -> None:
-    """Check the column at the cursor against its levels and type in the schema."""
+    """Check the metadata of the column chunk at the cursor against the schema.
+
+    ``repetitions`` and ``definitions`` are the highest levels of the column in the schema,
+    ``is_text`` says whether it holds text or bytes. Raises ValueError.
+    """
     has_metadata = False
     for number, kind in reader.fields():
         if (number, kind) == (_ENCRYPTION, _STRUCT):
@@ -249,7 +275,10 @@ def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: 
 
 
 def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> None:
-    """Check the size statistics at the cursor against the highest levels of the column."""
+    """Check the size statistics at the cursor. Raises ValueError if they contradict the schema.
+
+    ``max_levels`` has the highest level of the column by number of the field with its histogram.
+    """
     for number, kind in reader.fields():
         if (number, kind) == (_TEXT_BYTES, _I64) and not is_text:
             raise ValueError("a column of numbers has a number of bytes of text")
@@ -279,9 +308,10 @@ class _Reader:
                 number += head >> 4
             else:
                 zigzag, self.offset = _varint(data, self.offset)
-                number = (zigzag >> 1) ^ -(zigzag & 1)
+                number = (zigzag >> 1) ^ -(zigzag & 1)  # 0, 1, 2, 3, ... mean 0, -1, 1, -2, ...
             kind, start = head & 15, self.offset
             yield number, kind
+            # A boolean is in its type, and has no bytes that could be skipped.
             if self.offset == start and kind > _BOOLEAN:
                 self.offset = _skip(data, start, kind)
         self.offset += 1
@@ -298,7 +328,10 @@ class _Reader:
 
 
 def _list_header(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the number of elements of a list, and their type."""
+    """Return the number of elements of the list at an offset, and their type.
+
+    The upper four bits of the first byte are the number; 15 means that it follows as a varint.
+    """
     head = data[offset]
     return (_varint(data, offset + 1)[0] if head >> 4 == 15 else head >> 4), head & 15
 
@@ -324,9 +357,16 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _skip(data: bytes, offset: int, kind: int, depth: int = 0) -> int:
-    """Return the offset after the value of a type at an offset."""
+    """Return the offset after a value that is not read.
+
+    - ``data`` (bytes), ``offset`` (int): The footer, and the first byte of the value in it.
+    - ``kind`` (int): The type of the value in the compact protocol.
+    - ``depth`` (int): Number of structures that the value is in.
+
+    Raises ValueError for an unknown type or too many structures inside each other.
+    """
     if _I16 <= kind <= _I64:
-        while data[offset] > 127:
+        while data[offset] > 127:  # integers are varints
             offset += 1
         return offset + 1
     if kind == _BINARY:
@@ -349,7 +389,7 @@ def _skip(data: bytes, offset: int, kind: int, depth: int = 0) -> int:
         return offset
     if kind == _MAP and depth < _MAX_DEPTH:
         count, offset = _varint(data, offset)
-        kinds = data[offset] if count else 0
+        kinds = data[offset] if count else 0  # types of keys and values, four bits each
         offset += bool(count)
         for _ in range(count):
             for each in (kinds >> 4, kinds & 15):

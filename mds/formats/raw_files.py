@@ -249,7 +249,10 @@ class RawFiles(Format):
 
 
 def _content_of(rows: Rows, path: str) -> str:
-    """Return the encoding of the files' content by their endings."""
+    """Return the encoding of the files' content by their endings; "bytes" if these differ.
+
+    ``path`` is the name of the column of paths in the manifest's rows.
+    """
     kinds = {encoding_by_ending(split_name(row[path])[1]) or "bytes" for row in rows}
     return kinds.pop() if len(kinds) == 1 else "bytes"
 
@@ -264,9 +267,13 @@ _LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
 
 
 def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str], Rows]:
-    """Return the encodings of a manifest's columns, and its rows; ``location`` names it.
+    """Return the encodings of a manifest's columns by name, and its rows.
 
-    Raises FormatError for one that cannot be read, and for a name with another ending.
+    - ``data`` (bytes): Content of the manifest.
+    - ``name`` (str): Its file name, whose ending is that of its format.
+    - ``location`` (str): Its URL, for errors.
+
+    Raises FormatError for a manifest that cannot be read, and for a name with another ending.
     """
     lower = name.lower()
     read = next((reader for ending, reader in _READERS.items() if lower.endswith(ending)), None)
@@ -286,7 +293,10 @@ def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str]
 
 
 def check_paths(rows: Rows, column: str, location: str) -> None:
-    """Raise FormatError unless every row has a path that stays below the folder."""
+    """Raise FormatError unless every row has a path that stays below the dataset's folder.
+
+    ``column`` is the column of paths, ``location`` names the manifest.
+    """
     for number, row in enumerate(rows):
         path = row.get(column)
         if not isinstance(path, str) or not path:
@@ -301,7 +311,10 @@ def check_paths(rows: Rows, column: str, location: str) -> None:
 
 
 def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
-    """Return the size of each row's file. Raises FormatError for a row without one."""
+    """Return the size of each row's file in bytes. Raises FormatError for a row without a size.
+
+    ``column`` is the column of sizes, ``location`` names the manifest.
+    """
     sizes = [row.get(column) for row in rows]
     for number, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size < _LARGEST_FILE:

@@ -99,7 +99,10 @@ def find_format(name: str) -> type[Format]:
 
 
 def parse_format(format_or_name: str | Format | None) -> Format | None:
-    """Return the format of an argument ``format=``; None stands for MDS."""
+    """Return the format that an argument ``format=`` means; None is MDS.
+
+    Raises ConfigError for an unknown name, and for a value of another type.
+    """
     if format_or_name is None or isinstance(format_or_name, Format):
         return format_or_name
     if not isinstance(format_or_name, str):
@@ -108,7 +111,11 @@ def parse_format(format_or_name: str | Format | None) -> Format | None:
 
 
 def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -> Format:
-    """Create a format with ``settings`` from a command line, as texts by name.
+    """Create a format with settings from a command line.
+
+    - ``kind`` (type[Format]): The class of the format.
+    - ``settings`` (Mapping[str, str] | None, default None): Texts by name of the setting. Digits
+      become an int where the setting can be one.
 
     Raises ConfigError for an unknown setting, a missing one, and an impossible value.
     """
@@ -166,8 +173,12 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
 
 
 def format_of_url(url: str) -> Format | None:
-    """Return the format of the file or pattern that a URL ends with, or None for a folder."""
+    """Return the format of the file or pattern that a URL ends with, or None for a folder.
+
+    Raises ConfigError for a pattern whose ending is of no format.
+    """
     text = reveal(url).rstrip("/")
+    # The name that a file of the pattern could have: only its ending counts.
     name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
     if ("." not in name and "*" not in text) or os.path.isdir(text):
         return None
@@ -203,6 +214,7 @@ def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
 
 
 def _names_below(folder: str) -> Iterator[str]:
+    """Yield the names of all files in and below a folder, except in hidden folders."""
     for _, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         yield from names

@@ -176,7 +176,7 @@ class Files:
             (start, min(start + LONGEST, end))
             for first, end in joined
             for start in range(first, end, LONGEST)
-        ]
+        ]  # long ones are cut
         if len(joined_spans) > 1 and self.is_far:
             with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(joined_spans))) as pool:
                 chunk_lists = list(
@@ -224,6 +224,7 @@ class Files:
         emit(Fetched(self.url(file), size, time.monotonic() - began, ranged=end is not None))
 
     def _check_same(self, file: DataFile, info: ObjectInfo) -> None:
+        """Raise ReplacedError if the store's answer has another size or version than planned."""
         if -1 not in (info.size, file.size) and info.size != file.size:
             raise self._replaced(file, f"it had {file.size} bytes, and has {info.size} now")
         if info.version and file.version and info.version != file.version:
@@ -251,7 +252,10 @@ def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
 
 
 def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the results of ``act`` in order; queued calls are cancelled when one fails."""
+    """Yield the results of ``act`` for the items in order; `_AHEAD` calls are queued at once.
+
+    Queued calls are cancelled when one fails, or when the caller stops.
+    """
     remaining = iter(items)
     waiting: deque[Future[R]] = deque()
     try:
@@ -296,7 +300,7 @@ def _slice_chunks(
     ``firsts`` are the offsets in the file at which the chunks begin.
     """
     start, end = span
-    index = max(bisect_right(firsts, start) - 1, 0)
+    index = max(bisect_right(firsts, start) - 1, 0)  # of the chunk that holds the byte `start`
     parts = []
     while start < end:
         part = chunks[index][start - firsts[index] : end - firsts[index]]
@@ -358,8 +362,9 @@ class FilePlace:
 def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
     """Parse a URL or path to the place that it means.
 
-    A URL that ends with one of ``endings`` is a file, others are folders. Raises ConfigError for
-    braces that do not close or that give too many names.
+    A URL with wildcards or braces is a pattern. One that ends with one of ``endings`` is a file,
+    others are folders; a local path is what it is on the disk. Raises ConfigError for braces that
+    do not close or that give too many names.
     """
     url = reveal(location)
     if is_local(url):
@@ -408,7 +413,7 @@ def _has_wildcard(pattern: str) -> bool:
 
 def _expanded(pattern: str) -> list[str]:
     """Return the patterns that the braces of a pattern stand for."""
-    parts = _BRACES.split(pattern)
+    parts = _BRACES.split(pattern)  # in turn: text outside of braces, text inside
     if any("{" in part or "}" in part for part in parts):
         raise ConfigError(f"{pattern!r}: the braces do not close, or are inside each other.")
     choices = [
@@ -435,7 +440,7 @@ def _choices(text: str) -> Iterator[str]:
     if count > _MOST_NAMES:
         raise ConfigError(f"{{{text}}} means {count:,} names; at most {_MOST_NAMES:,} will do.")
     for number in range(int(first), int(last) + 1):
-        yield f"{number:0{len(first)}}"
+        yield f"{number:0{len(first)}}"  # with as many leading zeros as the first number
 
 
 @functools.lru_cache(maxsize=256)
@@ -444,7 +449,10 @@ def _matcher(pattern: str) -> re.Pattern[str]:
 
 
 def _pattern_regex(pattern: str) -> str:
-    """Translate a pattern to a regular expression."""
+    """Translate a pattern to a regular expression.
+
+    ``*``, ``?`` and ``[...]`` match inside one folder, ``**`` in any number of folders.
+    """
     out, index = "", 0
     while index < len(pattern):
         letter = pattern[index]

@@ -57,6 +57,10 @@ class FileTable:
     One entry a shard: ``samples``, ``decoded`` (approximate bytes as MDS), ``file`` (number of its
     file), ``begin`` and ``end`` (its span, see `FilePlan`). One entry a file: ``keys``,
     ``versions``, ``sizes`` (bytes), ``schema_of`` (position in ``schemas``) and ``note_ends``.
+
+    The constructor takes the ``header`` (values of JSON; "schemas" are the distinct encodings by
+    column), the ``columns`` of numbers by name, the ``keys`` and ``versions`` of the files, and
+    their ``notes``, one after the other; the note of a file ends at its entry of ``note_ends``.
     """
 
     samples: npt.NDArray[np.int64]
@@ -94,7 +98,7 @@ class FileTable:
 
         ``header`` holds values of JSON that describe the dataset, such as its format and root.
         """
-        schemas: dict[str, int] = {}
+        schemas: dict[str, int] = {}  # number of each distinct set of columns, by its JSON
         schema_of = [
             schemas.setdefault(json.dumps(plan.columns, sort_keys=True), len(schemas))
             for plan in plans
@@ -103,12 +107,12 @@ class FileTable:
         for number, plan in enumerate(plans):
             spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
             shards = zip(plan.samples, plan.sizes, spans, strict=True)
-            rows += [(number, n, size, *span) for n, size, span in shards if n]
+            rows += [(number, samples, size, *span) for samples, size, span in shards if samples]
         table = np.array(rows, np.int64).reshape(-1, 5)
         names = ("file", "samples", "decoded", "begin", "end")
         columns: dict[str, npt.NDArray[Any]] = {
-            name: np.ascontiguousarray(table[:, n]).astype(_SHARD_COLUMNS[name])
-            for n, name in enumerate(names)
+            name: np.ascontiguousarray(table[:, position]).astype(_SHARD_COLUMNS[name])
+            for position, name in enumerate(names)
         }
         columns["sizes"] = np.array([file.size for file in files], "<i8")
         columns["schema_of"] = np.array(schema_of, "<i4")
@@ -233,7 +237,10 @@ class FileTable:
     # ------------------------------------------------------------------ as bytes
 
     def _parts(self, facts: Mapping[str, Any]) -> Iterable[bytes | memoryview]:
-        """Yield the parts of the table's file, of which a digest is taken, with these facts."""
+        """Yield the parts of the table's file after its digest; see the module's docstring.
+
+        ``facts`` are the values of the JSON line, besides the counts.
+        """
         texts = ["\0".join(self.keys).encode(), "\0".join(self.versions).encode()]
         header = {
             **facts,
@@ -304,7 +311,10 @@ class FileTable:
         return table
 
     def _check(self, files: int, note_bytes: int) -> None:
-        """Raise ValueError for a name or a number that no table can have."""
+        """Raise ValueError for a name or a number that no table can have.
+
+        ``files`` is the number of files, ``note_bytes`` the bytes of all notes.
+        """
         if len(self.keys) != files or len(self.versions) != files:
             raise ValueError("another number of files than names")
         for key in self.keys:

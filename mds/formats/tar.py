@@ -62,9 +62,10 @@ class Tar(Format):
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Find the samples of a tar by its headers, unless a sidecar has counted them."""
         location, noted = files.url(file), noted_samples(file, files)
+        # The number of samples by a sidecar; None without one, so that the tar must be scanned.
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
-        is_whole = True
+        is_whole = True  # whether all samples were looked at
         for sample, read in self.samples(file, files, is_counted=count is not None):
             check_sample(sample, location)
             columns.add(sample, read, location)
@@ -113,7 +114,10 @@ class Tar(Format):
         return f"{shard.samples:,} samples"
 
     def share(self, shard: ShardPlace) -> float:
-        """Return the share of the bytes of all files of a tar that the chosen columns have."""
+        """Return the share (0 to 1) of a tar's bytes in the files of the wanted columns.
+
+        It is 1.0 if the places of files are unknown.
+        """
         places = TarPlaces.of(shard)
         if places is None or not places.files:
             return 1.0
@@ -121,7 +125,10 @@ class Tar(Format):
         return (places.size(names) + 1) / (places.size([*places.files]) + 1)
 
     def comes_whole(self, shard: ShardPlace) -> str:
-        """Return the reason if a sidecar counts the samples but does not give places of files."""
+        """Return why a reader of some columns fetches whole tars, or '' if it does not.
+
+        It does if a sidecar counts the samples but does not say where their files are.
+        """
         places = TarPlaces.of(shard)
         is_known = (places is not None and places.files) or self._hops(shard)
         if is_known or not KnownColumns(shard).omitted - {KEY}:
@@ -137,7 +144,7 @@ class Tar(Format):
         location, encode = files.url(shard.file), sample_encoder(shard.columns)
         values, places = TarValues(shard, location), TarPlaces.of(shard)
         assert places is not None
-        if places.files:
+        if places.files:  # else a sidecar told only where samples begin
             records = SampleBytes.fetch(places, rows, shard, files).records(values)
         else:
             records = whole_records(places, rows, shard, files, values)
@@ -173,6 +180,7 @@ class Tar(Format):
                     )
 
         def common_encoding(name: str, encoding: str) -> str:
+            """Return the encoding with text for numbers of `texts`, and without optional JSON."""
             if name in texts:
                 return encoding.replace("int", "str")
             return encoding.replace("optional[json]", "json")

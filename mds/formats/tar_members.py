@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ReadAt = Callable[[int, int], bytes]
 
 BLOCK = 512
+# Name, size, checksum, kind, target of a link, magic, prefix (folders of a long name).
 _FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")
 _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
 _NO_BYTES = b"3456"  # devices, folders, pipes
@@ -79,6 +80,8 @@ def members(
         _check_sum(header, checksum, offset, location)
         length = _number(length, offset, location)
         start = offset + BLOCK
+        # Headers before that of the file: PAX attributes (x), global ones (g), a long name (L) or
+        # a long target of a link (K), which is not needed.
         if kind in (b"x", b"g", b"L", b"K"):
             note = _note(read, start, length, offset, location)
             if kind == b"L":
@@ -91,7 +94,7 @@ def members(
             continue
         if "size" in attributes:
             length = _decimal(attributes["size"], offset, location)
-        has_bytes = kind in b"0\0" or kind not in b"123456"
+        has_bytes = kind in b"0\0" or kind not in b"123456"  # not a link, device, folder or pipe
         member = Member(
             attributes.get("GNU.sparse.name")
             or attributes.get("path")
@@ -114,7 +117,11 @@ def members(
 
 
 def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
-    """Return why a file of this kind has no content of its own, and what to do, or ''."""
+    """Return why a file has no content of its own, and what to do, or '' if it has.
+
+    ``kind``, ``target`` and ``attributes`` are the type, the link's target and the PAX attributes
+    in its headers.
+    """
     if kind in _LINKS:
         to = target.rstrip(b"\0").decode("utf-8", "replace")
         way_out = "--hard-dereference" if kind == b"1" else "--dereference"
@@ -127,6 +134,7 @@ def _problem(kind: bytes, target: bytes, attributes: dict[str, str]) -> str:
 
 
 def _name(name: bytes, prefix: bytes, magic: bytes) -> str:
+    """Return the path of a file from the fields of its header, which NUL bytes fill up."""
     short = name.split(b"\0", 1)[0]
     # GNU keeps times where ustar has the folders of a long name.
     folder = prefix.split(b"\0", 1)[0] if magic == b"ustar\0" else b""
@@ -143,9 +151,9 @@ def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> No
 
 
 def _number(field: bytes, offset: int, location: str) -> int:
-    """Parse a number of a header, octal or binary. Raises FormatError."""
+    """Parse a number of the header at the byte ``offset``, octal or binary. Raises FormatError."""
     if field[0] & 0x80:  # binary, for numbers of more than eleven octal digits
-        return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
+        return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)  # no upper bit
     text = field.split(b"\0", 1)[0].strip()
     try:
         return int(text or b"0", 8)
@@ -168,7 +176,10 @@ def _decimal(text: str, offset: int, location: str) -> int:
 
 
 def _note(read: ReadAt, start: int, length: int, offset: int, location: str) -> bytes:
-    """Read the long name or attributes at ``start``. Raises FormatError if they are too long."""
+    """Read a long name or attributes: ``length`` bytes from ``start`` on.
+
+    Raises FormatError, with the byte ``offset`` of their header, if they are too long.
+    """
     if length > _LARGEST_NOTE:
         raise FormatError(
             f"{location}: the header at byte {offset:,} holds {length:,} bytes of names and "
@@ -184,6 +195,7 @@ def _attributes(note: bytes, offset: int, location: str) -> dict[str, str]:
     """Parse the records of a PAX header, each ``LENGTH NAME=VALUE``."""
     attributes, place = {}, 0
     while place < len(note) and note[place]:
+        # LENGTH counts the whole record: its own digits, the space and the newline at the end.
         space = note.find(b" ", place, place + 20)
         digits = note[place:space] if space > 0 else b""
         end = place + int(digits) if digits.isdigit() else 0
@@ -207,7 +219,13 @@ def _check_global(attributes: dict[str, str], offset: int, location: str) -> Non
 def _check_end(
     read: ReadAt, header: bytes, offset: int, first: int, location: str, *, is_whole: bool
 ) -> None:
-    """Raise FormatError unless a tar may end here: between files, with nothing but zeros behind."""
+    """Raise FormatError unless a tar may end at ``offset``: between files, before zeros alone.
+
+    - ``header`` (bytes): The last bytes that were read, zeros or fewer than a header.
+    - ``first`` (int): First header of the next file. If it is not ``offset``, the tar ends between
+      the headers of one file.
+    - ``is_whole`` (bool): Whether the block of zeros at the end must be there.
+    """
     if not header and offset == 0:
         raise FormatError(f"{location}: the file is empty, which no tar is.")
     if header.strip(b"\0") or offset != first:
@@ -233,7 +251,7 @@ Mapped = mmap.mmap | bytes
 
 
 class Arriving:
-    """A file that arrives in chunks and is read in order. `forget` frees the bytes before."""
+    """A file that arrives in chunks and is read in order. `forget` frees what was read."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

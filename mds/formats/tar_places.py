@@ -85,7 +85,10 @@ class TarPlaces:
         return begins, np.where(blocks == 0, -1, begins + sizes.astype(np.int64))
 
     def heads(self) -> tuple[Numbers, Numbers]:
-        """Return begin and end of the headers of each sample's first file, in bytes."""
+        """Return begin and end of the headers of each sample's first file, in bytes.
+
+        They precede the content of the first file. Both are int64 of shape (samples,).
+        """
         starts = self.starts[:-1].astype(np.int64)
         first = np.full(len(self), 1 << 62, np.int64)
         for blocks, _ in self.files.values():
@@ -143,6 +146,7 @@ class FoundPlaces:
     def places(self) -> TarPlaces:
         """Return the places of all samples that were added."""
         count = len(self._starts)
+        # Without samples there is no end either: `[:0]`.
         starts = np.append(np.frombuffer(self._starts, np.int64), self._end)[: count + bool(count)]
         table = np.frombuffer(self._files, np.int64).reshape(-1, 4)
         files = {}
@@ -158,7 +162,11 @@ class FoundPlaces:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
-    """Parse the places in a note, and check every number."""
+    """Parse the places in the note of a tar, and check every number.
+
+    ``samples`` and ``size`` are the number of samples and the bytes of the tar. Returns None for a
+    note without places. Raises FormatError for places that cannot be right.
+    """
     data = more_of(note)
     if not data:
         return None
@@ -178,7 +186,7 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
     head, _, body = data.partition(b"\n")
     header = json.loads(head)
     names, types = list(header["files"]), list(header["types"])
-    lengths = [samples + 1, *[samples] * (2 * len(names))]
+    lengths = [samples + 1, *[samples] * (2 * len(names))]  # starts; blocks and sizes of columns
     if len(types) != len(lengths) or len({*names}) != len(names):
         raise ValueError("another number of columns")
     sizes = [_TYPES[kind] * length for kind, length in zip(types, lengths, strict=True)]
@@ -234,8 +242,12 @@ def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
     sidecar. Raises FormatError for a sidecar that cannot be read.
     """
     folder, slash, name = file.key.rpartition("/")
-    own = ((f"{file.key}.idx", _energon), (f"{file.key.removesuffix('.tar')}_stats.json", _stats))
-    for key, read in own:
+    # Sidecars of this tar alone, and the parser of each.
+    own_sidecars = (
+        (f"{file.key}.idx", _energon),
+        (f"{file.key.removesuffix('.tar')}_stats.json", _stats),
+    )
+    for key, read in own_sidecars:
         if (note := _small_sidecar(key, files)) is not None:
             with _explain_damage(note, name, files):
                 return read(files.get_once(note), file.size)
@@ -255,7 +267,10 @@ def _small_sidecar(key: str, files: Files) -> DataFile | None:
 
 @contextlib.contextmanager
 def _explain_damage(note: DataFile, name: str, files: Files) -> Iterator[None]:
-    """Raise FormatError, with the remedy, for any error while a sidecar is parsed."""
+    """Raise FormatError, with the remedy, for any error while the sidecar ``note`` is parsed.
+
+    ``name`` is the name of the tar.
+    """
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

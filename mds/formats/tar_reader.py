@@ -46,9 +46,14 @@ _IMAGES = ("jpeg", "png")
 
 
 def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-    """Return a reader of a tar on a local disk.
+    """Return a reader of a tar on a local disk, which is mapped.
 
-    Raises FormatError for a tar that changed since it was planned.
+    - ``shard`` (ShardPlace): The tar as it was planned. ``path`` (str): Its path.
+    - ``columns`` (ColumnSelection): The columns to decode.
+
+    A sample is made of the getter of each column. If one fails, it is made as MDS bytes by
+    `TarValues`, which checks everything and raises errors with a message. Raises FormatError for a
+    tar that changed since it was planned.
     """
     data, values = mapped(path), TarValues(shard, path)
     if len(data) != shard.file.size:
@@ -92,7 +97,10 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
 
 
 def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
-    """Scan a tar, whose sidecar has counted its samples, for their places."""
+    """Scan a mapped tar for the places of files, which its sidecar did not give.
+
+    Raises FormatError if the tar has another number of samples than planned.
+    """
     collected = FoundPlaces()
     for sample in group(members(reads(data), values.location, len(data))):
         values.check(sample)
@@ -106,7 +114,10 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
 
 
 def _key_getter(key: Get) -> Get:
-    """Return a getter of names that raises an error for a name that is not UTF-8."""
+    """Return a function from a row to the name of its sample, by ``key``.
+
+    It raises an error for a name that is not UTF-8.
+    """
 
     def get(row: int) -> str:
         name: str = key(row)
@@ -117,7 +128,11 @@ def _key_getter(key: Get) -> Get:
 
 
 def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
-    """Return a getter of a column's values that agrees with readers of MDS shards."""
+    """Return a function from a row to a column's value, equal to what an MDS reader returns.
+
+    - ``field`` (Field): The column. ``images`` (str): "array" for pixels instead of Pillow images.
+    - ``data`` (Mapped): The tar. ``begins``, ``ends``: bytes of the column's file in each sample.
+    """
     encoding = field.encoding.name
     if encoding.startswith("optional["):
         inner = parse_encoding(encoding[len("optional[") : -1])
@@ -127,7 +142,10 @@ def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: m
 
 
 def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
-    """Return a getter of the values of a column without gaps; ``begins``, ``ends`` are in bytes."""
+    """Return a function from a row to a column's value; see `_getter`. Every row must have a file.
+
+    Values that MDS stores as the tar does are decoded directly, others are encoded first.
+    """
     view, decode, name = memoryview(data), field.decode, field.name
     if field.encoding.name in _IMAGES:
         return lambda row: decode(view[begins[row] : ends[row]])
@@ -156,6 +174,7 @@ def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryvi
 
 
 def _optional_getter(get: Get, begins: memoryview, field: Field) -> Get:
+    """Return a getter like ``get`` for a column that some samples lack (``begins`` is -1)."""
     get_missing = _missing_getter(field)
     return lambda row: get_missing(row) if begins[row] < 0 else get(row)
 
@@ -189,7 +208,13 @@ _COPIED_ENCODINGS = ("bytes", "jpeg", "png")
 
 
 class SampleBytes:
-    """The contents of the wanted files of some samples, from a tar whose places are known."""
+    """The contents of the wanted files of some samples, from a tar whose places are known.
+
+    - ``rows``: numbers of the samples.
+    - ``spans``: bytes (begin, end) of the file of each sample, by column; (-1, -1) for a missing
+      file. For `KEY` they are those of the headers of the first file.
+    - ``data``: the content of each span.
+    """
 
     def __init__(
         self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
@@ -249,7 +274,11 @@ def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
 def whole_records(
     places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield records of some samples, given only where each sample begins."""
+    """Yield records of the samples ``rows`` if only the begin of each sample is known.
+
+    The whole samples are fetched, and their headers are read. Raises FormatError if a range holds
+    more or less than one sample.
+    """
     sample_bytes = files.ranges(shard.file, places.spans(rows))
     for row, data in zip(rows, sample_bytes, strict=True):
         read = reads(bytes(data))
@@ -280,7 +309,10 @@ def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Sp
 
 
 def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
-    """Return the block of some samples. Raises FormatError for a wrong value."""
+    """Return the block of some samples: fast for whole columns, else sample by sample.
+
+    Raises FormatError for a wrong value.
+    """
     try:
         return _joined(sample_bytes, values)
     except Exception:  # noqa: BLE001 - `records` raises an error with a message
@@ -303,7 +335,7 @@ def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
             columns.append(pieces)
         elif encoding == "str" and not is_number(name):
             for each in pieces:
-                str(each, "utf-8")
+                str(each, "utf-8")  # raises an error for bytes that are not UTF-8
             columns.append(pieces)
         elif encoding == "int" and is_number(name):
             columns.append(_integers(whole_number(bytes(each)) for each in pieces))
@@ -319,7 +351,10 @@ def _integers(numbers: Iterable[int | None]) -> npt.NDArray[np.uint8]:
 
 
 def _packed(name: str, encoding: str, pieces: list[memoryview]) -> ColumnBytes:
-    """Encode values that MDS does not store as the tar does."""
+    """Encode the files of a column whose values MDS does not store as the tar does.
+
+    ``name`` is the column (an ending), ``pieces`` are the contents of its files.
+    """
     kind = parse_encoding(encoding)
     packed = [kind.pack(value_of(name, bytes(each), encoding)) for each in pieces]
     if kind.size is None:

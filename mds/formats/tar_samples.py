@@ -39,9 +39,10 @@ _SKIPPED = re.compile(r"(^|/)(\.[^/]*|__[^/]*__(/.*)?)$")
 
 @dataclasses.dataclass(slots=True)
 class TarSample:
-    """The files of one sample, by ending.
+    """The files of one sample, by ending, in the order of the tar.
 
-    ``problem`` says why they are not a valid sample; it is '' for a valid one.
+    - ``key``: the name that its files have in common.
+    - ``problem``: why they are not a valid sample; '' for a valid one.
     """
 
     key: str
@@ -162,7 +163,10 @@ _PROBED = 64
 
 
 class TarValues:
-    """Converter of the samples of one tar to records; ``location`` names the tar in errors."""
+    """Converter of the samples of one tar to records (dicts from column to value).
+
+    ``shard`` is the tar as it was planned, ``location`` names it in errors.
+    """
 
     def __init__(self, shard: ShardPlace, location: str) -> None:
         self.location, self.known_columns = location, KnownColumns(shard)
@@ -227,6 +231,8 @@ def header_key(data: Buffer, location: str, offset: int = 0) -> str:
 
     Raises FormatError if there is no header.
     """
+    # The common case, without parsing the header: the name is in its first 100 bytes, the kind of
+    # the header in byte 156, the magic in byte 257, and a prefix of the name from byte 345 on.
     short = bytes(data[offset : offset + BLOCK])
     is_long = short[156:157] not in (b"0", b"\0")  # this header precedes that of the file
     if len(short) == BLOCK and not is_long and not (short[257:263] == b"ustar\0" and short[345]):
@@ -239,7 +245,7 @@ def header_key(data: Buffer, location: str, offset: int = 0) -> str:
 
 
 class TarColumns:
-    """Inference of the columns of a tar from its samples."""
+    """Inference of the columns of a tar from its samples: call `add` for each, then `encodings`."""
 
     def __init__(self) -> None:
         self._samples = 0
@@ -253,7 +259,11 @@ class TarColumns:
         return self._samples >= _PROBED
 
     def add(self, sample: TarSample, read: ReadAt, location: str) -> None:
-        """Take another sample into account; ``location`` names the tar in errors."""
+        """Take another sample into account; ``read`` returns bytes of the tar at ``location``.
+
+        Only files whose ending does not say the encoding are read. Raises FormatError for a wrong
+        file.
+        """
         self._counts.update(sample.files.keys())
         self._samples += 1
         for ending, file in sample.files.items():
@@ -279,7 +289,10 @@ class TarColumns:
         return encodings
 
     def _by_values(self, ending: str, location: str) -> str:
-        """Return the encoding of an ending from the values of its files."""
+        """Return the encoding of a column by the values that were read of its files.
+
+        Raises FormatError for arrays of a dtype without an encoding; ``location`` names the tar.
+        """
         if is_number(ending):
             return "int" if self._are_whole[ending] else "str"
         try:

@@ -66,7 +66,11 @@ def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[by
 
 
 def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
-    """Decompress chunks of one member or many, and yield pieces as the library returns them."""
+    """Decompress chunks of a file, and yield pieces as the library returns them.
+
+    A file may have several members (whole compressed streams), one after the other. Raises
+    FormatError for damage; see `unpacked` for the arguments.
+    """
     make = _DECOMPRESSORS[ending]
     member: Any = None
     for chunk in chunks:
@@ -89,7 +93,7 @@ def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[byt
                 if data:
                     yield data
                 compressed = b""
-                if member.eof:
+                if member.eof:  # the rest of the input belongs to the next member
                     compressed, member = member.unused_data, None
     if member is not None:
         raise FormatError(f"{location}: the compressed data end too early; the file is cut short.")

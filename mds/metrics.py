@@ -36,7 +36,7 @@ class Counted(Protocol):
     """An object with counters: a StreamingDataset or a LocalDataset."""
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts by name."""
+        """Return the counts by name: numbers, and a few texts and lists."""
 
 
 class Tally:
@@ -95,10 +95,12 @@ def prometheus(
     metrics: list[Any] = []  # all that are registered, to unregister them after the block
 
     def counter(name: str, text: str) -> Any:
+        """Register a counter with a help text, and return it."""
         metrics.append(client.Counter(f"{prefix}_{name}", text, registry=target))
         return metrics[-1]
 
     def histogram(name: str, text: str) -> Any:
+        """Register a histogram of seconds with a help text, and return it."""
         metrics.append(
             client.Histogram(f"{prefix}_{name}", text, registry=target, buckets=_SECONDS)
         )
@@ -113,6 +115,7 @@ def prometheus(
     waits = histogram("wait_seconds", "Seconds of each wait of a reader for a shard")
 
     def update(event: Event) -> None:
+        """Add an event to the metrics of its kind; the subscriber."""
         if isinstance(event, Fetched):
             fetched.inc(event.size)
             transfers.observe(event.seconds)
@@ -179,6 +182,7 @@ def chrome_trace(path: str) -> Iterator[None]:
         separator = ""  # before the next entry: none before the first one
 
         def write(event: Event) -> None:
+            """Append an event to the file; the subscriber, called in any thread."""
             nonlocal separator
             entry = json.dumps(_trace_entry(event, time.monotonic() - started))
             with lock:
@@ -242,9 +246,9 @@ def dump_state_on(number: int = signal.SIGUSR1, file: IO[str] | None = None) -> 
         # In a new thread: the interrupted one may hold a lock that the dump needs.
         threading.Thread(target=dump_state, args=(file,), name="mds-dump", daemon=True).start()
 
-    before = signal.signal(number, handle)
+    earlier_handler = signal.signal(number, handle)
 
     def undo() -> None:
-        signal.signal(number, before)
+        signal.signal(number, earlier_handler)
 
     return undo

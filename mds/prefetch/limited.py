@@ -258,9 +258,10 @@ class LimitedPrefetch:
     def _choose_window_size(self) -> None:
         """Choose the size of windows from a sample of the order; warn if the limit is too small.
 
-        Also whether shards in use all fit (``fetches_whole_shards``) and may stay mapped
-        (``may_pin``). Compared are the bytes fetched for the sample with small windows, whose
-        shards are shared through the cache, and with large ones, of which each reads its shards.
+        Two costs are compared, in bytes fetched for the sample: small windows, whose shards the
+        workers share through the cache (``lru_bytes``), and large windows, each of which passes
+        through all of its shards (``pass_bytes``). Also choose whether each shard is fetched whole,
+        and whether shards may stay mapped.
         """
         runtime, catalog = self._runtime, self._runtime.catalog
         # Bytes for the shards of this job.
@@ -270,14 +271,14 @@ class LimitedPrefetch:
         small, large = policy.window_sizes(max(catalog.mean_row_size, 1), room, processes)
         shards, _ = self._ids.look(self._ids.position, self._ids.position + SAMPLED)
         once = max(int(catalog.sizes[unique_stable(shards)].sum()), 1)  # if all are fetched once
-        times, node_shards = self._sample_order()
+        times, node_shards = self._sample_order()  # of all workers of the node
         lru_bytes = policy.lru_bytes(_rounds(times, node_shards, small), catalog.sizes, room)
         # Workers whose order is unknown are assumed to fetch as much as this one.
         pass_bytes = processes * sum(
             int(catalog.sizes[group].sum())
             for group in _rounds(np.arange(len(shards)), shards, large)
         )
-        need = policy.working_set(node_shards, catalog.sizes)
+        need = policy.working_set(node_shards, catalog.sizes)  # bytes of shards in use at a time
         self._fetcher.fetches_whole_shards = need <= room and self._node is not None
         # In a large window, rows that are fetched by range need fewer requests. With compressed
         # shards, a large window saves passes if the cache cannot hold all shards in use, and small
@@ -286,7 +287,7 @@ class LimitedPrefetch:
         self._max_size = large if is_large and not self._fetcher.fetches_whole_shards else small
         if not catalog.has_raw:
             self._size = self._max_size
-        need += runtime.control_bytes
+        need += runtime.control_bytes  # now the limit with which each shard is fetched once
         self._fetcher.may_pin = 8 * need < (runtime.limit or 0)
         if need > (runtime.limit or 0) and not runtime.is_limit_warned:
             runtime.is_limit_warned = True

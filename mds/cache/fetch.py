@@ -93,6 +93,7 @@ class ShardFetcher:
                 opened = open_folder(folder, self._lock_timeout)
                 self._opened[folder.number] = opened
                 if opened is not None:
+                    # Downloads compare the versions of objects with those in the ledger.
                     self.downloaders[folder.number].versions.ledger = opened.ledger
                     self._open_folders.append(opened)
                     self._open_folders.sort(key=lambda each: each.ledger.control)

@@ -202,6 +202,7 @@ class _TableSearch:
             raise self._no_files_error()
         if old is not None and self._is_same(old, source_files):
             return old
+        # The header names the data, and the URL with the version if the remote has versions.
         header = {"source": self.name}
         if files.store.url != self.files.store.url:
             header["root"] = reveal(files.store.url)

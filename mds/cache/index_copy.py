@@ -155,9 +155,10 @@ class _Search(NamedTuple):
     folder: str  # the folder that the user gave
 
     def run(self) -> LocatedIndex:
-        """Return an up-to-date copy of the index.
+        """Return the index: a copy that is up to date, else one that is fetched now.
 
-        Raises VanishedError if it is deleted meanwhile.
+        If the remote cannot be reached, a verified copy is returned, or the error is raised. Raises
+        VanishedError if the copy is deleted meanwhile.
         """
         before = self._copy()
         # A copy may have been changed since it was written; without the remote it is read anyway.
@@ -248,7 +249,7 @@ class _Search(NamedTuple):
         return origin
 
     def _download(self) -> tuple[bytes, ObjectInfo]:
-        """Fetch the text of the index, and the size and version of the object."""
+        """Fetch the index; return its text, and the size and version of the object."""
         temporary = temporary_path(os.path.join(self.folder, CONTROL, INDEX))
         try:
             info = self.store.get_file(INDEX, temporary)
@@ -259,7 +260,11 @@ class _Search(NamedTuple):
                 os.unlink(temporary)
 
     def _choose_folder(self, origin: Origin, index: Index, data: bytes) -> str:
-        """Choose the folder for the source, and write the note of a folder that has none."""
+        """Choose the folder for the source, and write the note of a folder that has none.
+
+        That is the folder that the user gave, if it is free or the source's already; else one below
+        it. The arguments are as in `_adopt`.
+        """
         folder = folder_for(self.folder, self.source)
         if folder is None:
             folder = self._adopt(origin, index, data)
@@ -289,12 +294,12 @@ class _Search(NamedTuple):
         """
         path = os.path.join(self.folder, INDEX)
         since = -1  # files without digests are not used; 0: all are used, see `Origin.since`
-        if _overlaps(self.folder, index):
+        if _overlaps(self.folder, index):  # the folder is part of another cache folder
             return None
         if os.path.lexists(path):
             if not _is_equal(path, data, index):
                 return None
-            since = 0
+            since = 0  # it is a copy of this dataset
             if not is_hashed(index):
                 log.warning(
                     "%s was not filled by this library. Its index equals that of %s, and its "
@@ -305,13 +310,16 @@ class _Search(NamedTuple):
         elif _has_shards(self.folder, index):
             if not is_hashed(index):
                 return None
-        elif is_shared_by_nodes(self.folder):
+        elif is_shared_by_nodes(self.folder):  # an empty folder, to which other nodes fetch too
             since = 0
         self._claim(self.folder, Origin(self.source, origin.identity, since=since))
         return self.folder
 
     def _claim(self, folder: str, origin: Origin) -> None:
-        """Write the note of a folder; raise VanishedError if another source was faster."""
+        """Write the note of a folder; raise VanishedError if another source was faster.
+
+        The search is then repeated, see `find_index`.
+        """
         make_cache_folder(folder)
         if not claim(folder, origin, mode_of(folder)):
             raise VanishedError(

@@ -343,7 +343,9 @@ class ProcessTable:
     def report_progress(self, team: int, time: int) -> NodeProgress:
         """Record the progress of this process; return that of all readers of the same order.
 
-        ``time`` is the time of the order before which this process has read everything.
+        Args:
+            team: Number of the team, the readers of one order, to which this process belongs.
+            time: Time of the order before which this process has read everything.
         """
         slots = self.slots
         if self.own_slot >= 0:

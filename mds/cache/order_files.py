@@ -164,7 +164,7 @@ class OrderFile:
             return False
 
     def ensure(self) -> None:
-        """Compute the file, or wait for the process that does."""
+        """Compute the file if there is none, or wait for the process that is computing it."""
         if self.is_there:
             # Mark it as used, since the oldest files are deleted. It may be of another user.
             with contextlib.suppress(PermissionError):
@@ -296,7 +296,7 @@ class _SharedLookup:
         return self._compute(positions)
 
     def _compute(self, positions: Ids) -> Ids:
-        """Compute the sample ids at some positions without the file."""
+        """Compute the sample ids at some positions of the order, both (n,), without the file."""
         if self._local_lookup is None:
             self._local_lookup = self._order.new_lookup()
         ids: Ids = self._local_lookup(positions)

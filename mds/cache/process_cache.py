@@ -339,7 +339,10 @@ class ProcessCache:
     def samples_many(
         self, shards: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
     ) -> list[dict[str, Any]]:
-        """Return the samples at ``rows`` of ``shards``, both (n,), fetched concurrently."""
+        """Return the samples at ``rows`` of ``shards``, both (n,), in the requested order.
+
+        Shards that are not local are fetched concurrently.
+        """
         # Group the samples by shard: each group has the indices in ``rows`` of one shard.
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
@@ -403,7 +406,11 @@ class ProcessCache:
 
     @contextlib.contextmanager
     def waiting_for(self, shard: int) -> Iterator[None]:
-        """Record the time of the block as a wait of the reader for a shard."""
+        """Record the time of the block as a wait of the reader for a shard.
+
+        It is added to the counters, to the phases of the batch that this thread makes, and emitted
+        as an event.
+        """
         from mds.storage.transfer_times import TIMES
 
         started, before = time.monotonic(), TIMES.now()

@@ -187,7 +187,7 @@ def processes_using(folder: CacheFolder) -> list[int]:
 
 def _look_at_ledger(folder: CacheFolder) -> LedgerFile | None:
     """Map the ledger of a folder to read it; return None if there is none."""
-    if not folder.is_cached:
+    if not folder.is_cached:  # the user's own folder, without compressed shards
         return None
     return open_ledger_file(os.path.join(folder.choose_control(), "ledger"))
 

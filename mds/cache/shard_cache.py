@@ -154,6 +154,7 @@ class ShardCache:
             self._runtime = None
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the configuration, without what this process has open."""
         return {
             "sources": self.sources,
             "limit": self.limit,
@@ -164,6 +165,7 @@ class ShardCache:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the configuration; nothing is opened."""
         self.__dict__.update(state)
         self._folders = self._make_folders()
         self._runtime = None
@@ -209,7 +211,11 @@ class ShardCache:
             runtime.release(shard)
 
     def sample(self, shard: int, row: int) -> dict[str, Any]:
-        """Return one sample; fetch it by range if its shard is not local and not worth fetching."""
+        """Return the sample at ``row`` of a shard.
+
+        If the shard is not local, the sample is fetched by range, unless the whole shard is worth
+        fetching.
+        """
         runtime = self._runtime
         if runtime is not None:
             # Without a limit a reader may be used without counting its uses.

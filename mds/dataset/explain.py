@@ -253,6 +253,7 @@ def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCou
 
 
 def _about(packs: PackCount) -> str:
+    """Return the word before a number of packs that is an estimate."""
     return "" if packs.is_exact else "about "
 
 
@@ -262,7 +263,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
     if packing is None or packs is None:
         return []
     kind = "tokens a pack" if packing.capacity else "tokens a padded batch"
-    long = {
+    long_documents = {
         "split": "longer documents are cut into pieces",
         "cut": "longer documents lose their end",
         "drop": "longer documents are left out",
@@ -271,7 +272,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
     kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
     alike = f", {packing.balance} alike on ranks" if packing.balance else ""
     why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
-    why += f"filled to {packs.filled:.2%}; {long}{alike}".replace("%", " %")
+    why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
     return [("packing", f"{packing.room:,}", why)]
 
 

@@ -194,6 +194,7 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
     item_sizes = [_item_size(schema, column, place) for schema in source.index.schemas]
 
     def of_shard(shard: ShardInfo) -> Ids:
+        """Return the lengths of a shard, int64 of shape (samples,)."""
         item_size = item_sizes[int(source.index.schema_of[shard.number])]
         columns = shard.schema.columns
         if item_size is None:  # all values have the same length
@@ -239,6 +240,7 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
     length = length_function(columns, column)
 
     def of_shard(number: int) -> Ids:
+        """Return the lengths of a shard, int64 of shape (samples,)."""
         known_lengths = data.value_lengths(number, column, files)
         if known_lengths is not None:
             return known_lengths
@@ -249,7 +251,7 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
         if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
             return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, place)
         samples = (sample for block in blocks for sample in _cut(block))
-        return np.array([length(sample[4:]) for sample in samples], np.int64)
+        return np.array([length(sample[4:]) for sample in samples], np.int64)  # decodes each value
 
     with ThreadPoolExecutor(4, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, range(len(source.index))))
@@ -264,7 +266,10 @@ def _cut(block: Block) -> Iterator[memoryview]:
 
 
 def _item_size(schema: ShardSchema, column: str, place: str) -> int | None:
-    """Return the bytes of an element of a column, or None for a column of a fixed length."""
+    """Return the bytes of an element of a column, or None if all its values have one length.
+
+    Raises ConfigError, with ``place`` for the message, if headers do not tell the lengths.
+    """
     columns = schema.columns
     encoding = parse_encoding(columns.encodings[columns.names.index(column)])
     if encoding.shape is not None and len(encoding.shape) == 1:

@@ -54,7 +54,10 @@ class NodeOrder:
 
     @cached_property
     def team(self) -> int:
-        """Number that is equal in all processes of this job that read this order, in any epoch."""
+        """Number of the group of processes that exchange how far they are, below 2**60.
+
+        It is equal in all processes of this job that read this order on this node, in any epoch.
+        """
         order, shape = self._order, self._order.shape
         world = shape.nodes, shape.ranks, shape.workers, self._node
         facts = (order.fingerprint(), order.shuffle_seed, *world, *self._job())
@@ -70,9 +73,10 @@ class NodeOrder:
         return [os.environ.get(name, "") for name in _JOB_NAMES]
 
     def pieces(self) -> Iterator[tuple[Ids, Ids] | None]:
-        """Yield ascending times with the stored samples that are read then.
+        """Yield ascending times and the stored samples that are read then, int64 of one shape.
 
-        Yields None while the next epoch is not known yet: a thread computes it.
+        After the samples of this epoch come those of the next one. Yields None as long as a thread
+        still computes the order of the next epoch.
         """
         yield from self._pieces_of(self._order, self._first)
         following = self._order.following()

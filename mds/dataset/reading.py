@@ -39,7 +39,7 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 class ReadableDataset(Protocol):
-    """Attributes of a dataset that these functions use."""
+    """Part of a dataset that the functions of this module use; `Samples` describes the members."""
 
     cache_limit: int | None
     predownload: int
@@ -162,6 +162,7 @@ def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tupl
         dropped.report(skipped)
 
     def judge(number: int, key: int) -> tuple[Any, Fate]:
+        """Return a sample after all functions and its fate; end the epoch by an error."""
         try:
             return dataset._filter.judge(number, get, report, runner, key)
         except BaseException as error:
@@ -257,6 +258,7 @@ def _own_items(
     get = epoch.lend(item_getter(dataset))
 
     def make(number: int) -> Any:
+        """Return a sample after the functions of `map`; end the epoch by an error."""
         try:
             sample = get(number)
             if runner is None:
@@ -329,6 +331,7 @@ class TimedReaders:
         self._is_timed = False
 
     def __getitem__(self, shard: int) -> Any:
+        """Return the reader of a shard; the first time this object instead, to time the read."""
         if self._is_timed:
             return self._readers[shard]
         self._is_timed = True
@@ -337,6 +340,7 @@ class TimedReaders:
         return self
 
     def __contains__(self, row: int) -> bool:
+        """Whether the reader has a row; if not, it is not read here, and the timing ends."""
         if row in self._reader:
             return True
         self._watch.resume_functions()

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 class Samples(HasColumns):
     """Samples of one or several streams, in an order that depends only on the arguments.
 
-    `StreamingDataset` inherits from this class and from torch's IterableDataset; its help lists the
-    arguments. This class does not need torch.
+    `StreamingDataset` inherits from this class and from torch's IterableDataset; its docstring
+    describes the arguments of both classes. This class does not need torch.
 
     Raises ConfigError (a ValueError) for invalid arguments, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
@@ -132,6 +132,7 @@ class Samples(HasColumns):
         arguments = locals()  # passed on by name, so that none is mistaken for another
         if self._is_strict:
             check_settings(type(self).__name__, arguments)
+        # Arguments that determine the order are kept in its spec alone; OrderSetting reads them.
         order_settings = {name: arguments[name] for name in SETTING_NAMES}
         spec = OrderSpec(**order_settings, skip_empty_streams=True)
         replication = plain_scalar(replication)
@@ -144,10 +145,12 @@ class Samples(HasColumns):
             predownload, batch_size, is_packed=packing is not None
         )
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
+        # Copies of the user's streams, or one stream made from remote=, local= and others.
         place = {name: arguments[name] for name in PLACE} | dict(stream_config or {})
         defaults = {name: arguments[name] for name in STREAM_SETTINGS}
         self.streams = fill_streams(streams, place, stream_name, defaults)
         self._check_streams()
+        # The order needs the numbers of samples, which `_reset` adds once the indexes are read.
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
         run = check_schedule(schedule, streams, batching_method, packing)

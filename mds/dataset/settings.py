@@ -154,6 +154,7 @@ class FixedSetting(Generic[T]):
         def __get__(self, dataset: object, owner: type | None = None) -> T: ...
 
     def __set__(self, dataset: Any, value: T) -> None:
+        """Store the value, or raise AttributeError once the constructor of a dataset has ended."""
         # The constructor sets ``_shards`` last, so a dataset that has it is complete.
         if "_shards" in vars(dataset) and dataset._is_strict:  # noqa: SLF001 - its own
             raise_fixed(dataset, self._name, value, self._remedy)

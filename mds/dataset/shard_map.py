@@ -81,7 +81,7 @@ class ShardMap:
         return hexdigest("xxh3_64", bytes(numbers) + self.selection.fingerprint().encode())
 
     def _make_views(self) -> None:
-        """Set the attributes that share memory with arrays, which a pickle would copy."""
+        """Set the attributes that share the memory of arrays; a pickle leaves them out."""
         bounds = [*self.shard_offset_per_stream.tolist(), self.num_shards]
         self.sizes_per_stream = [
             self.samples_per_shard[first:last] for first, last in itertools.pairwise(bounds)
@@ -179,13 +179,12 @@ class ShardList(Sequence["ShardInfo"]):
     def __getitem__(self, index: int | slice) -> ShardInfo | list[ShardInfo]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
+        shard = index + len(self) if index < 0 else index
+        if not 0 <= shard < len(self):
             raise IndexError(f"shard {index} of {len(self)}")
-        stream = int(self._shards.stream_per_shard[place])
-        return self._shards.indexes[stream].shard(
-            place - int(self._shards.shard_offset_per_stream[stream])
-        )
+        stream = int(self._shards.stream_per_shard[shard])
+        shard_in_stream = shard - int(self._shards.shard_offset_per_stream[stream])
+        return self._shards.indexes[stream].shard(shard_in_stream)
 
     def __iter__(self) -> Iterator[ShardInfo]:
         return (self[i] for i in range(len(self)))

@@ -127,6 +127,7 @@ class Stream:
         self._check_numbers()
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """Raise AttributeError for settings of a stream that a dataset already uses."""
         if "_is_in_use" in vars(self) and name in STREAM_RULES:
             remedy = ", or call set_weights() of the dataset" if name == "proportion" else ""
             raise_fixed(self, name, value, remedy)
@@ -178,7 +179,7 @@ class Stream:
         ``default`` has the settings by name. The user's stream stays unchanged.
         """
         stream = copy.copy(self)
-        vars(stream).pop("_is_in_use", None)
+        vars(stream).pop("_is_in_use", None)  # so that the settings of the copy can be set
         stream.apply_default({**_DEFAULTS, **default})
         stream._columns_wanted = default.get("columns")
         return stream
@@ -209,10 +210,12 @@ class Stream:
         return bool(self.keep_zip) or self.remote_folder is None
 
     def _find(self) -> Source:
-        """Find the index; return the Source for the cache.
+        """Find the index of this stream; return the Source for the cache.
 
-        Its folder for fetched files is that of the stream, or a folder below it if that one belongs
-        to another source. Raises what `mds.cache.find_index` raises.
+        Fetched files go to ``Source.folder``. It is the folder of the stream, or a folder below it
+        if the stream's folder already has files of another source.
+
+        Raises what `mds.cache.find_index` raises.
         """
         from mds.cache import find_index
 
@@ -471,7 +474,7 @@ def check_files(
 
     Args:
         recorded: Entry ``data`` of the state.
-        current: The same of this run.
+        current: Entry ``data`` of this run.
         changes: For each stream, the digest of its files before their last change, and a
             description of the change.
     """
@@ -482,8 +485,8 @@ def check_files(
     for old, new, (digest, description) in zip(before, streams, changes, strict=True):
         if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
             continue
-        if old["list"] != new.get("list"):
-            # Otherwise this cache folder never had the files of the state.
+        if old["list"] != new.get("list"):  # digests of the lists of files
+            # The change can be described only if this cache folder had the files of the state.
             differences = description if old["list"] == digest else "their names or sizes differ"
             raise StateError(
                 f"the state is of {_files(old)}, and {current.get('root', '')}{new['at']} has "

@@ -93,9 +93,13 @@ class ReadersAtHand:
         self.cache, self.shards, self.readers = None, frozenset(), {}
 
     def lend(self, get: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Return a function that calls ``get`` while these readers are in `lent`."""
+        """Return a function that calls ``get`` while these readers are in `lent`.
+
+        ``get`` returns the sample of a number, and may use the readers in the meantime.
+        """
 
         def get_with_readers(number: int) -> Any:
+            # Calls may be nested, if ``get`` iterates another dataset.
             before = lent.readers
             lent.readers = self
             try:
@@ -266,7 +270,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def leave(self) -> None:
         """Discard the samples that were counted in advance, and do not count them."""
         self.filled_places = self.position
-        # Exhausts the iterator, so that it gives none of them to another holder.
+        # Exhaust the iterator, so that whoever still holds it gets no more samples from it.
         collections.deque(self._remaining_samples, maxlen=0)
         self._remaining_samples = _NOTHING
 

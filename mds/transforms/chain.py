@@ -140,7 +140,7 @@ def name_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)
-    if name is None:
+    if name is None:  # an object with ``__call__``
         return repr(function) if _has_own_repr(function) else type(function).__name__
     return str(name).rpartition("<locals>.")[2]
 

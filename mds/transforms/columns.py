@@ -51,7 +51,7 @@ def column_of(values: Any) -> Any:
             return np.stack(values)
     elif isinstance(first, _NUMBERS) and all(isinstance(v, _NUMBERS) for v in values):
         array = np.array(values)
-        if array.dtype != object:
+        if array.dtype != object:  # as integers beyond 64 bits would make it
             return array
     elif _is_tensor(first) and all(_is_tensor(v) and v.shape == first.shape for v in values):
         import torch

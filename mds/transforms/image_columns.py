@@ -175,7 +175,7 @@ def _scale_picture(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _scale_mask(ids: npt.NDArray[Any], height: int, width: int) -> npt.NDArray[Any]:
-    """Scale a mask: each new pixel has the id of the old pixel at its centre."""
+    """Scale a mask, (height, width): each new pixel has the id of the old pixel at its centre."""
     down = ((np.arange(height) + 0.5) * (ids.shape[0] / height)).astype(np.intp)
     right = ((np.arange(width) + 0.5) * (ids.shape[1] / width)).astype(np.intp)
     scaled: npt.NDArray[Any] = ids[down[:, None], right]

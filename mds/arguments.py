@@ -351,7 +351,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _as_bool(value: Any) -> str:
-    """Return "True" or "False" if a value such as "yes" or 0 means one of them, else ''."""
+    """Return "True" or "False" for a value such as "yes" or 0 that means one of them, else ''."""
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False}
     words |= {"off": False, "0": False, "none": False}
     bool_value = words.get(str(value).strip().lower())

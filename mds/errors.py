@@ -63,7 +63,7 @@ class MdsError(Exception):
     def __str__(self) -> str:
         # Of Exception, because the other parent may be KeyError, which puts the text in quotes.
         text = Exception.__str__(self)
-        if _FROM_WORKER.match(text):  # a traceback keeps its lines
+        if _FROM_WORKER.match(text):  # it contains a traceback, whose lines are kept
             return "\n".join(map(safe, text.split("\n")))
         return safe(text)
 

@@ -32,6 +32,7 @@ def clean(place: str, remove: bool) -> None:
             if store.local_path is not None and not os.path.lexists(store.local_path):
                 raise NotFoundError(f"{place}: there is no such folder.")
             if store.local_path is None or not os.path.isdir(store.local_path):
+                # Behind a URL there is no lock of writers.
                 _clean(store, remove)
                 return
             _clean_folder(store, store.local_path, remove)
@@ -91,5 +92,8 @@ def _find_leftovers(store: Store) -> Leftovers:
         index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except NotFoundError:
         return Leftovers.find(store, store.url_of(""))
-    named = {info.basename for shard in index for files in shard.files for info in files if info}
-    return Leftovers.find(store, store.url_of(""), frozenset(named))
+    # Each file of a shard is a pair: raw and compressed.
+    named_files = {
+        info.basename for shard in index for pair in shard.files for info in pair if info
+    }
+    return Leftovers.find(store, store.url_of(""), frozenset(named_files))

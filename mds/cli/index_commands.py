@@ -81,7 +81,7 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
         from mds.storage import join, open_store, redact
         from mds.writers import merge_index
 
-        if not overwrite:
+        if not overwrite:  # refuse to replace an index
             try:
                 open_store(out).head(INDEX_NAME)
             except NotFoundError:

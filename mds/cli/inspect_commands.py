@@ -193,7 +193,10 @@ def _can_draw(terminal: Console) -> bool:
 
 
 def _write_page(urls: list[str], count: int, path: str) -> None:
-    """Write the first samples of datasets into one HTML file, whole or not at all."""
+    """Write the first ``count`` samples of each dataset into one HTML file at ``path``.
+
+    The file appears whole or not at all.
+    """
     from mds.cli import datasets as inspecting
     from mds.preview import element, make_page, samples_table, table
     from mds.storage import publish, redact

@@ -64,10 +64,10 @@ def gather(
     together, and what the readers raise.
     """
     shards, rows = np.asarray(shards), np.asarray(rows)
-    if len(shards) == 0 or len(shards) != len(rows):
-        if len(shards) == len(rows):
-            return {}
+    if len(shards) != len(rows):
         raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
+    if len(shards) == 0:
+        return {}
     groups = group_by_shard(shards)
     # Only the readers of these shards; `kind` is their class, or Reader if they differ.
     used = {number: readers[number] for number in groups.numbers}
@@ -100,7 +100,7 @@ def _gather_fixed(
     The arguments are those of `gather`, with ``groups`` for ``shards``.
     """
     low = int(rows.min())
-    if low < 0:
+    if low < 0:  # numpy would count it from the end
         raise IndexError(f"there is no row {low}.")
     first = next(iter(readers.values()))
     fields = [f for f in first.fields.selected if columns is None or f.name in columns]
@@ -113,6 +113,7 @@ def _gather_fixed(
             is_view = cells.base is not None
             batch[field.name] = values_of(cells.copy() if is_view else cells, field)
             continue
+        # `cells` is a view of `array`, so filling it fills the array.
         array, cells = _make_array(field, len(rows), out)
         _copy_cells(sources, cells, groups, shards, rows)
         batch[field.name] = array
@@ -187,7 +188,10 @@ def _make_array(field: Field, count: int, out: Mapping[str, Array]) -> tuple[Arr
 
 
 def _check_out(array: Array | None, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Return ``array``, or a new one for None. Raises ShardError if it does not fit."""
+    """Return ``array``, the caller's array for column ``name``, or a new one for None.
+
+    Raises ShardError unless it is writable, in C order and of this dtype and shape.
+    """
     if array is None:
         return np.empty(shape, dtype)
     is_usable = array.flags.c_contiguous and array.flags.writeable

@@ -87,13 +87,13 @@ def _read_rows(
 ) -> Iterator[Sample]:
     """Yield the sample of each row by its getter; report errors of getters, not of the caller."""
     for row, get in zip(rows, getters, strict=False):
-        # If it is True when an error comes, the caller threw it in at `yield`: reading succeeded.
-        is_made = False
+        # Whether the sample was read: a later error is one that the caller threw in at `yield`.
+        is_read = False
         try:
             # One expression: a variable would keep the sample alive until the next one is read.
-            yield (get(row), is_made := True)[0]
+            yield (get(row), is_read := True)[0]
         except BaseException as error:
-            if not is_made:
+            if not is_read:
                 on_error(error)
             raise
 
@@ -126,6 +126,7 @@ class _Getters(dict[int, "Callable[[int], Sample]"]):
         self._readers, self._on_error = readers, on_error
 
     def __missing__(self, shard: int) -> Callable[[int], Sample]:
+        """Open the reader of a shard, and keep and return its ``get``."""
         try:
             get = self[shard] = self._readers[shard].compiled_get()
         except BaseException as error:

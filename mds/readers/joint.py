@@ -155,7 +155,10 @@ class JointReader(Reader):
 
 
 class FixedReader(JointReader):
-    """Reader of samples of one size. Each column is a strided view on the file, made once."""
+    """Reader of samples of one size; each column is a strided view on the file, made once.
+
+    The arguments are those of `JointReader`.
+    """
 
     _cells: Cells | None = None
 

@@ -89,7 +89,7 @@ class AzureStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(self.head(key), safe_url)
         with translate_errors("get", safe_url, classify):
             url, headers = self._signed_request(key)

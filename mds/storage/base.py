@@ -125,7 +125,7 @@ class Body(Iterator[bytes]):
     ) -> None:
         self.info = info
         self.length = length
-        #: Headers of the answer, where the store speaks HTTP.
+        #: Headers of the answer, if the store uses HTTP.
         self.headers: Mapping[str, str] = {}
         self._chunks = chunks
         self._received = 0
@@ -369,7 +369,7 @@ def _write_body(
             on_bytes(chunk)
     if size is not None and written != size:
         raise _wrong_size_error(store, body.info.key, written, size)
-    return type(body.info)(body.info.key, written, body.info.version)
+    return dataclasses.replace(body.info, size=written)
 
 
 def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:

@@ -539,7 +539,8 @@ def is_process(number: int) -> bool:
         return True
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the state is behind it.
+            # The line is "id (name) state ...", and the name may contain anything. Z is a zombie,
+            # and X is dead.
             return file.read().rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
     except (OSError, IndexError):  # another system, or it ended just now
         return not os.path.exists("/proc/self/stat")

@@ -105,7 +105,7 @@ class GsStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(self.head(key), safe_url)
         base = (self._options.endpoint or "https://storage.googleapis.com").rstrip("/")
         bucket, name = quote(self._bucket, safe=""), quote(self._name(key), safe="")
@@ -142,7 +142,7 @@ class GsStore(Store):
                 retry=None,
             )
             for blob in blobs:
-                if not blob.name.endswith("/"):
+                if not blob.name.endswith("/"):  # the placeholder of a folder
                     yield self._info(blob)
 
     def renew(self) -> bool:

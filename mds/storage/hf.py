@@ -133,7 +133,7 @@ class HfStore(Store):
         """Stream the file, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
         source = self._locate("get", key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(source.info, safe_url)
         headers = self._headers() if source.own else {}
 
@@ -242,8 +242,9 @@ class HfStore(Store):
         """
         self._check_online(verb, key)
         target, sources = self._target(key), self._addresses()
-        asking: dict[str, threading.Lock] = per_process((HfStore, "asking", self._options), dict)
-        lock = asking.setdefault(target, new_lock())
+        # Locks of the files that threads of this process look for now.
+        locks: dict[str, threading.Lock] = per_process((HfStore, "locks", self._options), dict)
+        lock = locks.setdefault(target, new_lock())
         try:
             with lock:
                 source = sources.get(target)
@@ -256,7 +257,7 @@ class HfStore(Store):
                 sources[target] = source
                 return source
         finally:
-            asking.pop(target, None)
+            locks.pop(target, None)
 
     def _resolve(self, key: str, target: str) -> _Source:
         """Follow redirects from ``target``, the hub's URL of a file, to the address of its bytes.

@@ -101,7 +101,7 @@ class HttpStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object or a range; a server without ranges sends all bytes before its end."""
         safe_url = self.url_of(key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(self.head(key), safe_url)
         return self._http.stream(
             self._target(key),
@@ -137,7 +137,7 @@ class HttpStore(Store):
         )
 
     def delete(self, key: str) -> None:
-        """Delete the object, by the method DELETE."""
+        """Delete the object, by the method DELETE; 404 and 410 say that it is missing already."""
         with translate_errors("delete", self.url_of(key), by_status):
             self._http.request(
                 "DELETE", self._target(key), headers=self._headers, also=(404, 410)
@@ -588,7 +588,7 @@ def _first_words(body: str) -> str:
 
 
 def find_proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL."""
+    """Return the URL of the proxy that the environment names for a URL, or None."""
     scheme, _, address = url.partition("://")
     host = address.partition("/")[0].rpartition("@")[2]
     return _proxy_for(scheme, host, tuple(map(os.environ.get, _PROXY_NAMES)))
@@ -685,7 +685,7 @@ def bounded_pools(seconds: float) -> dict[str, type[urllib3.HTTPConnectionPool]]
 
     class BoundedResponse(http.client.HTTPResponse):
         def begin(self) -> None:
-            """Read the headers; meanwhile each read of the socket compares the time."""
+            """Read the headers; until then, `read_in_time` replaces the socket's ``readinto``."""
             raw: Any = self.fp.raw
             read, until = raw.readinto, float("inf")
 

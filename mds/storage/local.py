@@ -169,6 +169,7 @@ def _copy(source: BinaryIO, target: BinaryIO) -> int:
     """Copy all bytes of one file to an empty one, by the kernel if it can; return their number."""
     copied = 0
     try:
+        # At most 1 GB per call; it returns 0 at the end of the file.
         while count := os.sendfile(target.fileno(), source.fileno(), copied, 1 << 30):
             copied += count
     except OSError:  # unsupported between these file systems, or on this system

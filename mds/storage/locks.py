@@ -271,7 +271,7 @@ class _Waiter:
         except OSError as error:
             self._error = error
         with self._state:
-            self._is_held = True
+            self._is_held = True  # or the wait failed, with `_error`
             self._state.notify()
             if not self._is_given_up:
                 return
@@ -334,7 +334,10 @@ def holders_of(path: str, offset: int) -> list[int]:
 
 
 def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
-    """Yield for each lock of a process whether it is an exclusive one on byte ``offset``."""
+    """Yield for each lock of process ``number`` whether it is an exclusive one on this byte.
+
+    The byte is at ``offset`` in the file with this inode number, written in digits.
+    """
     folder = f"/proc/{number}/fdinfo"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -359,7 +362,7 @@ def is_stopped(number: int) -> bool:
     """Whether a visible process is stopped by a signal or a debugger."""
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the state is behind it.
+            # The line is "id (name) state ...", and the name may contain anything.
             return file.read().rpartition(b")")[2].split()[0] in _STOPPED
     except (OSError, IndexError):
         return False

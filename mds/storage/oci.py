@@ -78,7 +78,7 @@ class OciStore(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
         safe_url = self.url_of(key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(self.head(key), safe_url)
         range_header = {"range": format_range(start, end)} if start or end is not None else {}
         with translate_errors("get", safe_url, classify):
@@ -110,7 +110,7 @@ class OciStore(Store):
                     *container, prefix=self._prefix + prefix, fields="name,size,etag", **next_page
                 ).data
                 for entry in page.objects:
-                    if not entry.name.endswith("/"):
+                    if not entry.name.endswith("/"):  # the placeholder of a folder
                         name = entry.name[len(self._prefix) :]
                         yield ObjectInfo(name, int(entry.size), parse_etag(entry.etag))
                 if not page.next_start_with:

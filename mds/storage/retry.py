@@ -166,7 +166,7 @@ class Retrying(Wrapper):
         self._run("put", key, write)
 
     def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
-        """Call ``act``, with retries, and return its value; ``verb`` and ``key`` are for logs."""
+        """Call ``act`` with retries and return its value; ``verb`` and ``key`` are for logs."""
         url = self.url_of(key)
         with waiting(verb, url) as wait:
             try:
@@ -298,10 +298,10 @@ def _renewed(store: Store, act: Callable[[], T]) -> T:
 
 
 def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T:
-    """Call ``act`` with new credentials and return its value.
+    """Call ``act`` with new credentials and return its value, or raise ``error`` if there are none.
 
-    Session tokens expire during a run. Whatever renews them writes them to a file or serves them on
-    a port, where clients with old ones do not look again.
+    Session tokens expire during a run. New ones are in a file or served by the machine, but a
+    client that has old ones does not look there again.
     """
     if not store.renew():
         raise error
@@ -329,7 +329,7 @@ def try_again(
     """
     if policy.attempts <= 1:
         raise first
-    # tenacity loads asyncio: only those whose store fails pay for it.
+    # Imported here because it loads asyncio, which only programs with a failing store need.
     import tenacity
 
     failures: list[TransientError] = [first]
@@ -364,6 +364,7 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
     """Return tenacity's ``stop`` hook: whether to give up, by tries and time of the policy."""
 
     def stop(state: tenacity.RetryCallState) -> bool:
+        """Whether to give up after the failure in ``state``."""
         error = state.outcome.exception() if state.outcome else None
         # Seconds at the end of the next wait.
         spent = (state.seconds_since_start or 0.0) + state.upcoming_sleep
@@ -390,6 +391,7 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
     doubling = wait_exponential(policy.first_wait, policy.longest_wait)
 
     def wait(state: tenacity.RetryCallState) -> float:
+        """Return the seconds to wait after the failure in ``state``."""
         error = state.outcome.exception() if state.outcome else None
         requested_wait = error.retry_after if isinstance(error, TransientError) else 0.0
         return max(
@@ -406,6 +408,7 @@ def _log_failure(
     """Return tenacity's ``before_sleep`` hook, which logs a failure and calls ``policy.notify``."""
 
     def log_failure(state: tenacity.RetryCallState) -> None:
+        """Log the failure in ``state``: the first one as a warning, later ones as information."""
         error = state.outcome.exception() if state.outcome else None
         level = logging.WARNING if state.attempt_number == 1 else logging.INFO
         limit = policy.within

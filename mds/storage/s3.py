@@ -99,10 +99,10 @@ class S3Store(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
-    #: Files above this size go up in parts; a shard of the usual size is one request.
+    #: Files above this size in bytes are uploaded in parts; a usual shard is one request.
     multipart_from = 128 << 20
     upload_part_size = 32 << 20
-    #: Ranges go around the SDK, which takes four times the processor time of a small request.
+    #: Ranges are requested without the SDK, which takes four times the processor time.
     asks_for_ranges = True
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
@@ -116,7 +116,7 @@ class S3Store(Store):
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
         self._options = self._settings(options)
-        # Arguments of the SDK that all requests take.
+        # Arguments of the SDK's operations for reading and uploading.
         self._common_arguments: dict[str, str] = {}
         if self._options.requester_pays:
             self._common_arguments["RequestPayer"] = "requester"
@@ -124,7 +124,7 @@ class S3Store(Store):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it, if possible without the SDK."""
         safe_url = self.url_of(key)
-        if end is not None and end <= start:
+        if end is not None and end <= start:  # HTTP has no empty range
             return empty_body(self.head(key), safe_url)
         # Value of the Range header, or None for the whole object.
         span = format_range(start, end) if start or end is not None else None
@@ -156,7 +156,7 @@ class S3Store(Store):
             page = self._list_directly(prefix, token) or self._list_by_sdk(prefix, token)
             for entry in page.objects:
                 name = entry.key[prefix_size:]
-                if name and not name.endswith("/"):  # a made-up folder of some browser
+                if name and not name.endswith("/"):  # the placeholder of a folder
                     yield ObjectInfo(name, entry.size, entry.version)
             if not page.next_token:
                 return

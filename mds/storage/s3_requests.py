@@ -171,14 +171,18 @@ class RangeRequests:
         return f"GET {target} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
     def _adopt_store_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
-        """Whether the store's clock differs; its time is used from then on. True at most once."""
+        """Sign with the store's time from now on if it refused the time of a request.
+
+        ``answer`` is an answer 403, and ``words`` its error. Return whether the time was adopted,
+        which happens at most once.
+        """
         if self._skew or words.get("Code") != "RequestTimeTooSkewed":
             return False
         try:
-            theirs = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+            store_time = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
         except (TypeError, ValueError):
             return False
-        self._skew = theirs - time.time()
+        self._skew = store_time - time.time()
         return True
 
 
@@ -273,7 +277,7 @@ class RequestTemplate:
 
 
 class _SeenError(Exception):
-    """Carries a request out of the SDK before it is sent."""
+    """Exception that carries a request out of the SDK before it is sent."""
 
     def __init__(self, request: Any) -> None:
         super().__init__()

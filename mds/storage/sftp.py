@@ -97,7 +97,7 @@ class SftpStore(Store):
         )
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the file, or a range of it; its pieces are requested ahead."""
+        """Stream the file, or its bytes from ``start`` to before ``end``, requested in advance."""
         safe_url = self.url_of(key)
         pool = self._pool()
         with translate_errors("get", safe_url, classify):
@@ -225,20 +225,27 @@ class _Pool:
         return connection
 
     def give_back(self, connection: _Connection) -> None:
-        """Keep a connection for the next user, if no answer is pending on it."""
+        """End the use of a connection without pending answers, and keep it for the next user."""
         if self._end_use(connection):
             self._idle.append((connection.client, connection.sftp))
             self._slots.release()
 
     def drop(self, connection: _Connection) -> None:
-        """Close a connection in an unknown state. One that was given back is left alone."""
+        """End the use of a connection in an unknown state, and close it.
+
+        After `give_back` or `drop` this does nothing.
+        """
         if self._end_use(connection):
             self._slots.release()
             connection.client.close()
 
     @contextmanager
     def use(self) -> Iterator[Any]:
-        """Lend a connection to the block; drop it on errors other than the server's answers."""
+        """Yield the SFTPClient of a connection, which is given back at the end of the block.
+
+        After an error other than FileNotFoundError the connection is dropped, since an answer may
+        be pending on it.
+        """
         connection = self.take()
         try:
             yield connection.sftp
@@ -351,7 +358,10 @@ def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _unchanged(file: Any, before: ObjectInfo, chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
-    """Yield the chunks. Raises if the file was written to meanwhile."""
+    """Yield the chunks. Raises ReplacedError if the file was written to meanwhile.
+
+    ``before`` are the facts about the open file at the beginning.
+    """
     yield from chunks
     with translate_errors("get", url, classify):
         now = _info(before.key, file.stat())

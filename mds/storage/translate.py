@@ -115,7 +115,10 @@ Classify = Callable[[Exception], "Failure | None"]
 
 @contextmanager
 def translate_errors(verb: str, url: str, classify: Classify | None = None) -> Iterator[None]:
-    """Translate exceptions of the block to StoreErrors with the verb, the URL and the time."""
+    """Translate exceptions of the block to StoreErrors with the verb, the URL and the time.
+
+    Errors of this library pass unchanged. The arguments are those of `translate`.
+    """
     started = time.monotonic()
     try:
         yield
@@ -129,7 +132,7 @@ def translate_errors(verb: str, url: str, classify: Classify | None = None) -> I
 def translate_chunks(
     chunks: Iterator[bytes], url: str, classify: Classify | None = None
 ) -> Iterator[bytes]:
-    """Yield the chunks of a body; translate exceptions of their iterator."""
+    """Yield the chunks of a body; translate exceptions of their iterator to StoreErrors."""
     with translate_errors("get", url, classify):
         yield from chunks
 

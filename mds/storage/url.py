@@ -22,11 +22,13 @@ from mds.redaction import mask_secrets, remember_secret
 class _Scheme(NamedTuple):
     """Facts about the URLs of a scheme.
 
-    ``has_query``: a '?' begins a query, and a '#' a fragment. ``is_plain``: a '?' is an ordinary
-    character of an object's name. ``has_login``: the text before an '@' is a login, and not a
-    container, bucket or revision. ``shows_user``: a user there is a person more often than a token.
-    ``port``: the port that need not be written, with its colon; '' where a host is a bucket, whose
-    case may count.
+    Attributes:
+        has_query: Whether '?' begins a query, and '#' a fragment.
+        is_plain: Whether '?' is an ordinary character of an object's name.
+        has_login: Whether the text before '@' is a login, and not a container, bucket or revision.
+        shows_user: Whether the user of a login is usually a person, and not a secret token.
+        port: Default port with its colon, such as ":80"; '' if the host is a bucket, whose name may
+            be case-sensitive.
     """
 
     has_query: bool = False
@@ -166,7 +168,7 @@ def parse_url(text: str) -> Location:
             # Without the ValueError, whose text shows the host and the login before it.
             raise ConfigError(f"{safe_url!r} is not a URL: its host cannot be read.") from None
         host, path, query = parts.netloc, parts.path, parts.query
-    if scheme == "oci" or "@" not in host:
+    if scheme == "oci" or "@" not in host:  # oci://bucket@namespace has no login
         user = password = None
         address = host
     else:

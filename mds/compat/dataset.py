@@ -460,9 +460,11 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     ) -> tuple[int, int]:
         """Return how many samples an epoch repeats and misses after a state of another world.
 
-        ``data``: field of the state with its nodes, ranks and batch size. A sample is repeated if
-        it comes more often before the state and after it than in one epoch, and missed if it comes
-        less often.
+        A sample is repeated if it comes more often before the state and after it than in one epoch,
+        and missed if it comes less often.
+
+        - ``point`` (ResumePoint): the state.
+        - ``data`` (Mapping): field of the state with its nodes, ranks and batch size.
         """
         nodes, ranks = int(data["nodes"]), int(data["ranks"])
         spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
@@ -473,7 +475,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         counts_before, counts_after, counts_of_epoch = [
             _count_samples(plan, world, limit, self.num_samples)
             for plan, world, limit in (
-                (old_plan, old_world, point.position.place // ranks),
+                (old_plan, old_world, point.position.place // ranks),  # samples of each rank
                 (new_plan, self._world(), None),
                 (old_plan, old_world, None),
             )
@@ -690,7 +692,7 @@ class _NumPyShardMap(ShardMap):
 
     @classmethod
     def of(cls, shards: ShardMap) -> ShardMap:
-        """Return a map of the same shards."""
+        """Return a map of this class with the same shards."""
         if isinstance(shards, cls):
             return shards
         copied = cls.__new__(cls)

@@ -337,7 +337,7 @@ class _VideoFiles(StreamingDataset):
         """Return a sample with the bytes of its video under ``content``."""
         sample = super().get_item(sample_id, retry)
         path = os.path.join(self.extra_local or "", sample["content_path"])
-        if not os.path.exists(path):
+        if not os.path.exists(path):  # fetch the video once
             remote = join(self.extra_remote or "", sample["content_path"])
             with open_store(remote) as store, publish(path) as temporary:
                 store.get_file("", temporary)

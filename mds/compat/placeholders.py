@@ -53,7 +53,10 @@ def _refuse_use(name: str, remedy: str) -> NoReturn:
 
 
 class _Placeholder(metaclass=Sealed):
-    """Base of the classes. Raises SealedNameError with ``_remedy`` when an object is made."""
+    """Base of classes that can be imported and not used.
+
+    Raises SealedNameError with ``_remedy`` when an object is made.
+    """
 
     _remedy = _NO_SHARED_MEMORY
 

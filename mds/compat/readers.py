@@ -189,7 +189,7 @@ class Reader(Array, ABC):
         zip_files = [file for _, file in self.file_pairs if file is not None]
         has_raw = all(self._path(file) in listing for file in raw_files)
         has_zip = bool(zip_files) and all(self._path(file) in listing for file in zip_files)
-        if not has_raw:
+        if not has_raw:  # one of the files may be there
             self._evict_raw()
         if zip_files and not has_zip:
             self._evict_zip()
@@ -540,7 +540,10 @@ class XSVReader(SplitReader):
 
 
 class _FixedSeparatorReader(XSVReader):
-    """Base of csv and tsv, whose separator is a class attribute. For arguments, see `XSVReader`."""
+    """Base of csv and tsv, whose separator is a class attribute and no argument.
+
+    The other arguments are those of `XSVReader`.
+    """
 
     separator: str
 
@@ -579,14 +582,14 @@ class _FixedSeparatorReader(XSVReader):
 
 
 class CSVReader(_FixedSeparatorReader):
-    """Shard of lines with commas between values. See `Reader`."""
+    """Shard of lines with commas between values. The arguments are those of `XSVReader`."""
 
     format = "csv"
     separator = ","
 
 
 class TSVReader(_FixedSeparatorReader):
-    """Shard of lines with tabs between values. See `Reader`."""
+    """Shard of lines with tabs between values. The arguments are those of `XSVReader`."""
 
     format = "tsv"
     separator = "\t"

@@ -86,7 +86,7 @@ class BrokenIndexError(IndexFileError, json.JSONDecodeError):
 class Stream(Overridable, NativeStream):
     """Shards in one remote or local folder, one of several in a dataset; see `mds.Stream`.
 
-    A user's subclass may override `_SHARD_METHODS`, which then bring the shards.
+    A user's subclass may override methods that bring shards (fetch and decompress their files).
     """
 
     __doc__ = NativeStream.__doc__

@@ -53,7 +53,8 @@ class Layout(NamedTuple):
 class Encoded(NamedTuple):
     """Encoded value: a pickle, in parts, and the blocks of memory that it refers to.
 
-    ``buffers``: see Layout. ``owners`` keep the memory of the blocks alive.
+    ``blocks``: memory of arrays and tensors. ``buffers``: see Layout. ``owners`` keep the memory of
+    the blocks alive.
     """
 
     blocks: list[memoryview]
@@ -73,7 +74,10 @@ class Encoded(NamedTuple):
         return sum(map(_aligned, self.layout.sizes))
 
     def write(self, memory: memoryview, offset: int) -> int:
-        """Copy blocks and pickle into memory from an offset on; return the offset of their end."""
+        """Copy blocks and pickle into memory from an offset on; return the offset of their end.
+
+        Each block, and the pickle, takes a multiple of `ALIGNMENT` bytes.
+        """
         for block in self.blocks:
             memory[offset : offset + len(block)] = block
             offset += _aligned(len(block))

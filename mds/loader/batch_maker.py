@@ -77,7 +77,7 @@ class BatchMaker:
             self._collate = functools.partial(collate_samples, transposes=transposes)
         self.takes_columns = bool(self._links) or collate is default_collate
         self.has_functions = bool(self._links)
-        self._last_of_caller = len(chain.of_batches) - 1
+        self._last_of_caller = len(chain.of_batches) - 1  # index of the last of `map_batches`
         self.is_keyed = any(link.is_keyed for link in self._links)
         self.is_ours = all(link.is_ours for link in self._links) and (
             self.has_functions or is_default
@@ -109,6 +109,7 @@ class BatchMaker:
         return rows
 
     def _apply(self, columns: Any, rows: Rows, describe: Describe, watch: Stopwatch) -> Any:
+        """Return what the functions make of the columns of ``rows``; see `apply`."""
         describe_rows = functools.partial(describe, rows.first, rows.size)
         return self.apply(columns, rows.keys, describe_rows, watch)
 

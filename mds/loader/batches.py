@@ -304,8 +304,8 @@ class Batches(IterableDataset[Any]):
     def of_thread(self) -> Batches:
         """Return these batches for one of several threads.
 
-        If code of the user is called, it gets a copy of the dataset, as in a worker process, so
-        that its attributes are not shared by threads.
+        If code of the user is called, the batches of each thread have a copy of the dataset, as in
+        a worker process, so that threads do not share its attributes.
         """
         if not self._is_ours or (self.is_plain and self._maker.takes_columns):
             return self

@@ -157,7 +157,10 @@ def check_same_columns(dataset: StreamingDataset) -> None:
 
 
 def check_generators(dataset: StreamingDataset) -> None:
-    """Refuse functions under `seeded` where threads share the generators (ConfigError)."""
+    """Refuse functions of a dataset that `mds.transforms.seeded` wraps (ConfigError).
+
+    They seed the global random generators, which would be those of all threads.
+    """
     from mds.transforms.randomness import Seeded
 
     for link in dataset._filter.chain.links:

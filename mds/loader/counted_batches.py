@@ -38,7 +38,8 @@ class EpochCount:
         begin: Position at which the iteration began; None before the first batch.
         end: Position after the last batch, with packs; else None.
         dropped: Samples that a filter dropped.
-        wrapper_samples: See `BatchInfo`.
+        wrapper_samples: Number of samples that a wrapper around the dataset has returned: with a
+            list of samples counted as one, and with its entries counted.
         is_finished: Whether the epoch has ended on all ranks.
         is_over: Whether the iteration has ended, by the end of the epoch or in another way.
         order_hash: Hash of the samples that came.
@@ -231,8 +232,12 @@ class CountedBatches:
         count.is_over = count.is_finished = True
 
     def _log_nothing_left(self, start: ResumePoint) -> None:
-        """Warn that the first iteration after loading a state has no batches, and say why."""
+        """Log that the first iteration after loading a state has no batches, and say why.
+
+        ``start``: where the iteration began.
+        """
         streaming, epoch = self._loader._streaming, start.position.epoch
+        # Only a state of mds in the middle of an epoch explains that.
         if not start.is_ours or not start.position.place:
             return
         if streaming._is_strict and not self._is_uneven:

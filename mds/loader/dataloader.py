@@ -388,6 +388,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Make this the iteration that `state_dict` and changes of the order are about."""
         assert self._streaming is not None
         self._count = batches.count
+        # A function that returns the iterator, or None after the iterator has been deleted.
         self._streaming._order.find_loop = weakref.ref(batches)
 
     def _make_batches(self) -> Iterator[Any]:
@@ -568,14 +569,17 @@ def _identity(batch: Any) -> Any:
 
 
 def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) -> LoaderSetup:
-    """Return the settings of a loader that a report needs."""
+    """Return the settings of a loader that a report needs, with its dataset's columns.
+
+    ``is_threaded``: whether its workers are threads.
+    """
     from mds.report.account import LoaderSetup
     from mds.transforms.chain import name_of
 
     ranks = dataset._world().ranks_per_node
     collate = loader.collate_fn
-    is_own = collate not in {default_collate, default_convert}
-    columns = {
+    is_users = collate not in {default_collate, default_convert}
+    columns = {  # pairs of name and encoding without parameters, such as ("x", "ndarray")
         (name, encoding.partition(":")[0])
         for index in dataset._shards.indexes
         for schema in index.schemas
@@ -584,9 +588,9 @@ def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) 
     return LoaderSetup(
         workers=loader.num_workers,
         kind="threads" if is_threaded else "processes",
-        cores=max(1, _usable_cores() // max(ranks, 1)),
+        cores=max(1, _usable_cores() // max(ranks, 1)),  # for this rank
         functions=tuple(link.name for link in dataset._filter.chain.links),
-        collate=name_of(collate) if is_own else "",
+        collate=name_of(collate) if is_users else "",
         columns=tuple(sorted(columns)),
     )
 

@@ -214,7 +214,7 @@ def join_samples(chunks: Iterable[Rows], min_size: int = 0) -> Iterator[Rows]:
 
 
 def _join(parts: list[Rows]) -> Rows:
-    """Join parts of a batch, and release them."""
+    """Return the parts of a batch as one, with the samples of all, and release the parts."""
     if len(parts) == 1:
         return parts.pop()
     joined = Rows(
@@ -444,7 +444,13 @@ def read_numbers(
 
 
 def count_places(dataset: Samples, epoch: WorkerEpoch, stage: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield rows of samples, and count their places for `state_dict` of the dataset."""
+    """Yield rows of samples, and count their places for `state_dict` of the dataset.
+
+    Args:
+        dataset: Dataset of the samples.
+        epoch: The worker's part of the epoch, whose attributes hold the count.
+        stage: Rows of samples.
+    """
 
     def count(rows: Rows) -> Rows:
         epoch.filled_places = rows.first + rows.size
@@ -453,7 +459,7 @@ def count_places(dataset: Samples, epoch: WorkerEpoch, stage: Iterable[Rows]) ->
     dataset._running = epoch
     try:
         yield from map(count, stage)
-        epoch.is_exhausted = True
+        epoch.is_exhausted = True  # not after an error, or if the iteration is left early
     finally:
         epoch.is_over = True
 

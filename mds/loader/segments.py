@@ -107,7 +107,9 @@ class SegmentPool:
         self._lent = np.frombuffer(file.lent, np.uint8)
         self._places: list[Segment] = []
         self._maps: dict[int, mmap.mmap] = {}  # by number, of the segments that have memory
-        self._end = MAX_SEGMENTS  # of the last segment, in bytes; the first follows the bytes
+        # End of the last segment in the file. The first one begins after the MAX_SEGMENTS bytes
+        # that mark segments as lent.
+        self._end = MAX_SEGMENTS
 
     @property
     def name(self) -> int:
@@ -182,7 +184,8 @@ class SegmentReader:
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
-        self._maps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, mmap.mmap] = {}  # by number of the segment
+        # By number, a reference that calls back when the array on the segment is deleted.
         self._borrowed: dict[int, weakref.ref[Memory]] = {}
         self._owner = os.getpid()
         _readers[file.name] = self

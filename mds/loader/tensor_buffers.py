@@ -39,7 +39,8 @@ class TensorPool:
         self._free: collections.deque[np.ndarray[Any, Any]] = collections.deque(
             maxlen=_MAX_FREE_BLOCKS
         )
-        self._lent: dict[int, weakref.ref[Any]] = {}  # by the address of a block
+        # By the id() of a lent block, a reference that calls back when the array on it is deleted.
+        self._lent: dict[int, weakref.ref[Any]] = {}
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
         """Return an uninitialised tensor."""

@@ -21,7 +21,7 @@ class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
     #: Methods that code may set on the class; see `mds.compat.overrides`.
     _live = ("__iter__", "state_dict", "load_state_dict")
 
-    # Shows the parameters of 0.13.
+    # Defined so that help() shows the parameters of 0.13.
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
@@ -40,6 +40,7 @@ class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
         return len(batch[0])
 
     def __iter__(self) -> Any:
+        """Begin an epoch, and return an iterator over its batches."""
         batches: Iterator[Any] = super().__iter__()
         is_overridden = type(self)._get_batch_size is not StreamingDataLoader._get_batch_size  # noqa: SLF001
         return self._yield_counted(batches) if is_overridden else batches

@@ -485,7 +485,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: v for name, v in super().__getstate__().items() if name != "_shard_readers"}
-        if saved := save_replacements():  # a spawned process has none
+        if saved := save_replacements():  # a spawned process has none of its own
             state["_replacements"] = saved
         return state
 
@@ -598,7 +598,7 @@ def _sources_of(streams: Sequence[NativeStream]) -> Sources:
 
 
 def _find_conflict(sources: Sources) -> Sources:
-    """Return the sources of another dataset that reads another remote through a folder of ours.
+    """Return the sources of a dataset that reads another remote through a folder in ``sources``.
 
     Returns an empty list if there is no such dataset in this process.
     """

@@ -162,7 +162,7 @@ def install() -> None:
         if name.partition(".")[0] != ROOT or isinstance(module, Facade):
             continue
         path = getattr(module, "__file__", None) or "an unknown file"
-        if os.path.dirname(path) == FOLDER:
+        if os.path.dirname(path) == FOLDER:  # the module that imports this one
             continue
         if os.path.dirname(path).endswith(os.path.join("mds", "compat", "door")):
             raise CompatError(

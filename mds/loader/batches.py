@@ -169,7 +169,14 @@ class Batches(IterableDataset[Any]):
     def _read_columns(
         self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator, most_batches: int
     ) -> Iterator[Rows]:
-        """Read chunks of columns, each of at most ``most_batches`` batches."""
+        """Read chunks of columns, each of at most ``most_batches`` batches.
+
+        Args:
+            epoch: The worker's part of the epoch.
+            watch: Stopwatch, to which the time of decoding is charged.
+            allocate: Allocates the memory of columns of fixed width.
+            most_batches: Maximum number of batches of a chunk.
+        """
         dataset, maker = self.dataset, self._maker
         # The user's functions may change arrays, which must not be views of the files then.
         copy = maker.has_functions and not maker.is_ours and dataset._columns.copy

@@ -227,7 +227,10 @@ class StreamingDataLoader(DataLoader[Any]):
             refuse_sampling(names)
 
     def _check_fit(self, dataset: Any) -> None:
-        """Check wrappers, batch sizes and columns of a dataset; refuse or warn."""
+        """Check that a dataset and this loader fit together: wrappers, batch sizes, columns.
+
+        Raises ConfigError for what cannot work, and warns of an inexact position or hidden samples.
+        """
         streaming = self._streaming
         if streaming is None:
             check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
@@ -469,7 +472,7 @@ class StreamingDataLoader(DataLoader[Any]):
             # The position of this iteration, even if the dataset has begun another one.
             own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
             state = own_keys | streaming._order.state(streaming._world(), position)
-        has_hash = count.order_hash.count or count.end is not None
+        has_hash = count.order_hash.count or count.end is not None  # also of steps without packs
         return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self) -> None:

@@ -184,7 +184,7 @@ class SampleDocuments:
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
         lengths = self._lengths.take(packs.ids).tolist()
         documents = zip(samples, packs.ids.tolist(), lengths, strict=True)
-        for sample, self._number, length in documents:
+        for sample, self._number, length in documents:  # errors name sample self._number
             self._check_form(sample)
             for name, follows in self._form.items():
                 if follows:

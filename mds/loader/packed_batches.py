@@ -106,9 +106,9 @@ def _check_streams(dataset: StreamingDataset) -> None:
     """
     if dataset._filter.chain.maps or dataset._has_own_items:
         return
-    first: tuple[str, dict[str, str]] | None = None
-    titles = dataset._order.samples_by_stream()
-    for stream, index in zip(titles, dataset._shards.indexes, strict=True):
+    first: tuple[str, dict[str, str]] | None = None  # name of a stream, and its columns
+    stream_names = dataset._order.samples_by_stream()
+    for stream, index in zip(stream_names, dataset._shards.indexes, strict=True):
         for schema in index.schemas:
             pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
             columns = {name: text for name, text in pairs if name in dataset._columns}
@@ -159,7 +159,8 @@ class PackSteps:
 
     def __init__(self, epoch: WorkerEpoch, *, drop_last: bool, is_keyed: bool) -> None:
         self._epoch, self._drop_last, self._is_keyed = epoch, drop_last, is_keyed
-        self._waiting: collections.deque[RankPacks] = collections.deque()  # for their documents
+        # Steps whose documents join() has not got yet, and those that next_size() has not counted.
+        self._waiting: collections.deque[RankPacks] = collections.deque()
         self._unread: collections.deque[RankPacks] = collections.deque()
         self._keys: Keys = np.empty(0, np.uint64)  # of the documents of the step that is read
 

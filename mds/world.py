@@ -374,7 +374,14 @@ def _slurm_task(
 
 
 def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int | None) -> None:
-    """Raise ConfigError for a rank without a world, and for a world without a rank."""
+    """Raise ConfigError if only one of the rank and the number of ranks is set.
+
+    A single rank, or rank 0, needs no other variable.
+
+    Args:
+        rank_name, size_name: Names of the variables of the launcher.
+        rank, size: Their values, None for a variable that is not set.
+    """
     if rank is None and size is not None and size != 1:
         raise ConfigError(
             f"{size_name}={size} is set and {rank_name} is not, so this process does not know "
@@ -470,7 +477,11 @@ class RankFile:
     and spawned ones receive. A file without a name cannot be left behind and cannot collide with
     another. The class that owns a `RankFile` decides what the file contains.
 
-    ``name`` is shown by /proc and need not be unique.
+    Args:
+        name: Name of the file that /proc shows; it need not be unique.
+
+    Attributes:
+        descriptor: Open descriptor of the file; -1 once it is closed.
     """
 
     def __init__(self, name: str) -> None:
@@ -494,7 +505,7 @@ class RankFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Exclude other threads and processes while the block runs."""
+        """Hold a lock on the file, against other threads and processes, while the block runs."""
         import fcntl
 
         with self._thread_lock:

@@ -57,7 +57,7 @@ class StepSample(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class OrderHash:
-    """Sum over samples with their places, which does not depend on their order.
+    """Hash of samples with their places: a sum, so that samples can be added in any order.
 
     Attributes:
         total: Sum of the summands, modulo 2**64.
@@ -74,7 +74,10 @@ class OrderHash:
     count: int = 0
 
     def add(self, marks: Ids, ids: Ids) -> None:
-        """Add samples ``ids`` that are due at ``marks``; padding (-1) is left out."""
+        """Add samples with their places in the epoch; padding is left out.
+
+        ``marks`` are the places, ``ids`` the sample ids or -1, both int64 of shape (n,).
+        """
         if len(ids) and int(ids.min()) < 0:
             real = ids >= 0
             marks, ids = marks[real], ids[real]
@@ -82,7 +85,7 @@ class OrderHash:
         self.count += len(ids)
 
     def take(self, total: int, count: int) -> None:
-        """Add a sum of ``count`` summands."""
+        """Add the sum ``total`` of ``count`` summands."""
         self.total = (self.total + total) & _MASK
         self.count += count
 
@@ -95,7 +98,7 @@ class OrderHash:
 
     @classmethod
     def parse(cls, text: str) -> OrderHash:
-        """Return the hash with this text. Raises StateError for a text that is not of a hash."""
+        """Return the hash of a text made by str(). Raises StateError for any other text."""
         total, _, count = text.partition("-")
         try:
             return cls(int(total, 16), int(count))

@@ -162,10 +162,16 @@ class GlobalBatches(Protocol):
         """
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
+        """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1.
+
+        They are int64 of shape (steps, slots), -1 for padding.
+        """
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of the order with number ``stream``."""
+        """Return the steps and slots of positions of the order with number ``stream``.
+
+        Both are int64 of shape (n,). Positions that were seen before, or are skipped, are left out.
+        """
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the places in the epoch of steps and slots, int64 (steps, slots).
@@ -174,7 +180,7 @@ class GlobalBatches(Protocol):
         """
 
     def canonical_nodes_of(self, node: int) -> Ids:
-        """Return the canonical nodes whose samples a physical node reads."""
+        """Return the numbers of the canonical nodes whose samples a physical node reads, int64."""
 
 
 class NoBatches:
@@ -300,7 +306,10 @@ class RandomBatches:
         return step, self._dealt_shape.dealt(number)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the places in the epoch: elements of the partition's grid."""
+        """Return the place in the epoch of each step and slot, int64 (steps, slots).
+
+        Places count the samples as they are dealt, those that were seen or skipped included.
+        """
         return self.partition.gaps.places(
             steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
         )

@@ -77,7 +77,7 @@ class _Change(NamedTuple):
 
 
 class Mixture:
-    """Samples of each stream in the first global batches of a run.
+    """Samples of each stream in the first n global batches of a run, for any n.
 
     Args:
         spans: Shares of the streams; spans ascend, and the first begins at 0.
@@ -125,6 +125,7 @@ class Mixture:
             raise PlanError(f"a schedule is for {MAX_STEPS:,} global batches at most.")
         if not self._earlier or not len(steps) or int(steps.min()) >= self.change.step:
             return self._counts(steps)[0]
+        # A mixture counts up to the next change, and the last one from there on.
         out = np.empty((len(steps), self.streams), np.int64)
         mixtures = [*self._earlier, self]
         indexes = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")

@@ -35,8 +35,8 @@ AnyOrder = TypeVar("AnyOrder", bound="Order")
 class Order(Protocol):
     """Order of one epoch from a position on: a function of settings, world and data alone.
 
-    Nothing is computed before it is asked for. Nodes, ranks and workers are those after
-    replication. A rank counts within its node and a worker within its rank.
+    Nothing is computed before it is asked for. Nodes, ranks and workers are counted after
+    replication, as in `World.replicate`: a rank within its node and a worker within its rank.
     """
 
     #: Unit of positions, "samples" or "packs".

@@ -154,7 +154,7 @@ class PackPlan:
         assert packing is not None
         self.packing, self.lengths = packing, lengths
         self.window = self._window(plan)
-        self.plan = plan = self._by_tokens(plan)
+        self.plan = plan = self._with_windows(plan)
         self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
         self.epoch = plan.epoch
         self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
@@ -184,8 +184,8 @@ class PackPlan:
         count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
         return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
 
-    def _by_tokens(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan with its schedule counted in windows, if there is a schedule."""
+    def _with_windows(self, plan: EpochPlan) -> EpochPlan:
+        """Return the plan with its schedule counted in windows, or itself without a schedule."""
         if plan.schedule is None:
             return plan
         from mds.plan.pack_schedule import PackedRun
@@ -193,7 +193,7 @@ class PackPlan:
         if isinstance(plan.schedule, PackedRun):
             return plan
         documents = self.lengths.packed(plan.stream_samples, self.packing)
-        step_tokens = plan.shape.global_batch * self.packing.room
+        step_tokens = plan.shape.global_batch * self.packing.room  # of a full global batch
         return plan.with_run(
             PackedRun.of(
                 plan.schedule, documents, plan.choose, plan.epoch_size, self.window, step_tokens
@@ -702,7 +702,10 @@ class PackReading:
         self._has_loaded = True
 
     def _load_next_window(self, node: int) -> None:
-        """Pack the window of a canonical node's cursor, or the next window that has packs."""
+        """Pack the window of a canonical node's cursor, or the next window that has packs.
+
+        The cursor moves to that window. After the last window the node has no packs.
+        """
         while self._window[node] < self._windows[node]:
             packs = self._load(node, int(self._window[node]))
             if len(packs):

@@ -161,17 +161,29 @@ class PackedRun(ScheduledRun):
             documents: Documents of each stream.
             choose: Documents that a pass takes of each stream.
             epoch_size: Documents of an epoch.
-            window: About the documents of a window.
+            window: Documents of a window, about.
             step_tokens: Tokens of a global batch.
         """
+        # An epoch of epoch_size documents, which are as long as those of a pass on average.
         pass_tokens = sum(_pass_tokens(choose, documents))
-        tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
+        epoch_tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
         windows = [1, -(-epoch_size // window)]
-        for count, of_stream in documents:
-            # The number of documents in a window is limited, also if all of them are short.
-            windows.append(-(-tokens * count // (MAX_WINDOW_DOCUMENTS * max(of_stream, 1))))
-        step = step_tokens if run.schedule.unit == "steps" else 1
-        return cls(run.schedule, run.names, run.live, tuple(documents), tokens, max(windows), step)
+        for count, stream_tokens in documents:
+            # A window has at most so many documents, also if all are of the stream with the
+            # shortest ones.
+            windows.append(
+                -(-epoch_tokens * count // (MAX_WINDOW_DOCUMENTS * max(stream_tokens, 1)))
+            )
+        milestone_tokens = step_tokens if run.schedule.unit == "steps" else 1
+        return cls(
+            run.schedule,
+            run.names,
+            run.live,
+            tuple(documents),
+            epoch_tokens,
+            max(windows),
+            milestone_tokens,
+        )
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:
         """Return the number of windows of an epoch."""
@@ -179,8 +191,12 @@ class PackedRun(ScheduledRun):
         return self.windows
 
     def facts(self, samples: Sequence[int], batch: int, epoch_size: int) -> dict[str, Any]:
-        """Return the settings that a resumed run must have."""
-        del epoch_size
+        """Return the settings that a resumed run must have, as plain JSON.
+
+        ``samples`` are the documents of a pass of each stream, ``batch`` the packs of a global
+        batch.
+        """
+        del epoch_size  # the number of windows says the same
         facts: dict[str, Any] = {"epoch_windows": self.windows}
         if self.schedule.unit == "steps":
             facts["global_batch_size"] = batch
@@ -251,9 +267,10 @@ def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
 
 
 def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
-    """Return the shares of all streams at the beginning of a run.
+    """Return the shares of all streams at the beginning of a run, from 0 to 1.
 
-    Raises ConfigError if a stream without samples has a share at any milestone.
+    ``samples`` are the samples of a pass of each stream. Milestones may be in any unit, as all
+    begin at 0. Raises ConfigError if a stream without samples has a share at any milestone.
     """
     return _by_steps(run, int).mixture(samples, 1).shares(0)
 

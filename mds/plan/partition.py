@@ -142,7 +142,7 @@ class ExactGrid:
             return elements
         column = elements // self.canonical
         row = elements - column * self.canonical
-        late = np.flatnonzero(elements >= self.regular)
+        late = np.flatnonzero(elements >= self.regular)  # elements of the last column
         row[late] = self._long_rows[row[late]]
         column += self.starts[row]
         return column

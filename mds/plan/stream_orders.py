@@ -140,7 +140,7 @@ class StreamOrder(abc.ABC):
         return self.lookup()
 
     def attach(self, stored: Lookup) -> None:
-        """Read sample ids through ``stored`` from now on."""
+        """Let `lookup` return ``stored`` from now on, such as a lookup in a file of the ids."""
         self._stored = stored
 
     def starts(self) -> Ids:
@@ -193,7 +193,7 @@ class UnshuffledOrder(StreamOrder):
 
 
 class ShuffledOrder(StreamOrder):
-    """Order of a shuffle.
+    """Order of a shuffle; positions are those of the shuffle of the virtual shards.
 
     Args:
         resampling, params, small: As of a `StreamOrder`.
@@ -242,6 +242,7 @@ class RandomAccessOrder(ShuffledOrder):
         """Return the order of the same samples in another epoch, if every sample comes once."""
         order = copy.copy(self)
         order.params = self.params._replace(epoch=epoch)
+        # In place of the cached property, which would make the shuffle anew.
         vars(order)["shuffle"] = self.shuffle.at_epoch(epoch)
         return order
 
@@ -276,7 +277,7 @@ class SequentialOrder(ShuffledOrder):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether the order is small."""
+        """Whether the order is small enough to be computed by every process for itself."""
         return self.samples < self.small
 
     def new_shuffle(self) -> SequentialShuffle:
@@ -362,6 +363,7 @@ class StreamingLookup:
 
     def __call__(self, positions: Ids) -> Ids:
         """Return the sample ids at positions."""
+        # Each canonical node has a buffer of its latest ids, which moves ahead with the positions.
         node = np.searchsorted(self._starts, positions, side="right") - 1
         out = np.empty(len(positions), np.int64)
         for k in np.unique(node).tolist():
@@ -376,6 +378,9 @@ class StreamingLookup:
 
 class _WindowBuffer:
     """Latest ids of the windows of a canonical node.
+
+    Args:
+        windows: Ids of the node in order, in windows.
 
     Attributes:
         first: Place in the node of the first id in the buffer.
@@ -398,6 +403,7 @@ class _WindowBuffer:
             # A copy, since the next window may overwrite this one.
             pieces.append(next(self._windows).copy())
             end += len(pieces[-1])
+            # Forget ids that are too early to be asked for again.
             while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
         self._buffer = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]

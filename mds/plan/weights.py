@@ -60,7 +60,7 @@ def resolve_weights(
         if not count and not skip_empty:
             raise ConfigError(f"stream {stream_title(weights, i)} has no samples: leave it out.")
         if not count and requests[i][0]:
-            requests[i] = (requests[i][0], 0)
+            requests[i] = (requests[i][0], 0)  # an empty stream gives nothing
     if epoch_size is not None and epoch_size < 0:
         raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
     relative = [i for i, (name, _) in enumerate(requests) if name == "proportion"]
@@ -71,6 +71,7 @@ def resolve_weights(
             f"{stream_title(weights, other)} has none: give every stream a proportion, or none."
         )
     if relative or (epoch_size and not any(name for name, _ in requests)):
+        # Without any weights, streams share the epoch by their sizes.
         shares = [value if name else n for (name, value), n in zip(requests, samples, strict=True)]
         return _relative(shares, samples, epoch_size or sum(samples), seed)
     if epoch_size:
@@ -139,7 +140,14 @@ def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
 def _relative(
     shares: Sequence[float], samples: Sequence[int], epoch_size: int, seed: int
 ) -> Weights:
-    """Return the weights of streams that share an epoch of a given size."""
+    """Return the weights of streams that share an epoch of a given size.
+
+    Args:
+        shares: Share of each stream; they need not sum to 1.
+        samples: Samples that each stream has.
+        epoch_size: Samples of the epoch.
+        seed: Seed that decides which streams get the samples that rounding down leaves.
+    """
     parts = np.array(shares, np.float64)
     if not parts.sum():
         raise ConfigError("all proportions are zero: give at least one stream a proportion.")
@@ -156,7 +164,13 @@ def _relative(
 
 
 def _absolute(shares: Sequence[tuple[str, float]], samples: Sequence[int]) -> Weights:
-    """Return the weights of streams that decide the size of the epoch by ``repeat``, ``choose``."""
+    """Return the weights of streams whose ``repeat`` and ``choose`` decide the size of the epoch.
+
+    Args:
+        shares: For each stream the kind of its weight, "repeat", "choose" or "", and its value.
+        samples: Samples that each stream has.
+    """
+    # With fractions, before any number is rounded down.
     total_samples = sum(
         value * (1 if name == "choose" else count)
         for (name, value), count in zip(shares, samples, strict=True)

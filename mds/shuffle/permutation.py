@@ -92,7 +92,7 @@ def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
 
 def _fold(key: int, number: int) -> int:
     """Return a 64-bit key that also depends on ``number``, which may have any size."""
-    while True:
+    while True:  # fold in 64 bits of the number at a time
         key = _mix64((key ^ (number & _MASK)) * _STEP + 1 & _MASK)
         number >>= 64
         if not number:
@@ -350,7 +350,7 @@ class KeyedOrders:
         )
 
     def subset(self, indexes: Ids) -> KeyedOrders:
-        """Return the orders of the ranges with these indexes."""
+        """Return the keyed orders of some ranges, by their indexes, laid end to end anew."""
         orders = copy.copy(self)
         sizes = np.diff(self.starts)[indexes]
         numbers = join_ranges(self.starts[indexes], sizes)
@@ -364,6 +364,7 @@ class KeyedOrders:
 
         ``keys`` is one key for all numbers, or a key for each number of each range.
         """
+        # Pack group, hash and number into an integer each, sort, and keep the numbers.
         packed = hash_counters(keys, self._numbers)
         packed >>= self._group_bits
         packed |= self._groups

@@ -42,6 +42,7 @@ class Py2s(SequentialShuffle):
         self._size = spec.sizes[self._order]
         self._increment = rng.bit_generator.state["state"]["inc"]
         self._states = np.empty(len(self._size), _STATE)
+        # Shuffle an array of each shard's size only to draw the same numbers as its shuffle.
         scratch = np.empty(int(self._size.max(initial=0)), np.int64)
         for i, size in enumerate(self._size.tolist()):
             self._states[i] = _pack_state(rng)
@@ -50,9 +51,9 @@ class Py2s(SequentialShuffle):
         self._line = np.cumsum(self._size) - self._size
         self._parts = split_at_nodes(self._line, self._size, spec)
         self._shard = np.searchsorted(self._line, self._parts.begin, side="right") - 1
-        epoch = np.random.default_rng(spec.seed + spec.epoch)
+        # Generator that repeats the first shuffles; its state is set before each.
         self._replay = np.random.Generator(np.random.PCG64(0))
-        return epoch
+        return np.random.default_rng(spec.seed + spec.epoch)
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
         """Yield the parts of a node in their order of this epoch, each shuffled again."""

@@ -259,7 +259,10 @@ class Cells(NamedTuple):
         return out
 
     def _to_line(self, place: Ids) -> Ids:
-        """Return the place in the line of each place in the output, maybe beyond the node's end."""
+        """Return the place in the line of each place in the output, maybe beyond the node's end.
+
+        Slot, lane, source and sample are those of the formulas of `Cells`.
+        """
         cell = place >> self.bits
         slot = (place - (cell << self.bits)).astype(np.uint32)
         lane = permute(slot, self._keys(self.slot_key, cell), self._word_bits, self.rounds)
@@ -271,7 +274,10 @@ class Cells(NamedTuple):
         return source
 
     def _to_output(self, place: Ids) -> Ids:
-        """Return the place in the output of each place in the line: the inverse of `_to_line`."""
+        """Return the place in the output of each place in the line: the inverse of `_to_line`.
+
+        It takes the steps of the formulas of `Cells` in reverse order.
+        """
         source = place >> self.bits
         sample = (place - (source << self.bits)).astype(np.uint32)
         keys = self._keys(self.cell_key, source)
@@ -330,7 +336,8 @@ class Line:
         self.has_long = bool(len(sizes)) and int(sizes.max()) > max_unshuffled
 
     def ids(self, places: Ids) -> Ids:
-        """Return the ids at places."""
+        """Return the id at each place of the line, int64."""
+        # Find the part of each place and the offset in it, shuffled if the part is long.
         part = np.searchsorted(self.ends, places, side="right")
         size = self.sizes[part]
         offset = places - (self.ends[part] - size)
@@ -475,6 +482,7 @@ class SeekableGroup(ShuffleGroup):
         ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each.
         """
         pairs, kept_epochs = list(zip(orders.tolist(), epochs.tolist(), strict=True)), self._epochs
+        # Compute the epochs of orders that are not kept, then copy all into the joined arrays.
         is_new = np.array([pair not in kept_epochs for pair in pairs])
         if is_new.any():
             if sum(len(each.sizes) for each in kept_epochs.values()) > _MAX_KEPT_PARTS:

@@ -129,7 +129,8 @@ def _kinds(values: Sequence[Any]) -> set[str]:
     types = set(map(type, values))
     if any(issubclass(each, np.generic) for each in types):
         return {_kind(value) for value in values}
-    return {_kind(value) for value in dict(zip(map(type, values), values, strict=True)).values()}
+    value_by_type = dict(zip(map(type, values), values, strict=True))
+    return {_kind(value) for value in value_by_type.values()}
 
 
 def _kind(value: Any) -> str:
@@ -271,7 +272,10 @@ def _inside(name: str) -> str:
 
 
 def _merge_arrays(first: list[str], second: list[str]) -> str | None:
-    """Merge the encodings of two array columns, each split at its colons."""
+    """Merge the encodings of two array columns: [family, dtype] or [family, dtype, shape] each.
+
+    Returns None if no dtype holds the numbers of both.
+    """
     wider = _wider(_as_scalar(first[1]), _as_scalar(second[1]))
     if wider is None:
         return None
@@ -290,6 +294,7 @@ def _wider(first: str, second: str) -> str | None:
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if first in family and second in family:
             return family[max(family.index(first), family.index(second))]
+    # A signed type of twice the width holds unsigned numbers; none holds those of 64 bits.
     for signed, unsigned in ((first, second), (second, first)):
         if signed in _SIGNED and unsigned in _UNSIGNED[:3]:
             width = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)

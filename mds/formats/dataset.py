@@ -242,6 +242,7 @@ def make_table(
             "schema": listing.schema,
             "columns": [*listing.columns],
         }
+    # Plans can be used again for files that are certainly unchanged: of one version, or final.
     old_plans = {}
     if old is not None and all(
         old.header.get(name) == header.get(name) for name in ("reads", "schema")
@@ -253,6 +254,7 @@ def make_table(
     def plan(file: DataFile) -> FilePlan:
         return old_plans.get(file) or kind.plan_file(file, files)
 
+    # Requests over a network wait, so many are useful; on a disk planning takes CPU time.
     workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(min(workers, max(len(listing.files), 1)), "mds-table") as pool:
         try:

@@ -171,15 +171,11 @@ def _read(folder: str, version: int, url: str) -> FoundFiles:
     for row, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         key = _key_of(path, folder, url)
         files.append(DataFile(key, size))
-        constant_columns = (
-            [] if constants is None else [field.slice(row, 1) for field in constants.flatten()]
-        )
-        constant_names = [] if constants is None else [field.name for field in constants.type]
-        batch = (
-            pa.record_batch(constant_columns, names=constant_names)
-            if constant_columns
-            else pa.record_batch([], names=[])
-        )
+        values, names = [], []  # of the partition columns in this file
+        if constants is not None:
+            values = [column.slice(row, 1) for column in constants.flatten()]
+            names = [field.name for field in constants.type]
+        batch = pa.record_batch(values, names=names)
         facts[key] = FileFacts(batch, fields=fields).to_bytes()
     columns = tuple(tree[1] for tree in trees)
     return FoundFiles(files, {"version": version}, facts, digest_of(schema), columns)
@@ -227,7 +223,11 @@ def _numbers(trees: Sequence[Any]) -> dict[str, Any]:
 
 
 def _key_of(path: str, folder: str, url: str) -> str:
-    """Return the key of a file from its path in the log, which may be a URL."""
+    """Return the key of a file from its path in the log, which may be a URL.
+
+    ``folder`` is the local copy of the table's folder, to which deltalake makes paths absolute.
+    Raises FormatError, with the table's ``url``, for a file outside of the table.
+    """
     path = unquote(path).removeprefix("file://").removeprefix(folder).lstrip("/")
     if "://" in path:
         raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")

@@ -194,12 +194,17 @@ class TableFormat(Parquet):
             schema = self.schema_of(plan.note)
             facts = facts.resolve(schema, files.url(file))
             note = facts.to_bytes()
+            # The encodings of rebuilt columns follow from the types that rebuilding yields.
             for name, steps in facts.inside.items():
                 value_type = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
                 kind = encoding_of(value_type, may_be_none=True, may_be_empty=True)
                 columns[name] = (self.encodings or {}).get(name, kind)
         if facts.names is not None:
-            columns = {n: columns[stored] for stored, n in facts.names.items() if stored in columns}
+            columns = {
+                name: columns[stored_name]
+                for stored_name, name in facts.names.items()
+                if stored_name in columns
+            }
         for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
             kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
             columns[name] = (self.encodings or {}).get(name, kind)
@@ -285,6 +290,7 @@ def tree_of(
         number, within = _number_and_inside(called or field.name, numbers, any_case=any_case)
 
     def inside(each: Any, name: str = "") -> Tree:
+        """Return the tree of a field inside; maps and lists call theirs key, value and element."""
         return tree_of(each, within, name, any_case=any_case)
 
     types, kind = pyarrow().types, field.type

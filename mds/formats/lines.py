@@ -326,8 +326,8 @@ def _converters(
     """
     pairs = zip(columns.names, columns.encodings, strict=True)
     converters = [(name, _CONVERTERS.get(kind)) for name, kind in pairs if name in selection]
-    known = [(name, convert) for name, convert in converters if convert is not None]
-    return known if len(known) == len(converters) else None
+    pairs_with_converter = [(name, convert) for name, convert in converters if convert is not None]
+    return pairs_with_converter if len(pairs_with_converter) == len(converters) else None
 
 
 def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:

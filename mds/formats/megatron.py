@@ -154,6 +154,7 @@ class Megatron(Format):
         bounds, dtype = self._document_bounds(shard, files)
         convert, encode = _converter(shard, dtype), sample_encoder(shard.columns)
         ranges = [(int(bounds[row]), int(bounds[row + 1])) for row in rows]
+        # Called with a row, only for an error.
         describe = f"{files.url(shard.file)}, {self.shard_of(shard)}, document {{}}".format
         return {
             row: encode({TOKENS: convert(data)}, functools.partial(describe, row))

@@ -241,7 +241,7 @@ class Probe:
         """Keep the bytes of a chunk, which begins at ``offset``, that are in a window."""
         while True:
             start, window = self._windows[-1]
-            begin = start + len(window) - offset  # in the chunk: where the window goes on
+            begin = start + len(window) - offset  # position in the chunk of the window's next byte
             if self._is_long():
                 window += chunk[begin:]
                 return
@@ -271,7 +271,7 @@ class Probe:
         for start, window in self._windows:
             data = bytes(window)
             offset = start
-            if start:
+            if start:  # the window begins inside a line
                 skipped = data.find(b"\n") + 1
                 offset, data = start + skipped, data[skipped:]
             # After a first line of a megabyte the end of the window depends on the chunks.

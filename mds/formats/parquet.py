@@ -142,6 +142,7 @@ class Parquet(Columnar):
             return ""
         if kind == "Audio":
             return "audio"
+        # The first chunk of the column decides; there is none in a file without rows.
         for group in range(metadata.num_row_groups):
             for start, end in _spans(metadata, group, {f"{field.name}.bytes", field.name}):
                 return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
@@ -156,8 +157,9 @@ class Parquet(Columnar):
         metadata, group = _parsed(shard), shard.span[0]
         names = set(shard.columns.names)
         chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
-        mine = sum(int(c.total_uncompressed_size) for c in chunks if _top(c, names))
-        return mine / max(sum(int(c.total_uncompressed_size) for c in chunks), 1)
+        sizes = [int(chunk.total_uncompressed_size) for chunk in chunks]
+        wanted = [size for size, chunk in zip(sizes, chunks, strict=True) if _top(chunk, names)]
+        return sum(wanted) / max(sum(sizes), 1)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str

@@ -115,6 +115,8 @@ class RawFiles(Format):
                 f"bytes of the files are to be called."
             )
         check_paths(rows, self.path, location)
+        # A shard is `step` rows. The note has their rows, packed, one shard after the other; the
+        # span of a shard is its part of the note.
         step = self.samples_per_shard
         pieces = [pack_rows(rows[row : row + step], location) for row in range(0, len(rows), step)]
         counts = [min(step, len(rows) - row) for row in range(0, len(rows), step)]
@@ -213,9 +215,10 @@ class RawFiles(Format):
         """Return the size of each file, int64: from the manifest, or the mean of some files."""
         if self.size is not None:
             return np.array(check_sizes(rows, self.size, location), np.int64)
-        step = -(-len(rows) // _LOOKED_AT)
+        step = -(-len(rows) // _LOOKED_AT)  # so that sixteen files, spread evenly, are looked up
 
         def look(row: Mapping[str, Any]) -> int:
+            """Return the size of a row's file, or -1 if it cannot be looked up."""
             with contextlib.suppress(StoreError):  # reading the file reports the error
                 return files.store.head(row[self.path]).size
             return -1

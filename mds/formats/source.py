@@ -93,8 +93,9 @@ class Files:
         """List the files of a place, sorted by key. Raises NotFoundError for a missing named file.
 
         Files are looked up one by one only if the place has no wildcard and the store cannot list.
+        Sidecars that the listing shows are kept for `beside` and `listed`.
         """
-        names = place.names
+        names = place.names  # None if there is a wildcard, or all files are meant
         if names is not None and (not place.patterns or not self.store.can_list):
             with ThreadPoolExecutor(min(32, len(names))) as pool:
                 return [_file(info) for info in pool.map(self.store.head, names)]
@@ -103,7 +104,7 @@ class Files:
                 return [_file(self.store.head(place.literal))]
         files = []
         for info in self.store.list(place.prefix):
-            if info.key == place.literal:
+            if info.key == place.literal:  # a file whose name looks like a pattern
                 return [_file(info)]
             if f"/{info.key}".endswith(_NOTES):
                 self._notes[info.key] = _file(info)
@@ -348,6 +349,7 @@ class FilePlace:
         if not self.patterns:
             return self.literal
         heads = [re.split(r"[*?\[]", each, maxsplit=1)[0] for each in self.patterns]
+        # What the first and the last head in order have in common, all heads between have, too.
         first, last = min(heads, default=""), max(heads, default="")
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         return "".join(letter for letter, _ in pairs)

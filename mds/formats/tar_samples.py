@@ -61,7 +61,10 @@ class TarSample:
 
 
 def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:
-    """Group the files of a tar into samples, and yield these in order."""
+    """Group the files of a tar into samples, and yield these in order.
+
+    A sample whose files are wrong is yielded with a ``problem``; see `check_sample`.
+    """
     sample: TarSample | None = None
     seen_hashes: set[int] = set()  # of keys; hashes take a tenth of the memory
     for member in tar_members:

@@ -87,6 +87,7 @@ class PassOrders:
         lookups: dict[int, Lookup] = {}
 
         def take(sample_numbers: Ids) -> Ids:
+            """Return the sample id of each sample number, which counts through all passes."""
             if not len(sample_numbers):
                 return sample_numbers
             first = int(sample_numbers.min()) // self.samples

@@ -193,6 +193,7 @@ class PerStreamBatches(StreamBatches):
         )
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         stream, number = self._origins.stream[steps], self._origins.number[steps]
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
@@ -201,6 +202,7 @@ class PerStreamBatches(StreamBatches):
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
         number, slot = self._batches[stream].find(0, positions)
         existing, step = self._origins.find(stream, number)
         return step, slot[existing]
@@ -235,6 +237,7 @@ class StratifiedBatches(StreamBatches):
         super().__init__(self._total, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         # Slots of the initial world. Both worlds deal a step in the same order, so the same part of
         # a step was seen in both.
         slots = self._initial_shape.dealt(self.shape.deal(slots))
@@ -250,6 +253,7 @@ class StratifiedBatches(StreamBatches):
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
         part = self._parts[stream]
         if not part:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -299,6 +303,7 @@ class DevicePerStreamBatches(StreamBatches):
         super().__init__(padded // shape.ranks, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         shape = self.shape
         device, offset = np.divmod(slots, shape.batch)
         # Batches are taken from the lists of the nodes in turns, and dealt to all ranks in turns:
@@ -333,6 +338,7 @@ class DevicePerStreamBatches(StreamBatches):
         return element * self._canonical + node * self._share + mine
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
         shape = self.shape
         # The inverse of `_partition_index`, then the place of the sample in a batch of the stream.
         element, canonical = np.divmod(self._partitions[stream].find(positions), self._canonical)
@@ -427,6 +433,7 @@ class ScheduledBatches(StreamBatches):
         return first + self.shape.deal(slots)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
+        """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         positions = self._positions(steps + self._begin, self._places[self.shape.deal(slots)])
         return lookups[0](positions).reshape(len(steps), len(slots))
 
@@ -452,6 +459,7 @@ class ScheduledBatches(StreamBatches):
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
         del stream  # one order has all streams
         parts = [
             self._find_numbers(number, positions[1][positions[0] == number])

@@ -71,7 +71,7 @@ _HINTS: dict[type[StoreError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The class and text of a StoreError, and the seconds to wait before a retry."""
+    """The meaning of an exception: class and text of a StoreError, and seconds before a retry."""
 
     kind: type[StoreError]
     reason: str

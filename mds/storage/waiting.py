@@ -62,6 +62,7 @@ class WaitingLines:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
+        # Seconds after the next line, which double with each one, and the time of the next line.
         self._pause = FIRST_LINE_SECONDS
         self._next = float("-inf")
 
@@ -70,7 +71,7 @@ class WaitingLines:
 
         ``now`` and the result are times by `time.monotonic`; ``waits`` are not empty.
         """
-        oldest = min(waits, key=lambda each: each.since)
+        oldest = min(waits, key=lambda wait: wait.since)
         if now - oldest.since < FIRST_LINE_SECONDS:
             return max(oldest.since + FIRST_LINE_SECONDS, self._next)
         if now >= self._next:
@@ -84,7 +85,7 @@ class WaitingLines:
 
 def _line(now: float, oldest: waiting, waits: Sequence[waiting]) -> str:
     """Return the log line about the oldest wait and the number of other late ones."""
-    other_waits = sum(now - each.since >= FIRST_LINE_SECONDS for each in waits) - 1
+    other_waits = sum(now - wait.since >= FIRST_LINE_SECONDS for wait in waits) - 1
     return (
         f"Waiting for {oldest.operation} {oldest.target} for {now - oldest.since:.0f} s"
         + (f" ({oldest.note})" if oldest.note else "")

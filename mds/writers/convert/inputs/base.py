@@ -59,7 +59,8 @@ class InputPart:
 
     - ``number`` (int): Its place in the order of parts, from 0.
     - ``size`` (int): Its bytes, for progress.
-    - ``address`` (Any): Where it is, in terms of the input, which alone reads it; it is pickled.
+    - ``address`` (Any): Where it is, such as (file, first byte, last byte + 1). Each input has its
+      own kind of addresses; they are pickled.
     - ``split`` (str | None): The split of its samples.
     """
 
@@ -101,7 +102,8 @@ class Input(ABC):
     is_json: ClassVar[bool] = False
     #: Whether values are the encoded bytes of their columns.
     is_encoded: ClassVar[bool] = False
-    #: Options that it takes, of those that not every input takes, such as "encoding".
+    #: Names of the special options that it takes: "labels", "config", "source_split", "encoding",
+    #: "no_header". Others of these are refused.
     takes: ClassVar[frozenset[str]] = frozenset()
     #: Whether a record may have keys that the probed records did not have.
     has_late_keys: ClassVar[bool] = False
@@ -117,10 +119,11 @@ class Input(ABC):
 
         The inputs of the registry are asked in order, and the first that returns True is used.
         """
-        del path
+        del path  # an argument for subclasses
         return False
 
     def __init__(self, root: str) -> None:
+        """Set the defaults of all attributes; ``root`` is the path, URL or name of the input."""
         self.root = root
         #: The source as the user wrote it.
         self.name = root
@@ -166,6 +169,7 @@ class Input(ABC):
         except (MdsError, GeneratorExit):
             raise
         except Exception as error:
+            # The address of most inputs begins with the name of a file.
             first = part.address[0] if isinstance(part.address, tuple) else ""
             place = os.path.join(self.root, first) if isinstance(first, str) else self.name
             raise SourceError(
@@ -212,20 +216,22 @@ class Input(ABC):
                     continue
                 yield record
                 count += 1
+                # At most a quarter of the records come from one part.
                 if count % (MAX_PROBED_RECORDS // 4) == 0:
                     break
             if count >= MAX_PROBED_RECORDS:
                 return
 
     def _probed_parts(self) -> Iterator[InputPart]:
+        """Yield the parts 0, 1, 2, 4, 8, ..., whose records are probed."""
         # Records at the start of a large file may be unlike those further on.
         for number, part in enumerate(self.cut_parts(PROBE_BYTES)):
-            if number & (number - 1) == 0:
+            if number & (number - 1) == 0:  # 0 or a power of two
                 yield part
 
 
 class FileInput(Input):
-    """A file, or a folder of files of one kind.
+    """A file, or a folder of files of one kind, which ``listing`` has.
 
     Only `infer_columns`, `read` and `locate` are needed. Files and folders that are all named after
     splits (``train``, ``test``, ...) give the dataset these splits.
@@ -250,7 +256,7 @@ class FileInput(Input):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Open the input of these files."""
+        """Open the input of the files in a listing; subclasses use the options."""
         del options
         return cls(listing)
 
@@ -273,7 +279,10 @@ class FileInput(Input):
                 number += 1
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of pieces of about ``size`` bytes of a file of ``length`` bytes."""
+        """Yield start and end of pieces of about ``size`` bytes of a file of ``length`` bytes.
+
+        By default a file is one piece.
+        """
         del name, size
         yield 0, length
 
@@ -287,7 +296,7 @@ class FileInput(Input):
         return f"{self.listing}, splits {', '.join(splits)}" if splits else str(self.listing)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "split_of": {}}  # a part knows its own
+        return {**self.__dict__, "split_of": {}}  # a part has its split
 
     def fingerprint(self) -> str:
         """Return a digest of the names, sizes and modification times of all files."""
@@ -316,16 +325,16 @@ def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
     - ``by_file`` (bool): Whether file names count.
     """
     split_of: dict[str, str] = {}
-    is_of_folders = True
+    is_from_folders = True
     for name in names:
         *folders, file = name.split("/")
         split = split_folder(folders)
         if split is None and by_file and (match := _IN_FILE_NAME.search(file)):
-            split, is_of_folders = match[1].lower(), False
+            split, is_from_folders = match[1].lower(), False
         if split is None:
             return {}
         split_of[name] = split
-    return split_of if is_of_folders or len(set(split_of.values())) > 1 else {}
+    return split_of if is_from_folders or len(set(split_of.values())) > 1 else {}
 
 
 def split_folder(folders: Sequence[str]) -> str | None:

@@ -35,7 +35,13 @@ csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))
 
 
 class DelimitedTextInput(FileInput):
-    """Tables in text files; the first line names the columns and is the same in every file."""
+    """Tables in text files; the first line names the columns and is the same in every file.
+
+    - ``listing`` (Listing): The files.
+    - ``separator`` (str | None, default None): What is between cells; None: guess from the file.
+    - ``encoding`` (str, default "utf-8"): The encoding of the text.
+    - ``has_header`` (bool, default True): Whether the first line has names and is no record.
+    """
 
     title: ClassVar[str] = "table of delimited text"
     endings: ClassVar[frozenset[str]] = frozenset({".csv", ".tsv"})
@@ -73,10 +79,10 @@ class DelimitedTextInput(FileInput):
             path = listing.path(listing.names[0])
             raise SourceError(f"{path}, line 1: {twice[0]!r} names two columns.")
         for name in listing.names[1:]:
-            other = [each or f"column_{place}" for place, each in enumerate(self._names(name))]
-            if other != self.names:
+            names = [each or f"column_{place}" for place, each in enumerate(self._names(name))]
+            if names != self.names:
                 raise SourceError(
-                    f"{listing.path(name)}, line 1: the columns are {_list(other)}, those of "
+                    f"{listing.path(name)}, line 1: the columns are {_list(names)}, those of "
                     f"{listing.names[0]} are {_list(self.names)}. Convert them one by one."
                 )
 
@@ -92,19 +98,21 @@ class DelimitedTextInput(FileInput):
             lines = _Lines(file, start, end, encoding=self.encoding)
             rows = self._rows(lines)
             while True:
-                begin = lines.offset
+                begin = lines.offset  # the byte at which the next record begins
                 try:
                     row = next(rows)
                 except StopIteration:
                     return
                 except UnicodeDecodeError as error:
                     yield begin, BadRecord(_undecodable(error))
+                    # The reader of the csv module ends with an error; go on with the next line.
                     rows = self._rows(lines)
                     continue
                 except csv.Error as error:
                     yield begin, BadRecord(f"quotes or line ends are wrong: {error}")
                     rows = self._rows(lines)
                     continue
+                # The record at byte 0 is the header; an empty row is a blank line.
                 if (begin or not self.has_header) and row:
                     yield begin, self._sample(row)
 
@@ -116,11 +124,13 @@ class DelimitedTextInput(FileInput):
         return f"{path}, line {number}"
 
     def _sample(self, row: list[str]) -> dict[str, Any] | BadRecord:
+        """Return the cells of a row by column."""
         if len(row) != len(self.names):
             return BadRecord(f"{len(row)} values for {len(self.names)} columns")
         return dict(zip(self.names, row, strict=True))
 
     def _rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
+        """Return a reader of the rows in some lines."""
         return csv.reader(lines, delimiter=self.separator, strict=True)
 
     def _names(self, name: str) -> list[str]:
@@ -133,7 +143,7 @@ class DelimitedTextInput(FileInput):
             raise SourceError(
                 f"{self.listing.path(name)}, line 1: {_undecodable(error)}"
             ) from error
-        except Exception as error:  # of the csv module, of decoding, of each compression
+        except Exception as error:  # decoding, the csv module and compressions raise many kinds
             raise SourceError(
                 f"{self.listing.path(name)}, line 1: this is not a header of a table: {error}"
             ) from error
@@ -147,6 +157,7 @@ class DelimitedTextInput(FileInput):
         with open_content(self.listing.path(name)) as file:
             lines = _Lines(file, 0, None, encoding=self.encoding, errors="replace")
             rows = self._rows(lines)
+            # Read all records to find where each one ends; a line break may be inside of quotes.
             while True:
                 try:
                     next(rows)
@@ -165,7 +176,8 @@ class DelimitedTextInput(FileInput):
 class _Lines(Iterator[str]):
     """Decoded lines of a file, from the byte ``start`` to the byte ``end`` (None: the end).
 
-    ``offset`` is the byte at which the next line begins.
+    ``offset`` is the byte at which the next line begins. ``errors`` is that of `bytes.decode`. A
+    byte order mark at the beginning of the file is removed.
     """
 
     def __init__(
@@ -216,6 +228,7 @@ class _DecompressedFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes, and return their number; 0 at the end."""
         try:
             while not self._unread:
                 self._unread = memoryview(next(self._pieces))
@@ -234,6 +247,7 @@ class _DecompressedFile(io.RawIOBase):
 
 
 def _undecodable(error: UnicodeDecodeError) -> str:
+    """Describe bytes that are no text in the encoding, with a remedy."""
     if is_utf16(error.object):
         return UTF16
     byte = error.object[error.start]
@@ -241,7 +255,7 @@ def _undecodable(error: UnicodeDecodeError) -> str:
 
 
 def _separator(listing: Listing) -> str:
-    """Return the most frequent separator of the first line; a comma if there is none."""
+    """Return the most frequent separator in the first line of the first file; else a comma."""
     first = listing.names[0]
     if ending(first).startswith(".tsv"):
         return "\t"

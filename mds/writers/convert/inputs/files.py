@@ -31,8 +31,9 @@ from mds.writers.convert.inputs.listing import Listing, ending
 class FolderClasses:
     """Classes of the files of a folder: the first folder of a path that is not named after a split.
 
-    A label is the number of a class in alphabetical order. It is the same in every split, and also
-    if only some of the files are converted.
+    For example ``train/cat/1.jpg`` has the class ``cat``. A label is the number of a class in
+    alphabetical order. It is the same in every split, and also if only some of the files are
+    converted.
 
     - ``names`` (Sequence[str]): The files to convert, with their splits in ``split_of``.
     - ``not_included`` (Sequence[str]): Files of the folder that are not converted; their classes
@@ -54,7 +55,7 @@ class FolderClasses:
     def are_in(names: Sequence[str]) -> bool:
         """Return whether every file has a class.
 
-        A file right in the root, or right in the folder of a split, has none.
+        A file has none if it is directly in the root or in the folder of a split.
         """
         splits = find_splits(names, by_file=False)
         return bool(names) and all(_class_of(name, splits.get(name)) for name in names)
@@ -66,7 +67,7 @@ class FolderClasses:
         return {"class": class_name, "label": self.numbers[class_name]}
 
     def columns(self, first: str) -> list[Column]:
-        """Return the columns of class and label, with those of the first file as examples."""
+        """Return the columns "class" and "label", with examples from the file ``first``."""
         example = self.of(first)
         last_label = len(self.numbers) - 1
         return [
@@ -81,6 +82,7 @@ class FolderClasses:
 
 
 def _class_of(name: str, split: str | None) -> str:
+    """Return the first folder of a path that is not its ``split``; '' if there is none."""
     folders = name.split("/")[:-1]
     if split is not None:
         folders.remove(split)
@@ -101,10 +103,14 @@ _LONG_DOCUMENT = 256 << 10
 
 
 class WholeFilesInput(FileInput):
-    """Every file is a sample: its path below the folder, and its bytes."""
+    """Every file is a sample: its path below the folder, and its bytes.
+
+    The address of a part is the list of its files.
+    """
 
     title: ClassVar[str] = "files"
     names_splits: ClassVar[bool] = False
+    #: Name and encoding of the column with the content of a file.
     value: ClassVar[tuple[str, str]] = ("bytes", "bytes")
 
     def __init__(self, listing: Listing) -> None:
@@ -125,6 +131,7 @@ class WholeFilesInput(FileInput):
         """Yield runs of files, each of one split."""
         number = 0
         for split in self.list_splits() or (None,):
+            # Keep only the files of this split.
             keep = functools.partial(self._is_of, split) if split is not None else None
             for names, total in self.listing.batches(size, keep=keep):
                 yield InputPart(number, total, names, split)
@@ -168,6 +175,7 @@ class AudioInput(WholeFilesInput):
         kind = AudioClassesInput if FolderClasses.are_in(listing.names) else AudioInput
         return kind(listing)
 
+    #: First bytes of sound files: wav, flac, ogg, and mp3 with and without a tag.
     _STARTS: ClassVar[tuple[bytes, ...]] = (
         b"RIFF",
         b"RIFX",
@@ -243,13 +251,14 @@ class TextFilesInput(WholeFilesInput):
             encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
             return {"path": name, "text": data.decode(encoding)}
         except UnicodeDecodeError as error:
-            text = _declared(data) if name.endswith((".py", ".pyi", ".pyw")) else None
+            # Python source may declare its encoding in a comment.
+            text = _decode_python(data) if name.endswith((".py", ".pyi", ".pyw")) else None
             return (
                 BadRecord(not_utf8(data, error)) if text is None else {"path": name, "text": text}
             )
 
 
-def _declared(data: bytes) -> str | None:
+def _decode_python(data: bytes) -> str | None:
     """Decode Python source with the encoding it declares, or return None if that fails."""
     import io
     import tokenize
@@ -268,7 +277,7 @@ def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
 
 
 def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
-    """Describe the bytes of one line that are not UTF-8, with the column."""
+    """Return a bad record for one line with bytes that are not UTF-8, with the column."""
     return BadRecord(_no_utf8(data, error), column=_column(data, error))
 
 

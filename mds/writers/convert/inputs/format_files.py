@@ -62,7 +62,7 @@ from mds.writers.convert.inputs.mds import column_splitter
 
 #: Number of files that are planned at the same time.
 _FILES_SIDE_BY_SIDE = 16
-#: Number of rows of a table that are Python values at the same time.
+#: Number of rows of a table that are converted to Python values at once.
 _ROWS = 1024
 #: Number of records from whose values the columns of a table and of a tar are inferred.
 _PROBED_ROWS, _PROBED_TAR_SAMPLES = 100, 200
@@ -76,8 +76,8 @@ class FormatInput(FileInput):
     - ``kind`` (Format | None, default None): Their format; None: by the name of each file.
     - ``data_files`` (Sequence[DataFile] | None, default None): The files as the format listed them;
       None: as they are in ``listing``.
-    - ``facts`` (Mapping[str, bytes] | None, default None): What the format knows of single files
-      from listing them, by name; it is given back when they are planned.
+    - ``facts`` (Mapping[str, bytes] | None, default None): What the format learned about single
+      files when it listed them, by name; the format needs it to plan and read them.
 
     The address of a part is (name of the file, first byte, last byte + 1, file).
     """
@@ -140,7 +140,7 @@ class FormatInput(FileInput):
         return opened
 
     def begin(self, options: InputOptions) -> None:
-        """Apply options, and plan the files if that is needed to infer their columns."""
+        """Apply the options; a subclass may also plan its files to infer their columns."""
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield pieces of the files, numbered from 0."""
@@ -213,10 +213,10 @@ class ShardsInput(FormatInput):
         """Yield runs of shards, each of one file."""
         number = 0
         for file_number, file in enumerate(self._data_files):
-            shards, row = self.shards_of(file_number), 0
-            step = max(1, len(shards) * size // max(file.size, 1))
-            for start in range(0, len(shards), step):
-                run = shards[start : start + step]
+            shards, row = self.shards_of(file_number), 0  # row: the first one of the next part
+            shards_per_part = max(1, len(shards) * size // max(file.size, 1))
+            for start in range(0, len(shards), shards_per_part):
+                run = shards[start : start + shards_per_part]
                 part_size = file.size * len(run) // len(shards)
                 address = (file.key, run, row)
                 yield InputPart(number, part_size, address, self.split_of.get(file.key))
@@ -231,8 +231,11 @@ class ShardsInput(FormatInput):
 class AnyFormatInput(ShardsInput):
     """The samples of files in any format, with the encodings that the format gives them.
 
-    It reads files whose format is named (``--as megatron``), and those of a conversion that keeps
-    the shards of the files (`keep_shards.py`).
+    It reads files whose format is named (``--as megatron``), and the files of a conversion that
+    keeps their shards (`keep_shards.py`).
+
+    - ``data`` (FormatData): The shards and columns that the format has planned.
+    - ``files`` (Files): Reads the bytes of the files.
     """
 
     is_encoded: ClassVar[bool] = True
@@ -247,7 +250,7 @@ class AnyFormatInput(ShardsInput):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return False: an input that knows more of the files comes first."""
+        """Return False: it is used only if it is requested, or if no other input reads a format."""
         del path
         return False
 
@@ -260,7 +263,10 @@ class AnyFormatInput(ShardsInput):
     def open_columns(
         cls, path: str, options: InputOptions, columns: Sequence[str] | None
     ) -> AnyFormatInput:
-        """Open the files at a path, and have only some of their columns (None: all)."""
+        """Open the files at a path, to read some of their columns (None: all).
+
+        Raises SourceError if there are no files, or if they cannot be read.
+        """
         with _source_errors():
             data, files = open_files(path, options.kind, columns)
         if not len(data.table):
@@ -289,6 +295,7 @@ class AnyFormatInput(ShardsInput):
 
     def shards_of(self, file_number: int) -> Sequence[ShardPlace]:
         """Return the shards of a file, with the columns of all files."""
+        # `table.file` has the number of the file of each shard, in ascending order.
         first, end = np.searchsorted(self.data.table.file, [file_number, file_number + 1])
         return [self.data.place(number) for number in range(int(first), int(end))]
 
@@ -330,7 +337,7 @@ class TablesInput(ShardsInput):
     """The rows of Parquet and Arrow files and of Delta and Iceberg tables.
 
     Rows are Python values and are encoded again, because formats give columns encodings that old
-    readers do not know (`portable_encoding`).
+    readers do not know (`portable_encoding`). The arguments are those of `FormatInput`.
     """
 
     title: ClassVar[str] = "table of columns"
@@ -377,7 +384,7 @@ class TablesInput(ShardsInput):
             self._encodings[name] = merged
 
     def format_of(self, name: str) -> Columnar:
-        """Return the format of a file: that of all, or the one that its ending says."""
+        """Return the format of a file: the format of all files, else by its ending."""
         if isinstance(self.kind, Columnar):
             return self.kind
         return Parquet() if name.lower().endswith(Parquet.endings) else Arrow()
@@ -387,6 +394,7 @@ class TablesInput(ShardsInput):
         file = self._data_files[file_number]
         plan = self._plans[file.key]
         columns = as_columns(plan.columns)
+        # Without spans, the address of a shard is its number.
         spans = plan.spans or [(shard, shard) for shard in range(len(plan.samples))]
         return [
             ShardPlace(file, span, samples, plan.note, columns)
@@ -396,6 +404,7 @@ class TablesInput(ShardsInput):
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of all files."""
+        # Columns that have nulls, or that some files lack.
         null_columns: set[str] = set()
         for name, plan in self._plans.items():
             null_columns |= self.format_of(name).known_nulls(plan)
@@ -432,6 +441,7 @@ class TablesInput(ShardsInput):
         return {**super().__getstate__(), "_plans": {}}
 
 
+#: First bytes of image files, by encoding.
 _IMAGE_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _BYTES_ENCODINGS = ("bytes", "jpeg", "png", "audio")
 
@@ -480,8 +490,8 @@ def _bytes_encoding(values: Sequence[Any]) -> tuple[str, str]:
 class WebDatasetInput(FormatInput):
     """Tars of samples: files with one name before the first dot, a column for each ending.
 
-    A part is a run of samples in one tar, found by hopping from header to header. A tar that is
-    compressed or behind a URL is read from its beginning to its end and is one part.
+    A part is a run of samples in one tar. To cut a tar, only the headers of its members are read.
+    A tar that is compressed or behind a URL is read from its beginning to its end and is one part.
     """
 
     title: ClassVar[str] = "WebDataset"
@@ -547,7 +557,10 @@ def _can_cut(file: DataFile, files: Files) -> bool:
 
 
 def _tar_record(sample: TarSample, read: ReadAt) -> Record:
-    """Return the key of a sample, and its values or the reason why it has none."""
+    """Return the key of a sample, and its values by ending or the reason why it has none.
+
+    - ``read`` (function): Returns the bytes of the tar from one offset to another.
+    """
     if sample.problem:
         return sample.key, BadRecord(sample.problem)
     record: dict[str, Any] = {KEY: sample.key}
@@ -587,7 +600,7 @@ class LinesInput(FormatInput):
         """Return what is wrong with a line that is no record."""
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of any bytes."""
+        """Yield byte ranges of ``size`` bytes, whatever lines are there; see the class."""
         step = length if compression_of(name) else size
         for start in range(0, length, max(step, 1)):
             yield start, min(start + step, length)
@@ -607,6 +620,7 @@ class LinesInput(FormatInput):
             return f"{path}, line {line_number(chunks, position)}"
 
     def _record(self, line: bytes) -> dict[str, Any] | BadRecord:
+        """Return the record of a line, which the format takes as UTF-8."""
         try:
             is_utf8 = self.encoding == "utf-8"
             return self.lines.record(line if is_utf8 else line.decode(self.encoding).encode())
@@ -619,7 +633,8 @@ class LinesInput(FormatInput):
 
 
 def line_number(chunks: Iterable[bytes], offset: int) -> int:
-    """Return the number of the line that begins at a byte of some content, from 1."""
+    """Return the number, from 1, of the line that begins at the byte ``offset`` of some content."""
+    # Count the line breaks before the offset, which is made relative to each chunk.
     number = 1
     for chunk in chunks:
         number += chunk.count(b"\n", 0, max(offset, 0))

@@ -22,7 +22,14 @@ _ROWS = 256
 
 
 class HuggingFaceInput(Input):
-    """The rows of a `datasets.Dataset`, or of each `Dataset` in a `DatasetDict`."""
+    """The rows of a `datasets.Dataset`, or of each `Dataset` in a `DatasetDict`.
+
+    - ``path`` (str): A folder that `datasets` saved, or a name on the hub.
+    - ``config`` (str | None), ``split`` (str | None): The configuration, and the only split to
+      read; None for the default one, and for all splits.
+
+    The address of a part is (split, first row, last row + 1).
+    """
 
     title: ClassVar[str] = "Hugging Face dataset"
     takes: ClassVar[frozenset[str]] = frozenset({"config", "source_split"})
@@ -73,9 +80,9 @@ class HuggingFaceInput(Input):
         number = 0
         for split, table in self._open().items():
             rows = len(table)
-            each = max(1, int(size * rows / max(1, table.data.nbytes)))
-            for start in range(0, rows, each):
-                end = min(start + each, rows)
+            part_rows = max(1, int(size * rows / max(1, table.data.nbytes)))
+            for start in range(0, rows, part_rows):
+                end = min(start + part_rows, rows)
                 length = int(table.data.nbytes * (end - start) / rows)
                 yield InputPart(number, length, (split, start, end), split)
                 number += 1
@@ -109,6 +116,7 @@ class HuggingFaceInput(Input):
         return self._splits
 
     def _open(self) -> dict[str | None, Any]:
+        """Return the table of each split, loaded once per process; None names a single table."""
         if self._tables is None:
             self._tables = _load(*self._address)
         return self._tables
@@ -128,6 +136,10 @@ def _is_saved(path: str) -> bool:
 
 
 def _load(path: str, config: str | None, split: str | None) -> dict[str | None, Any]:
+    """Load a dataset, and return the table of each split; None is the name of a single one.
+
+    Raises SourceError if it cannot be loaded or lacks the ``split``.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -152,6 +164,7 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
 
 
 def _undecoded(table: Any) -> Any:
+    """Return a table that does not decode images and sounds, and returns Python values."""
     import datasets
 
     for name, feature in table.features.items():
@@ -161,6 +174,7 @@ def _undecoded(table: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
+    """Return the bytes of an image or sound that is stored or in a file, and other values as is."""
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         if value["bytes"] is not None or value["path"] is None:
             return value["bytes"]
@@ -176,6 +190,11 @@ def _class_names(feature: Any) -> tuple[str, ...]:
 
 
 def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]:
+    """Return the encoding of a column, and a note.
+
+    - ``feature`` (datasets.Features value): Its type in `datasets`; ``kind``: its Arrow type.
+    - ``values`` (Sequence): Some of its values.
+    """
     import datasets
 
     if isinstance(feature, datasets.ClassLabel) and None not in values:

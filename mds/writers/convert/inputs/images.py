@@ -42,12 +42,14 @@ _MASKS = re.compile(
     r"(?i)^(?:.*[-_ ])?(?:masks?|labels?|annotations?|annots?|segmentations?|seg|segmentationclass|"
     r"segmentationobject|gt|ground[-_ ]?truths?|depths?|trimaps?)$"
 )
-_TABLES_LOOKED_AT, _LOOKED_AT = 20, 1 << 16  # files, and bytes at both ends of each
+#: Number of JSON files in which annotations are looked for, and bytes read at both ends of each.
+_MAX_SEARCHED_FILES, _SEARCHED_BYTES = 20, 1 << 16
+#: First bytes of image files: JPEG, PNG, GIF, WebP, BMP, TIFF.
 _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
 
 class ImagesInput(WholeFilesInput):
-    """Images in a flat folder: the image and its path."""
+    """Images in a flat folder: the image and its path. Other files of the listing are left out."""
 
     title: ClassVar[str] = "images"
     takes: ClassVar[frozenset[str]] = frozenset({"labels"})
@@ -136,6 +138,8 @@ class LabelledImagesInput(ImagesInput):
     """Images whose labels are in a table beside them.
 
     - ``table`` (str): The name of the table; ``rows`` (Sequence[dict]): its records.
+
+    The address of a part is a dict with the row of each of its files, or None.
     """
 
     title: ClassVar[str] = "images with a table of labels"
@@ -143,6 +147,7 @@ class LabelledImagesInput(ImagesInput):
     def __init__(self, listing: Listing, table: str, rows: Sequence[dict[str, Any]]) -> None:
         super().__init__(listing)
         self._table = table
+        # A row may name an image by its path or file name, with or without the ending.
         names = _short_names(self.listing.names, os.path.dirname(table))
         stems = {os.path.splitext(short)[0]: name for short, name in names.items()}
         column = _file_column(rows, names, stems, table)
@@ -164,7 +169,7 @@ class LabelledImagesInput(ImagesInput):
     @property
     def is_text(self) -> bool:  # type: ignore[override]
         """Whether the values of the table are text, as in CSV."""
-        return not self._table.endswith("l")
+        return not self._table.endswith("l")  # .jsonl
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of image and path, and those of the table."""
@@ -219,6 +224,7 @@ def _table(listing: Listing) -> str | None:
     tables = [
         name
         for name in listing.names
+        # Compressed tables such as labels.csv.gz count.
         if {ending(name), os.path.splitext(ending(name))[0]} & {".csv", ".tsv", ".jsonl"}
     ]
     return tables[0] if len(tables) == 1 else None
@@ -233,7 +239,7 @@ def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
         JsonLinesInput(table_listing) if table.endswith("l") else DelimitedTextInput(table_listing)
     )
     rows = []
-    for part in source.cut_parts(1 << 40):
+    for part in source.cut_parts(1 << 40):  # a single part
         for position, row in source.read_records(part):
             if isinstance(row, BadRecord):
                 raise SourceError(f"{source.locate(part, position)}: {row.why}.")
@@ -246,8 +252,8 @@ def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
 
     A file name that two images share is left out.
     """
-    last = Counter(os.path.basename(name) for name in names)
-    name_of = {os.path.basename(name): name for name in names if last[os.path.basename(name)] == 1}
+    count_of = Counter(os.path.basename(name) for name in names)
+    name_of = {base: name for name in names if count_of[base := os.path.basename(name)] == 1}
     if folder:
         name_of |= {
             name[len(folder) + 1 :]: name for name in names if name.startswith(folder + "/")
@@ -261,7 +267,11 @@ def _file_column(
     stems: Mapping[str, str],
     table: str,
 ) -> str:
-    """Return the column of a table that has the names of files. Raises SourceError."""
+    """Return the first column of a table in which a value names an image. Raises SourceError.
+
+    - ``names`` (Mapping), ``stems`` (Mapping): Images by the names that a table may use, and by
+      these names without their endings.
+    """
     for row in rows[:100]:
         for column, value in row.items():
             if isinstance(value, (str, int)) and (str(value) in names or str(value) in stems):
@@ -281,6 +291,7 @@ def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
         if not _MASKS.search(folder.rpartition("/")[2]):
             continue
         for other, names in stems.items():
+            # More than half of the masks have the name of a picture.
             if other != folder and len(masks & names) * 2 > len(masks):
                 raise SourceError(
                     f"{root}: {folder} seems to hold masks of the pictures in {other}, and a "
@@ -293,10 +304,11 @@ def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
 def _refuse_annotations(listing: Listing) -> None:
     """Raise SourceError for pictures beside annotations in the format of COCO."""
     tables = [name for name in listing.names if name.lower().endswith(".json")]
-    for name in tables[:_TABLES_LOOKED_AT]:
+    for name in tables[:_MAX_SEARCHED_FILES]:
         with open(listing.path(name), "rb") as file:
-            text = file.read(_LOOKED_AT)
-            file.seek(max(os.path.getsize(file.name) - _LOOKED_AT, 0))
+            # Such a file may have gigabytes, so only its beginning and its end are read.
+            text = file.read(_SEARCHED_BYTES)
+            file.seek(max(os.path.getsize(file.name) - _SEARCHED_BYTES, 0))
             text += file.read()
         if sum(f'"{key}"'.encode() in text for key in ("images", "annotations", "categories")) > 1:
             raise SourceError(

@@ -26,7 +26,12 @@ _OF_SYSTEMS = frozenset({"thumbs.db", "desktop.ini"})
 class Listing:
     """Files below ``root``: ``names`` (sorted, relative, with '/') and ``sizes`` in bytes.
 
-    A pickled listing has no names: a part brings those that it needs.
+    - ``omitted`` (Counter | None): Number of files that were left out, by reason.
+    - ``states`` (Sequence[tuple[int, object]] | None): Size in bytes and version of each file;
+      None: ask the disk, where the version is the time of the last change.
+
+    ``digest`` changes with any name, size or version. A pickled listing has no names: a part has
+    the names that it needs.
     """
 
     def __init__(
@@ -36,7 +41,7 @@ class Listing:
         omitted: Counter[str] | None = None,
         states: Sequence[tuple[int, object]] | None = None,
     ) -> None:
-        """Take the sizes of files from a disk, or from their ``states`` (size, version)."""
+        """Store the names, and look up the size of each file unless ``states`` has them."""
         self.root = root
         #: Number of files and folders that were left out, by reason.
         self.omitted: Counter[str] = omitted or Counter()
@@ -91,7 +96,7 @@ class Listing:
         return listing
 
     def only(self, names: Sequence[str]) -> Listing:
-        """Return a listing of these names, which keep their order."""
+        """Return a listing of some of the files, in the order of ``names``."""
         listing = Listing(self.root, names, self.omitted)
         listing.not_included = self.not_included
         return listing
@@ -150,7 +155,10 @@ def ending(name: str) -> str:
 
 
 def is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Return whether patterns choose a file, by its name or its relative path."""
+    """Return whether a file is chosen: it matches ``include``, if there is any, and no ``exclude``.
+
+    Patterns match the file name or the whole relative path.
+    """
     return (not include or _matches(name, include)) and not _matches(name, exclude)
 
 
@@ -160,9 +168,10 @@ def _walk(root: str) -> Iterator[tuple[str, str]]:
     Links to files count as files, as in snapshots of the Hub. Links to folders are followed inside
     the root only: one to ``..`` or to another disk would add files that were not meant.
     """
-    top = os.path.realpath(root)
-    # Each folder comes with those above it, to find links in a circle.
-    folders: list[tuple[str, frozenset[str]]] = [("", frozenset([top]))]
+    real_root = os.path.realpath(root)
+    # Folders to visit: the relative path with a '/' at its end, and the real paths of the folders
+    # above, to detect links in a circle.
+    folders: list[tuple[str, frozenset[str]]] = [("", frozenset([real_root]))]
     while folders:
         prefix, above = folders.pop()
         with os.scandir(os.path.join(root, prefix)) as entries:
@@ -174,7 +183,7 @@ def _walk(root: str) -> Iterator[tuple[str, str]]:
                     real = os.path.realpath(entry.path)
                     if real in above:
                         yield name, "links in a circle"
-                    elif entry.is_symlink() and not real.startswith(top + os.sep):
+                    elif entry.is_symlink() and not real.startswith(real_root + os.sep):
                         yield name, "links to folders elsewhere"
                     else:
                         folders.append((name + "/", above | {real}))
@@ -192,6 +201,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _hint(root: str) -> str:
+    """Return a similar path that exists, as a sentence for the error; '' if there is none."""
     folder = os.path.dirname(root.rstrip("/")) or "."
     if not os.path.isdir(folder):
         return f"Nor is there a folder {folder}."

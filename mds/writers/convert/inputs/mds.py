@@ -33,7 +33,13 @@ from mds.writers.convert.inputs.base import Input, InputOptions, InputPart, Reco
 
 
 class MdsInput(Input):
-    """The samples of an MDS dataset, in order."""
+    """The samples of an MDS dataset, in order.
+
+    - ``url`` (str): The folder or URL of the dataset.
+    - ``re_encode`` (frozenset[str]): Columns that are decoded, because they get another encoding.
+
+    The address of a part is the index entry of its shard.
+    """
 
     title: ClassVar[str] = "MDS dataset"
     is_encoded: ClassVar[bool] = True
@@ -105,6 +111,7 @@ class MdsInput(Input):
         shard: ShardInfo = part.address
         files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
         path = join(redact(self.root), shard.raw.basename)
+        # Text shards have their offsets in a meta file, which is the second one.
         if not shard.schema.is_split:
             offsets = parse_offsets(files[0], shard.samples, len(files[0]), path)
         else:
@@ -137,6 +144,7 @@ class MdsInput(Input):
         ]
         for other in stored[1:]:
             if other != stored[0]:
+                # The first column that is in one of the two only, or has another encoding.
                 name = min({*other.items()} ^ {*stored[0].items()})[0]
                 raise SourceError(
                     f"{redact(self.root)}: shards differ in column {name!r} "
@@ -201,7 +209,12 @@ def _parser(shard: ShardInfo) -> Any:
 
 
 def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) -> bytes:
-    """Return the decompressed bytes of a file of a shard. Raises SourceError if it is damaged."""
+    """Return the decompressed bytes of a file of a shard. Raises SourceError for a wrong size.
+
+    - ``url`` (str): The dataset.
+    - ``raw`` (FileInfo), ``zipped`` (FileInfo | None): The index entries of the file without and
+      with compression.
+    """
     store = open_store(url)
     stored = zipped or raw
     codec = parse_compression(shard.schema.compression) if zipped else None

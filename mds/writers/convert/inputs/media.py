@@ -51,8 +51,8 @@ class MediaInput(WholeFilesInput):
     """Pictures or sounds, and files beside them that belong to the dataset too.
 
     - ``listing`` (Listing): The pictures or sounds.
-    - ``kind`` (type[Input]): `ImagesInput` or `AudioInput`: it knows the columns of a file, and
-      whether the bytes are a picture or a sound.
+    - ``kind`` (type[Input]): `ImagesInput` or `AudioInput`, which provides the columns of a file
+      and checks that its bytes are a picture or a sound.
     - ``beside`` (Sequence[str]): The names of the other files.
     """
 
@@ -84,6 +84,9 @@ class PairedFilesInput(MediaInput):
     - ``listing`` (Listing): All files of the folder.
     - ``text_of`` (Mapping[str, str]): The name of the text of each picture or sound.
     - ``kind`` (str): The ending of the texts.
+
+    The address of a part is a dict with the name of the text of each file; for transcripts it has
+    the text itself.
     """
 
     title: ClassVar[str] = "files with texts of their names"
@@ -133,12 +136,13 @@ class PairedFilesInput(MediaInput):
             return None
         if all(name.lower().endswith(_TRANSCRIPT) for name in texts):
             return cls._of_transcripts(listing, media, texts, options)
+        # Texts are beside their files, or have the same name in another folder.
         for key in (_path_stem, _last_stem):
             media_by_stem, text_by_stem = _names_by_stem(key, media), _names_by_stem(key, texts)
             if media_by_stem is None or text_by_stem is None:
                 continue
             both = media_by_stem.keys() & text_by_stem.keys()
-            if 2 * len(both) >= 0.9 * len(names):
+            if 2 * len(both) >= 0.9 * len(names):  # nine in ten files have a partner
                 pairs = cls(
                     listing, {media_by_stem[k]: text_by_stem[k] for k in both}, ending(texts[0])
                 )
@@ -150,6 +154,10 @@ class PairedFilesInput(MediaInput):
     def _of_transcripts(
         cls, listing: Listing, media: Sequence[str], texts: Sequence[str], options: InputOptions
     ) -> PairedFilesInput | None:
+        """Pair sounds with lines of transcripts; return None if most sounds have no line.
+
+        A line begins with the name of a sound in the folder of the transcripts, without its ending.
+        """
         encoding = options.encoding or "utf-8"
         text_of, transcripts = {}, {}
         media_by_stem = _names_by_stem(_path_stem, media) or {}
@@ -191,6 +199,7 @@ class PairedFilesInput(MediaInput):
                 yield name, {**record, "text": text}
 
     def _text(self, name: str) -> str | BadRecord:
+        """Return the content of a text file, or why it cannot be read."""
         try:
             with open(self.listing.path(name), "rb") as file:
                 data = file.read()
@@ -211,7 +220,10 @@ class PairedFilesInput(MediaInput):
 
 
 def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return pictures or sounds, and texts if all other files are texts of one ending."""
+    """Return the names of pictures or sounds, and of texts.
+
+    Both are empty unless the files are media of one type, and texts with one ending.
+    """
     media: dict[type[Input], list[str]] = {ImagesInput: [], AudioInput: []}
     texts: dict[str, list[str]] = {}
     for name in names:
@@ -257,6 +269,9 @@ class MetadataInput(MediaInput):
 
     - ``listing`` (Listing): All files of the folder.
     - ``tables`` (Sequence[str]): The names of the tables.
+
+    The address of a part is a dict with the row of each file, or None without one. The last part
+    has the files that do not exist: its dict has the table that names each of them.
     """
 
     title: ClassVar[str] = "files with a table of metadata"
@@ -264,6 +279,7 @@ class MetadataInput(MediaInput):
 
     def __init__(self, listing: Listing, tables: Sequence[str]) -> None:
         self._tables = tables
+        #: Table and row of each file that a table names.
         self._rows = _read_tables(listing, tables)
         kind = _media_kind(listing.root, [*self._rows])
         media = [name for name in listing.names if ending(name) in kind.endings]
@@ -346,10 +362,10 @@ class MetadataInput(MediaInput):
 
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield the picture or sound, its path and its row."""
-        named = {name: row for name, row in part.address.items() if isinstance(row, str)}
-        for name, table in named.items():
+        missing = {name: table for name, table in part.address.items() if isinstance(table, str)}
+        for name, table in missing.items():
             yield name, BadRecord(f"{table} names it, and there is no such file")
-        if named:
+        if missing:  # the last part
             return
         for name, record in super().read(part):
             row = part.address[name]
@@ -384,6 +400,7 @@ def _read_tables(listing: Listing, tables: Sequence[str]) -> dict[str, tuple[str
     for table in tables:
         rows = _read_rows(listing, tables, table)
         if table.endswith(".csv") and rows:
+            # Each table must have the columns of the first one.
             columns[table] = sorted(rows[0])
             first = tables[0]
             if extra := {*columns[table]} ^ {*columns.get(first, columns[table])}:
@@ -402,13 +419,18 @@ def _read_tables(listing: Listing, tables: Sequence[str]) -> dict[str, tuple[str
 
 
 def _read_rows(listing: Listing, tables: Sequence[str], table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, which may be in the format of LJSpeech."""
     if _is_ljspeech(listing, tables):
         return _read_ljspeech(listing.path(table))
     return read_label_rows(listing, table)
 
 
 def _resolve(listing: Listing, table: str, row: dict[str, Any]) -> str:
-    """Return the path of a row's file below the root. Raises SourceError if it has none there."""
+    """Return the path below the root of the file that a row names.
+
+    The row has the path from the folder of its ``table``. Raises SourceError if there is none, or
+    if it is outside the root.
+    """
     value = row.get(_FILE_NAME)
     if not isinstance(value, str) or not value:
         if _FILE_NAME in row:
@@ -445,6 +467,7 @@ def _is_ljspeech(listing: Listing, tables: Sequence[str]) -> bool:
 
 
 def _read_ljspeech(path: str) -> list[dict[str, Any]]:
+    """Return the rows of a table of LJSpeech: lines of id|text|text, for the file wavs/ID.wav."""
     rows = []
     # Quotes have no meaning in this table, and many of them are not closed.
     with open(path, encoding="utf-8-sig") as file:

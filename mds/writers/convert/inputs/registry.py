@@ -41,6 +41,7 @@ from mds.writers.convert.inputs.media import MetadataInput, PairedFilesInput
 
 ENTRY_POINTS = "mds.inputs"
 
+#: Inputs by name. The order matters: the first one that recognises a source is used.
 inputs: dict[str, type[Input]] = {
     "images": ImagesInput,
     "audio": AudioInput,
@@ -85,7 +86,7 @@ def input_names() -> list[str]:
 
 
 def find_input(name: str) -> type[Input]:
-    """Return the input of a name, or the one that reads the format of a name.
+    """Return the input with this name, or the input that reads the format with this name.
 
     Raises ConfigError if there is neither.
     """
@@ -119,7 +120,7 @@ def all_inputs() -> dict[str, type[Input]]:
 
 
 def _checked_input(name: str, kind: object) -> type[Input]:
-    """Return the class of an input. Raises ConfigError if it is none."""
+    """Return ``kind`` if it is a complete class of inputs, else raise ConfigError."""
     if not (isinstance(kind, type) and issubclass(kind, Input)) or inspect.isabstract(kind):
         raise ConfigError(
             f"the input {name!r} is {kind!r}: inherit mds.writers.convert.Input or FileInput, and "
@@ -160,10 +161,10 @@ def open_input(path: str, options: InputOptions) -> Input:
             f"--null is about the cells of CSV and TSV, and {path} is {opened.title}."
         )
     opened.name, opened.nulls = redact(path), options.null
-    if isinstance(opened, FileInput) and (passed := opened.listing.omitted):
+    if isinstance(opened, FileInput) and (omitted := opened.listing.omitted):
         counts = ", ".join(
             f"{count:,} {_SINGULAR.get(reason, reason) if count == 1 else reason}"
-            for reason, count in sorted(passed.items())
+            for reason, count in sorted(omitted.items())
         )
         opened.notes.append(f"passed over in the folder: {counts}")
     return opened
@@ -176,6 +177,8 @@ def _open(path: str, options: InputOptions) -> Input:
     place = local_path(path) if path and is_local(path) else path
     requested_kind = find_input(options.kind) if options.kind is not None else None
     all_kinds: dict[str, type[Input]] = {}
+    # A requested kind of files is only taken at its word for files on a disk: a URL or a pattern
+    # needs the input that recognises it.
     if requested_kind is None or (
         issubclass(requested_kind, FileInput) and not os.path.lexists(place)
     ):
@@ -214,7 +217,15 @@ def _check_readable(listing: Listing) -> None:
 def _open_files(
     listing: Listing, inputs: Mapping[str, type[Input]], options: InputOptions
 ) -> Input:
-    """Open the input of files that are recognised by their endings."""
+    """Open the input of files that are recognised by their endings.
+
+    In this order: pictures with a table (--labels), a single file, pairs of files and texts, a
+    mixture that an input recognises, the kind of nine in ten files, else every file as it is.
+
+    - ``listing`` (Listing): The files; ``inputs`` (Mapping[str, type[Input]]): all inputs by name.
+
+    Raises SourceError if the files are of several kinds, and some of them hold many samples.
+    """
     kinds = {name: each for name, each in inputs.items() if issubclass(each, FileInput)}
     # The first input with an ending keeps it: packages cannot take one of a built-in input.
     kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
@@ -226,6 +237,7 @@ def _open_files(
     if os.path.isfile(listing.root) or len(listing) == 1:
         kind = kind_of.get(_known_ending(listing.names[0], kind_of), "files")
         return kinds[kind].from_files(listing, options)
+    # Without a README and the like.
     own = [name for name in listing.names if not _is_companion(name)]
     pairs = PairedFilesInput.find(listing, options, own)
     if pairs is not None:
@@ -238,7 +250,7 @@ def _open_files(
     if counts and (majority := _majority(counts)) is not None:
         chosen_names = [name for name in own if kind_of_name[name] == majority]
         omitted_count = len(listing) - len(chosen_names)
-        # A new listing asks for the size of every file, which takes long if there are many.
+        # A new listing asks for the size of every file, so none is made if all are chosen.
         opened = kinds[majority].from_files(
             listing.only(chosen_names) if omitted_count else listing, options
         )

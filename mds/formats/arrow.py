@@ -119,8 +119,6 @@ class Arrow(Columnar):
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader of a mapped record batch, which makes values when rows are read."""
-        from mds.formats.arrow import ArrowReader, map_batch
-
         location = f"{path}, {self.shard_of(shard)}"
         names = shard.columns.names
         batch = map_batch(path, shard.span, shard.note[1:], names, location)

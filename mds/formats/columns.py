@@ -156,14 +156,19 @@ def _kind(value: Any) -> str:
 
 
 def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
-    """Return the encoding that holds all arrays, and a note. Raises ValueError for a dtype."""
+    """Return the encoding that holds all arrays, and a note on why, or ''.
+
+    It names the shape if all arrays have one shape. Raises ValueError for a dtype without encoding.
+    """
     dtypes = {value.dtype for value in values}
     dtype = np.result_type(*dtypes)
     if dtype.str[1:] not in _ARRAYS:
         raise ValueError(f"arrays of {dtype} have no encoding")
     shapes = {value.shape for value in values}
-    if len(shapes) == 1 and len(values) > 1 and 0 not in (shape := shapes.pop()) and shape:
-        return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", ""
+    if len(shapes) == 1 and len(values) > 1:  # a single array does not show that shapes are equal
+        (shape,) = shapes
+        if shape and 0 not in shape:
+            return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", ""
     if any(value.size == 0 for value in values):
         return f"ndarray:{dtype.name}", "some are empty"
     return f"ndarray:{dtype.name}", ""

@@ -61,7 +61,7 @@ class Lines(Format):
         size = parse_bytes(self.shard_size)
         if size < 1:
             raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
-        object.__setattr__(self, "shard_size", size)
+        object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
 
     # ------------------------------------------------------------------ methods to write
 

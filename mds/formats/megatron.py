@@ -79,7 +79,7 @@ class Megatron(Format):
         size = parse_bytes(self.shard_size)
         if size < 1:
             raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
-        object.__setattr__(self, "shard_size", size)
+        object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the ``.bin`` files; their plans also depend on the ``.idx`` files beside them."""

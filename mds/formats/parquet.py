@@ -275,7 +275,7 @@ def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
             top = tops.get(path)
             if top is None:
                 top = tops[path] = _top_of(path, names) or path
-            if out.get(top):
+            if out.get(top):  # nulls were counted in another row group
                 continue
             statistics = column.statistics
             if statistics is None or not statistics.has_null_count:

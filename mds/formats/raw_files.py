@@ -383,7 +383,7 @@ def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
             raise ValueError(f"line {number}: expected an object")  # noqa: TRY004
         rows.append(row)
     kinds = _columns_of(rows)
-    for row in rows:
+    for row in rows:  # a column that a row lacks is None there
         if len(row) < len(kinds):
             row.update(dict.fromkeys(kinds.keys() - row.keys()))
     return kinds, rows

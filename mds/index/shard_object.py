@@ -391,16 +391,17 @@ class JsonShape:
     def __init__(self, schema: ShardSchema) -> None:
         self._stored = schema.stored
         self._pieces = _flatten(_json_object(schema))
-        # Positions of the placeholders in the pieces, by path.
-        place = {
+        # Positions of the placeholders in the pieces, by path; such a piece is a path itself.
+        positions = {
             piece: index for index, piece in enumerate(self._pieces) if isinstance(piece, tuple)
         }
-        self._samples = place["samples",]
+        self._samples = positions["samples",]
+        # Of each file: positions of name, size and digests; of a digest also its hex digits.
         self._files = [
             (
-                place[file.kind, "basename"],
-                place[file.kind, "bytes"],
-                [(place[file.kind, "hashes", name], digits) for name, digits in file.hashes],
+                positions[file.kind, "basename"],
+                positions[file.kind, "bytes"],
+                [(positions[file.kind, "hashes", name], digits) for name, digits in file.hashes],
             )
             for file in schema.stored
         ]

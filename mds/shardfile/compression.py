@@ -375,7 +375,7 @@ class _GzDecompressor(MemberDecompressor):
 
     def _padding(self, view: memoryview, start: int) -> int:
         """Return the number of zeros at ``start``, which gzip allows after a member."""
-        piece = bytes(view[start : start + self._step])
+        piece = bytes(view[start : start + self._step])  # more zeros are found by the next call
         zeros = len(piece) - len(piece.lstrip(b"\0"))
         self._step = min(4 * self._step, _PIECE) if zeros == len(piece) else _FIRST_PIECE
         return zeros

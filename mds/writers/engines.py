@@ -157,12 +157,14 @@ class LocalEngine(Engine):
             self._idle.put(worker)
 
     def _take_worker(self) -> _Worker:
+        """Return an idle process, or a new one if none is idle."""
         try:
             return self._idle.get_nowait()
         except queue.Empty:
             return self._start_worker()
 
     def _start_worker(self) -> _Worker:
+        """Start a process. Raises WriterError if the engine was closed meanwhile."""
         # There are as many threads as workers, so a thread without an idle worker may start one.
         with self._lock:
             if self._is_closed:

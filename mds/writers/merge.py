@@ -140,6 +140,7 @@ def _remove_empty(folder: str) -> None:
 def _merge_listed(
     index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
 ) -> None:
+    """Lock the places of `out`, and merge the listed indexes; see `merge_index`."""
     with lock_places(_places(out)):
         merge_locked(index_file_urls, out, keep_local, download_timeout)
 

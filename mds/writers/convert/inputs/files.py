@@ -295,6 +295,7 @@ def _column(data: bytes, error: UnicodeDecodeError) -> int:
 
 
 def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
+    """Describe the first byte that cannot be decoded, with a remedy."""
     if is_utf16(data):
         return UTF16
     return (

@@ -194,6 +194,7 @@ def _walk(root: str) -> Iterator[tuple[str, str]]:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a shell pattern matches the relative path or the file name."""
     base = name.rpartition("/")[2]
     return any(
         fnmatch.fnmatchcase(name, each) or fnmatch.fnmatchcase(base, each) for each in patterns

@@ -278,7 +278,7 @@ WITHOUT_PROGRAM = {
         "needs the package soundfile",
         "a manifest of Parquet needs pyarrow",
     ],
-    "It comes under python -O alone.": ["of streaming datasets keeps no order"],
+    "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],
     "It comes where a part of a state is lost that others replace.": ["a part of one"],
     "It takes gigabytes.": [
         "samples would be dropped",

@@ -116,10 +116,10 @@ def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
     """Return the drops among the edits of a state, in the order in which they were made."""
     return tuple(
         Drop(
-            edit["epoch"],
-            edit["from"],
-            np.array(edit["drop"], np.int64),
-            tuple(edit.get("windows", ())),
+            epoch=edit["epoch"],
+            begin=edit["from"],
+            ids=np.array(edit["drop"], np.int64),
+            windows=tuple(edit.get("windows", ())),
         )
         for edit in edits
         if "drop" in edit

@@ -192,6 +192,7 @@ class EpochInputs(NamedTuple):
         block = max(int(self.params.block * part), 1)
 
         def make_order(number: int) -> StreamOrder:
+            # Passes take the role of epochs: each one is shuffled anew.
             return self._order([share], self.params._replace(epoch=number, block=block))
 
         return make_order
@@ -367,6 +368,7 @@ class EpochPlan:
     @cached_property
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:
         """Orders from which the global batches take samples; see `EpochInputs.orders`."""
+        # `inputs` knows streams by number only; its errors get their names here.
         with self._named_streams():
             return self.inputs.orders()
 
@@ -421,11 +423,13 @@ class EpochPlan:
             self.num_canonical_nodes,
             self.spec.partition_algo,
             self.initial_physical_nodes,
-            place,
-            self.resume_point.version is not None,  # written by this library
-            bool(self.spec.exact),
-            skips,
-            self._initial_shape,
+            drop=place,
+            # A state without a version is one of mosaicml-streaming. That library rounds the place
+            # at which it continues, and so the same samples come.
+            is_precise=self.resume_point.version is not None,
+            is_exact=bool(self.spec.exact),
+            skips=skips,
+            initial_shape=self._initial_shape,
         )
 
     @cached_property

@@ -115,8 +115,8 @@ class PartitionSpec:
         algo: ``"relaxed"``, or ``"orig"``, which requires that canonical nodes fit the nodes.
         initial: Physical nodes with which the run began, if known.
         drop: Samples of all ranks that were seen before.
-        is_precise: Whether ``drop`` counts to the sample. Otherwise it is rounded, as
-            mosaicml-streaming does.
+        is_precise: Whether exactly ``drop`` samples are left out. Otherwise ``drop`` is rounded
+            down, as mosaicml-streaming does, and some samples are seen again.
         is_exact: Whether every sample comes once; otherwise some are repeated so that all ranks get
             equally many.
         skips: Ranges of places of the epoch that are left out, each as its first and its end.
@@ -217,18 +217,29 @@ class NoBatches:
 class RandomBatches:
     """Global batches dealt from one order of all samples.
 
-    The positions are partitioned for the shape of ``spec``, or for the shape with which the run
-    began if the canonical nodes do not fit the nodes of the former.
+    There are two stages. The partition decides which positions of the order are in which step. Then
+    the samples of a step are dealt to the slots of the ranks. A run that continues in another world
+    keeps its steps, so the first stage may use the shape of the world in which the run began. All
+    of these shapes have global batches of the same size.
 
     Args:
         samples: Number of samples of the order.
         spec: Settings by which they are dealt to ranks.
-
-    Attributes:
-        count: Number of steps; the last one may have padding.
-        full: Number of steps without padding.
-        filled: Slots of each rank that may have a sample.
     """
+
+    #: Number of steps; the last one may have padding.
+    count: int
+    #: Number of steps without padding.
+    full: int
+    #: Slots of each rank that may have a sample: the first ones; all later slots are padding.
+    filled: int
+    #: Shape for which positions are partitioned. It is that of the world, or the one with which the
+    #: run began if the canonical nodes do not fit the nodes of the world.
+    partition_shape: Shape
+    #: Shape of the world, whose ranks take the slots.
+    _shape: Shape
+    #: Shape by which the samples of a step are dealt to slots.
+    _dealt_shape: Shape
 
     def __init__(self, samples: int, spec: PartitionSpec) -> None:
         shape, drop = spec.shape, spec.drop
@@ -236,16 +247,19 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
-        # Padding may be that of the initial world, but samples are dealt to the ranks of this one.
+        # With an initial shape, steps and padding are those of the initial world, but the samples
+        # of a step are dealt to the ranks of this one.
         self._has_initial_shape = spec.initial_shape is None or spec.initial_shape == shape
         self._dealt_shape = self.partition_shape if self._has_initial_shape else shape
         grid: PaddedGrid | ExactGrid
+        # An exact grid has every position once, a padded one repeats some for equal parts.
         if spec.is_exact:
             grid = ExactGrid(samples, spec.canonical)
         else:
             grid = PaddedGrid(samples, spec.canonical, self.partition_shape.nodes)
         if not (spec.is_precise or spec.is_exact):
-            # As in mosaicml-streaming: all nodes continue at the same place of their part.
+            # As in mosaicml-streaming: all nodes continue at the same place of their part, so the
+            # number of seen samples is rounded down to a multiple of the nodes.
             warn_repeated(drop % self.partition_shape.nodes)
             drop -= drop % self.partition_shape.nodes
         self.partition = Partition(
@@ -256,6 +270,7 @@ class RandomBatches:
             is_even=not spec.is_exact,
             skips=spec.skips,
         )
+        # ``total`` is the number of samples that remain to be dealt; -(-a // b) rounds up.
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
         self.full = self.partition.total // self.partition_shape.global_batch
         self.filled = shape.batch

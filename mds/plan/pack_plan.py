@@ -775,7 +775,11 @@ class PackTable:
         return node, window, pack
 
     def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return canonical node, window and pack of ascending places, each int64 of shape (n,)."""
+        """Return canonical node, window and pack of places, each int64 of shape (n,).
+
+        The ``places`` must be strictly ascending.
+        """
+        # Runs of consecutive places, each of which is found at once.
         runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
         parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
         if not parts:

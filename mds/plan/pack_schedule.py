@@ -104,6 +104,7 @@ class TokenMixture(Mixture):
         """
 
         def due(window: int) -> int:
+            """Return the documents of the stream that come before a window."""
             return self._due_documents(stream, int(self.integral(np.array([window]))[0, stream]))
 
         all_windows = range(MAX_STEPS)
@@ -161,28 +162,30 @@ class PackedRun(ScheduledRun):
             documents: Documents of each stream.
             choose: Documents that a pass takes of each stream.
             epoch_size: Documents of an epoch.
-            window: Documents of a window, about.
+            window: Approximate number of documents of a window.
             step_tokens: Tokens of a global batch.
         """
-        # An epoch of epoch_size documents, which are as long as those of a pass on average.
+        # The documents of an epoch are as long as those of a pass on average:
+        # epoch_size * (tokens of a pass / documents of a pass), at least 1.
         pass_tokens = sum(_pass_tokens(choose, documents))
         epoch_tokens = max(epoch_size * pass_tokens // max(sum(choose), 1), 1)
-        windows = [1, -(-epoch_size // window)]
+        # Lower bounds of the number of windows, each rounded up; the largest holds.
+        window_bounds = [1, -(-epoch_size // window)]
         for count, stream_tokens in documents:
-            # A window has at most so many documents, also if all are of the stream with the
-            # shortest ones.
-            windows.append(
+            # All windows have about as many tokens. A schedule may take all tokens of a window from
+            # this stream, with epoch_tokens / (stream_tokens / count) documents for an epoch. Even
+            # then no window may exceed MAX_WINDOW_DOCUMENTS.
+            window_bounds.append(
                 -(-epoch_tokens * count // (MAX_WINDOW_DOCUMENTS * max(stream_tokens, 1)))
             )
-        milestone_tokens = step_tokens if run.schedule.unit == "steps" else 1
         return cls(
             run.schedule,
             run.names,
             run.live,
-            tuple(documents),
-            epoch_tokens,
-            max(windows),
-            milestone_tokens,
+            documents=tuple(documents),
+            epoch_tokens=epoch_tokens,
+            windows=max(window_bounds),
+            step_tokens=step_tokens if run.schedule.unit == "steps" else 1,
         )
 
     def epoch_steps(self, epoch_size: int, batch: int) -> int:

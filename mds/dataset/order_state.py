@@ -614,16 +614,18 @@ class SharedEpochCounter:
                 _write(self._file.descriptor, records)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker process that is spawned shares the file. Any other pickle is an independent copy.
+        # A worker process that is spawned shares the file ("_file"). Any other pickle, such as a
+        # deep copy, is independent: it has the values of now ("record").
         if self._file.is_handed_on():
             return {"_file": self._file}
         with self._record() as record:
             return {"record": dict(record)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "record" in state:
+        if "record" in state:  # an independent copy, which gets a file of its own
             self._write_first(state["record"])
         else:
+            # The copy in a spawned worker process, which uses the file of its parent.
             self._file: RankFile = state["_file"]
 
     def _write_first(self, record: Mapping[str, Any]) -> None:

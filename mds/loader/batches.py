@@ -55,11 +55,15 @@ if TYPE_CHECKING:
     from mds.loader.pack_documents import DocumentValues
     from mds.loader.rows import FixedColumns
     from mds.process.stopwatch import Clock
-_PARTS = 3  # of a batch, each decoded before functions are called with its samples
+#: Number of parts into which a batch is split; a part is decoded before functions are called with
+#: its samples.
+_PARTS = 3
 
 
 class Batches(IterableDataset[Any]):
-    """Batches of a dataset, as pairs (`BatchInfo`, batch) or as messages of several.
+    """Batches of a dataset, in messages from the worker to the trainer.
+
+    A message is one pair (`BatchInfo`, batch) or a group of several such pairs.
 
     In a worker process this object is torch's "dataset". All other attributes are those of the
     user's dataset, so that code of the user that asks torch for the dataset finds them.
@@ -119,7 +123,12 @@ class Batches(IterableDataset[Any]):
         allocate: Allocator | None,
         epochs: list[Any],
     ) -> Iterator[Message]:
-        """Begin an epoch, add it to ``epochs``, and return its messages."""
+        """Begin an epoch, and return its messages.
+
+        ``epochs`` is filled here, at once or while messages are made, with the worker's epochs of
+        the StreamingDataset. The caller needs them when the messages end, to release the shards of
+        their windows (the shards that are open for reading). The class of a user may begin several.
+        """
         watch = Stopwatch(self._clock)
         # Samples that a class of the user makes by iterating.
         if not self._is_ours:
@@ -260,6 +269,7 @@ class Batches(IterableDataset[Any]):
             from mds.loader.sample_functions import SampleJudge
 
             def describe(_: int, number: int) -> str:
+                """Describe a document for an error, whose place is that of its pack."""
                 return f"sample {number} (of a pack of epoch {order.epoch})"
 
             documents = SampleDocuments(*arguments)
@@ -362,7 +372,10 @@ class Batches(IterableDataset[Any]):
 def _close_windows_after(
     messages: Iterator[Message], epochs: list[WorkerEpoch]
 ) -> Iterator[Message]:
-    """Yield messages; after the last one, and after an error, release all shards."""
+    """Yield messages; after the last one, and after an error, release all shards.
+
+    ``epochs`` may grow while messages are made; the shards of all its epochs are released.
+    """
     try:
         yield from messages
     finally:

@@ -459,6 +459,8 @@ class StreamingDataLoader(DataLoader[Any]):
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
         count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
+        # Only a class of the user that iterates can hold samples back. Batches of packs report
+        # their position, and after the whole epoch the position is its end in any case.
         if not (is_packed or self._batches.is_of_order or count.is_finished):
             self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
@@ -466,13 +468,16 @@ class StreamingDataLoader(DataLoader[Any]):
         # Before the first batch the dataset knows the position. A subclass that overrides
         # state_dict() is always asked, because it may add keys.
         if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
+            # With packs a number of samples says no position: batches report it (`count.end`).
             samples = 0 if is_packed else count.share * streaming.num_ranks
             state = streaming.state_dict(samples, from_beginning=False)
         if position is not None:
             # The position of this iteration, even if the dataset has begun another one.
             own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
             state = own_keys | streaming._order.state(streaming._world(), position)
-        has_hash = count.order_hash.count or count.end is not None  # also of steps without packs
+        # Before the first batch there is no hash to compare. Steps without packs add no samples to
+        # the hash, but they have a position.
+        has_hash = count.order_hash.count or count.end is not None
         return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self) -> None:

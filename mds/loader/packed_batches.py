@@ -311,6 +311,7 @@ class BatchPacker:
         keys = self._keys(packs) if maker.is_keyed else None
 
         def describe() -> str:
+            """Describe the batch for an error of a function."""
             epoch, count = self._epoch.order.epoch, len(packs.counts)
             return f"a batch of {count} packs (before pack {packs.end.place:,} of epoch {epoch})"
 

@@ -76,8 +76,9 @@ class SampleJudge:
 
     Attributes:
         dropped: Samples that were dropped and that no batch has reported yet.
-        spare: List of one sample with which all functions were called, of the last batch that had
-            one; it stands for a batch without kept samples.
+        spare: List of at most one sample that has passed all functions, whether it was then kept or
+            dropped. A batch of which no sample is kept is given as this sample with a mask of
+            False, see `keep_samples`.
     """
 
     def __init__(
@@ -99,7 +100,12 @@ class SampleJudge:
         self._is_spare_due = self._drops  # whether this batch may still set `spare`
 
     def judge(self, rows: Rows) -> Rows:
-        """Replace numbers by the samples after all functions, and dropped ones by `DROPPED`."""
+        """Replace numbers by the samples after all functions, and dropped ones by `DROPPED`.
+
+        The first sample of the batch that all functions were called with also becomes the spare
+        sample. Each batch sets its own, so that an empty batch is given as one of its own samples
+        where it has one, whatever came before it. The ``rows`` may be a part of a batch.
+        """
         samples: list[Any] = []
         keys = rows.keys.tolist() if rows.keys is not None else [0] * rows.size
         # Padding is dropped without being read.
@@ -116,7 +122,7 @@ class SampleJudge:
                 self.spare, self._is_spare_due = [sample], False
             samples.append(sample if fate is Fate.KEPT else DROPPED)
         if rows.ends_batch:
-            self._is_spare_due = self._drops  # the next batch gives one of its own
+            self._is_spare_due = self._drops  # the next batch sets a spare sample of its own
         rows.values = samples
         return rows
 

@@ -79,6 +79,7 @@ class WorkerBatches(IterableDataset[Any]):
         return MessageSender(worker, self._pool).send(batches)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Only the trainer reads messages; a spawned worker process writes them.
         return {**self.__dict__, "_readers": []}
 
     def __getattr__(self, name: str) -> Any:

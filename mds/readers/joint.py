@@ -107,18 +107,25 @@ class JointReader(Reader):
         return self._viewing_fields
 
     def _open(self) -> Callable[[int], dict[str, Any]]:
-        offsets = self.offsets()
-        make_getter = compile_offsets(self.fields)
-        return make_getter(self._slow_decoder(), self._data, memoryview(self._data), offsets.data)
+        return self._make_getter(self.fields)
 
     def viewer(self) -> Callable[[int], dict[str, Any]]:
-        """Return a ``get`` whose arrays may be views of the file; see Reader.viewer."""
+        """Return a ``get`` whose arrays may be views of the file; see Reader.viewer.
+
+        It is made at the first call and kept until the reader is closed.
+        """
         if self._viewer is None:
-            offsets, make_getter = self.offsets(), compile_offsets(self._viewing())
-            self._viewer = make_getter(
-                self._slow_decoder(), self._data, memoryview(self._data), offsets.data
-            )
+            self._viewer = self._make_getter(self._viewing())
         return self._viewer
+
+    def _make_getter(self, fields: Fields) -> Callable[[int], dict[str, Any]]:
+        """Return a function from a row to its sample, compiled for the columns ``fields``."""
+        offsets, make_getter = self.offsets(), compile_offsets(fields)
+        # Compiled code takes texts and bytes from the file itself, whose slices are copies (bytes),
+        # and views of arrays from the memoryview, whose slices are not copied. For negative rows
+        # and for any error it calls the slow decoder, which also finds the message.
+        decode_slowly, data, view = self._slow_decoder(), self._data, memoryview(self._data)
+        return make_getter(decode_slowly, data, view, offsets.data)
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Return the samples of many rows as columns; see Reader.rows."""

@@ -314,7 +314,7 @@ def _reads(source: Files) -> Any:
 
         def open(self, seekable: bool = True) -> Any:
             del seekable
-            return io.BytesIO(source.get(DataFile(self._key, -1)))
+            return io.BytesIO(source.get(DataFile(self._key, -1)))  # size unknown
 
     class TableReads(FileIO):  # type: ignore[misc]
         location = ""

@@ -105,7 +105,8 @@ class Tar(Format):
                 for part in SampleBytes.fetch(places, rows, shard, files).parts():
                     yield tar_block(part, shard, values)
             return
-        samples = self.samples(shard.file, files, is_counted=self._hops(shard))
+        skips_files = self._skips_unwanted_files(shard)
+        samples = self.samples(shard.file, files, is_counted=skips_files)
         records = (values.of_sample(sample, read) for sample, read in samples)
         yield from encode_records(shard.columns, records, location)
 
@@ -130,7 +131,7 @@ class Tar(Format):
         It does if a sidecar counts the samples but does not say where their files are.
         """
         places = TarPlaces.of(shard)
-        is_known = (places is not None and places.files) or self._hops(shard)
+        is_known = (places is not None and places.files) or self._skips_unwanted_files(shard)
         if is_known or not KnownColumns(shard).omitted - {KEY}:
             return ""
         return "a note beside the tars counts samples, and does not say where their files are"
@@ -230,7 +231,12 @@ class Tar(Format):
     # ------------------------------------------------------------------ inside
 
     @staticmethod
-    def _hops(shard: ShardPlace) -> bool:
-        """Whether skipping unwanted files by requests of their own is cheaper than reading them."""
+    def _skips_unwanted_files(shard: ShardPlace) -> bool:
+        """Return whether to request a remote tar in pieces, without the files that are not wanted.
+
+        Otherwise it is read as a whole. Pieces pay if samples are larger than `_HOP_BYTES` on
+        average and some columns are not wanted. The key does not count: it is in the headers, which
+        are read anyway.
+        """
         is_large = shard.file.size > _HOP_BYTES * shard.samples
         return is_large and bool(KnownColumns(shard).omitted - {KEY})

@@ -227,6 +227,7 @@ class SampleBytes:
     ) -> SampleBytes:
         """Read the samples ``rows`` from a mapped tar, or fetch them by ranges."""
         spans = _spans(places, np.asarray(rows, np.int64), shard)
+        # Spans of the files that exist; a sample without the file of a column has (-1, -1).
         flat = [span for each in spans.values() for span in each if span[0] >= 0]
         path, pieces = files.path(shard.file), []
         if path is not None:

@@ -342,7 +342,7 @@ class RayEngine(Engine):
         future: Future[Any] = Future()
 
         def settle(finished: Future[bytes]) -> None:
-            # Translate the pickled answer into the result or the error of the call.
+            """Set the result or the error of the call, from its pickled answer."""
             self._pending.discard(reference)
             try:
                 future.set_result(unpickle_answer(finished.result()))

@@ -164,6 +164,7 @@ class Pipeline:
         """Return a function that frees the memory of a shard, and its place for the next one."""
 
         def release() -> None:
+            """Free both, when the memory of the shard is no longer needed."""
             shard.release()
             self._free_places.release()
 

@@ -119,7 +119,7 @@ class ShardCutter:
     def finish(self, padding: bytes = b"", sizes: Sizes | None = None) -> Iterator[Shard]:
         """Yield the last shard, if it has samples.
 
-        - ``padding`` (bytes): What is appended to the shard.
+        - ``padding`` (bytes): End tokens that are in no run; they complete the last block.
         - ``sizes`` (int64 array | None): Sizes of the samples that the padding completes.
         """
         if sizes is not None:
@@ -148,15 +148,25 @@ class ShardCutter:
             )
 
     def _end_shard(self, padding: bytes = b"") -> Shard:
-        """Return the current shard, and begin another."""
+        """Return the current shard, and begin another.
+
+        - ``padding`` (bytes): End tokens that are in no run; they complete the last block of
+          tokens, which is the last sample of the shard.
+        """
         sizes = np.concatenate(self._sizes) if self._sizes else np.zeros(0, np.int64)
-        pieces, self._pieces = self._split_pieces(int(sizes.sum()) - len(padding))
+        # The size of the last sample includes the padding, which the runs do not have: the runs
+        # give the other bytes only.
+        bytes_from_runs = int(sizes.sum()) - len(padding)
+        pieces, self._pieces = self._split_pieces(bytes_from_runs)
         number, self.shards = self.shards, self.shards + 1
         self._sizes, self._count, self._free_bytes = [], 0, self._limit - self._overhead
         return Shard(self.split, number, sizes, tuple(pieces), padding)
 
     def _split_pieces(self, size: int) -> tuple[list[Piece], list[Piece]]:
-        """Return pieces with the first ``size`` bytes, and pieces with the others."""
+        """Return the pieces that hold the first ``size`` bytes, and those that hold the others.
+
+        The piece at the border is cut in two. `_pieces` stays as it was.
+        """
         pieces: list[Piece] = []
         for number, piece in enumerate(self._pieces):
             length = piece.end - piece.start

@@ -296,7 +296,8 @@ class FileInput(Input):
         return f"{self.listing}, splits {', '.join(splits)}" if splits else str(self.listing)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "split_of": {}}  # a part has its split
+        # Processes that read parts need no table of all files: each part has its split.
+        return {**self.__dict__, "split_of": {}}
 
     def fingerprint(self) -> str:
         """Return a digest of the names, sizes and modification times of all files."""

@@ -362,6 +362,7 @@ class TablesInput(ShardsInput):
         files = self.open_files()
 
         def plan(file: DataFile) -> FilePlan:
+            """Plan the shards of one file, in a thread."""
             return self.format_of(file.key).plan_file(file, files)
 
         with _source_errors(), ThreadPoolExecutor(_FILES_SIDE_BY_SIDE, "mds-plan") as pool:

@@ -122,6 +122,7 @@ class HuggingFaceInput(Input):
         return self._tables
 
     def __getstate__(self) -> dict[str, Any]:
+        # Another process loads the tables by itself.
         return {**self.__dict__, "_tables": None}
 
 

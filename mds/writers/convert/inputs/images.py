@@ -206,6 +206,7 @@ class LabelledImagesInput(ImagesInput):
         return f"{self.listing.digest}-{table}"
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts need no labels: each part has those of its files.
         return {**super().__getstate__(), "_labels": {}}
 
 

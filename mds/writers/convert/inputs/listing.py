@@ -143,6 +143,8 @@ class Listing:
         return f"{files}, {format_bytes(self.size)}"
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts get the names of their files with each part; a list of millions
+        # of files is not sent to them.
         return {**self.__dict__, "names": [], "not_included": [], "sizes": array("q")}
 
 

@@ -119,7 +119,9 @@ class MdsInput(Input):
         view = memoryview(files[0])
         columns = shard.schema.columns
         split_columns = (
-            _parser(shard) if shard.schema.is_split else column_splitter(columns, self._re_encode)
+            _line_encoder(shard)
+            if shard.schema.is_split
+            else column_splitter(columns, self._re_encode)
         )
         for number in range(shard.samples):
             yield number, split_columns(view[int(offsets[number]) : int(offsets[number + 1])])
@@ -154,6 +156,7 @@ class MdsInput(Input):
         return stored[0]
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts need no index: each part has the entry of its shard.
         return {**self.__dict__, "_index": None}
 
 
@@ -172,6 +175,7 @@ def column_splitter(
     variable = columns.sizes.count(None)
 
     def split(data: memoryview) -> dict[str, Any]:
+        """Return the columns of a sample, given its bytes."""
         values = split_sample(data, columns.sizes, variable)
         return {
             name: decoders[name](value) if name in decoders else bytes(value)
@@ -181,17 +185,23 @@ def column_splitter(
     return split
 
 
-def _parser(shard: ShardInfo) -> Any:
-    """Return a function from a line of a text shard to the encoded bytes of each column."""
+def _line_encoder(shard: ShardInfo) -> Callable[[memoryview], dict[str, Any]]:
+    """Return a function from a line of a text shard to the encoded bytes of each column.
+
+    A line is a JSON object, or values with a separator between them (CSV, TSV).
+    """
     schema = shard.schema
     newline = (schema.newline or "\n").encode()
     encoders = {
         name: parse_encoding(encoding)
         for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
     }
-    kinds = {"str": str, "int": int, "float": float}
+    # Text shards have these three encodings only. Values of CSV are text, and numbers of JSON may
+    # be int where a float is due: each is converted to the type that the encoder takes.
+    python_types = {"str": str, "int": int, "float": float}
 
-    def parse(data: memoryview) -> dict[str, Any]:
+    def encode_line(data: memoryview) -> dict[str, Any]:
+        """Return the encoded value of each column, given a line with its newline."""
         line = bytes(data).removesuffix(newline)
         if schema.format == "json":
             record = json.loads(line)
@@ -199,13 +209,13 @@ def _parser(shard: ShardInfo) -> Any:
         else:
             values = line.decode().split(schema.separator)
         return {
-            name: encoders[name].encode(kinds[encoding](value))
+            name: encoders[name].encode(python_types[encoding](value))
             for name, encoding, value in zip(
                 schema.columns.names, schema.columns.encodings, values, strict=True
             )
         }
 
-    return parse
+    return encode_line
 
 
 def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) -> bytes:

@@ -72,6 +72,7 @@ class MediaInput(WholeFilesInput):
         return f"{self.listing.digest}-{Listing(self.root, self._beside).digest}"
 
     def __getstate__(self) -> dict[str, Any]:
+        # The names of the files beside are for the fingerprint, which only the planner computes.
         return {**super().__getstate__(), "_beside": []}
 
 
@@ -216,6 +217,7 @@ class PairedFilesInput(MediaInput):
         return f"{super().describe()}, each with a text in {self._kind}"
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts need no table of all texts: each part has those of its files.
         return {**super().__getstate__(), "_text_of": {}, "_transcripts": {}}
 
 
@@ -381,6 +383,7 @@ class MetadataInput(MediaInput):
         return f"{super().describe()}, rows in {', '.join(self._tables)}"
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts need no table of all rows: each part has those of its files.
         return {**super().__getstate__(), "_rows": {}, "_missing": {}}
 
 

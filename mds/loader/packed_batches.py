@@ -205,7 +205,7 @@ class BatchPacker:
 
     Args:
         dataset: Dataset of the documents.
-        epoch: The worker's part of the epoch.
+        epoch: The worker's part of the epoch, with an order of packs.
         maker: Calls the functions of `map_batches`.
         watch: Stopwatch of the batches.
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.

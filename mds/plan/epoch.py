@@ -732,7 +732,7 @@ class EpochPlan:
 
     @property
     def packs(self) -> None:
-        """None, as this order is not of packs."""
+        """Order of packs, which a plan of samples does not have: always None."""
         return None
 
     def following(self) -> EpochPlan:

@@ -153,6 +153,7 @@ class PackPlan:
         packing = plan.spec.packing
         assert packing is not None
         self.packing, self.lengths = packing, lengths
+        #: Number of documents that are packed together.
         self.window = self._window(plan)
         self.plan = plan = self._with_windows(plan)
         self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape

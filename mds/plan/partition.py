@@ -36,10 +36,14 @@ if TYPE_CHECKING:
 class PaddedGrid:
     """Grid in which rows of all canonical nodes are equally long; short ones repeat positions.
 
+    A canonical node has a row of consecutive positions. Elements count column by column, so that
+    consecutive elements are from different canonical nodes.
+
     Args:
         samples: Positions of the grid.
         canonical: Number of canonical nodes.
-        nodes: Number of physical nodes; its padding makes the columns a multiple of them.
+        nodes: Number of physical nodes. If several share a row, padding makes its length a multiple
+            of their number.
 
     Raises PlanError if neither number of nodes divides the other, or there are too few samples.
     """
@@ -53,11 +57,12 @@ class PaddedGrid:
             )
         self.samples, self.canonical = samples, canonical
         ratio = max(nodes // canonical, 1)  # physical nodes that share a canonical node
-        self._columns = -(-samples // canonical)  # before padding
+        self._columns = -(-samples // canonical)  # length of the longest row, before padding
         self._pad = -self._columns % ratio  # so that all physical nodes get equally many
         width = self._columns + self._pad
         self.size = canonical * width
-        # With so few samples the grid repeats them from the first one on.
+        # With fewer samples than rows, or one sample for each row that several physical nodes
+        # share, the grid repeats the samples from the first one on.
         self.is_cyclic = samples < canonical or samples == canonical < nodes
         # Columns that the added columns repeat: as many columns that end ``ratio`` - 1 columns
         # before the last one, cut off at the first column. A single one is repeated in all of them.

@@ -53,9 +53,11 @@ class PassOrders:
         wanted: tuple[int, int],
     ) -> None:
         self._make, self.samples, self.canonical, self.wanted = make, samples, canonical, wanted
-        self._partition = Partition(ExactGrid(samples, canonical), 1, 1, is_even=False)
+        # Deals the positions of a pass to its canonical nodes in turns, as for one node and rank.
+        self._partition = Partition(ExactGrid(samples, canonical), nodes=1, ranks=1, is_even=False)
         self._orders: dict[int, StreamOrder] = {}
         first, last = wanted
+        # Numbers of the passes that have a needed sample.
         self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
 
     @property
@@ -92,7 +94,8 @@ class PassOrders:
                 return sample_numbers
             first = int(sample_numbers.min()) // self.samples
             last = int(sample_numbers.max()) // self.samples
-            if first == last:  # as mostly; a division for each number would take as long again
+            # Mostly all are in one pass. A division for each number would double the time.
+            if first == last:
                 elements = sample_numbers - first * self.samples
                 return self._lookup_of_pass(lookups, first)(self._partition.positions(elements))
             passes, elements = np.divmod(sample_numbers, self.samples)

@@ -222,14 +222,16 @@ class StratifiedBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
+        # The padding of a stream depends on the ranks, so it stays that of the initial world.
         self._canonical, initial = spec.canonical, spec.initial_shape or spec.shape
         self._initial_shape = initial
         self._parts = stratify(proportions, spec.shape.global_batch)
         self._ends = np.cumsum(self._parts)
         self._partitions = [
-            Partition(PaddedGrid(count, spec.canonical, 1), 1, initial.ranks) for count in samples
+            Partition(PaddedGrid(count, spec.canonical, nodes=1), nodes=1, ranks=initial.ranks)
+            for count in samples
         ]
-        # Steps until the first stream has no more full part.
+        # The epoch ends with the first stream that cannot fill its part of a batch.
         shares = zip(self._partitions, self._parts, strict=True)
         self._total = min(
             (partition.total // part for partition, part in shares if part), default=0

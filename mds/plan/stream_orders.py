@@ -140,7 +140,7 @@ class StreamOrder(abc.ABC):
         return self.lookup()
 
     def attach(self, stored: Lookup) -> None:
-        """Let `lookup` return ``stored`` from now on, such as a lookup in a file of the ids."""
+        """Make `lookup` return ``stored`` from now on, such as a lookup in a file of the ids."""
         self._stored = stored
 
     def starts(self) -> Ids:

@@ -156,7 +156,7 @@ _writers: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def register_writer(writer: Inherited) -> None:
-    """Have `leave_to_parent` of a writer called in every forked child."""
+    """Call `leave_to_parent` of a writer in every child process that is forked from now on."""
     _writers.add(writer)
 
 

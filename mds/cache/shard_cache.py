@@ -185,7 +185,7 @@ class ShardCache:
         self.release(shard)
 
     def _prepare_or_log(self, shard: int) -> None:
-        """Fetch a shard in a thread, where nobody could catch an error: log the error."""
+        """Fetch a shard in a thread. No caller can catch its error, so log it."""
         try:
             self.prepare(shard)
         except MdsError as error:

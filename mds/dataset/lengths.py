@@ -160,7 +160,7 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
     with contextlib.suppress(OSError, StoreError, CacheError):
         folder = os.path.dirname(path)
         make_control_folder(folder)
-        # Readable by whoever may read the folder: its mode without the right to execute.
+        # The mode of the folder without the right to execute: its readers may read the file.
         mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
         with publish_control_file(path, mode) as file:
             file.write(data)

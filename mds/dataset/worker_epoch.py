@@ -270,7 +270,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def leave(self) -> None:
         """Discard the samples that were counted in advance, and do not count them."""
         self.filled_places = self.position
-        # Exhaust the iterator, so that whoever still holds it gets no more samples from it.
+        # Exhaust the iterator, so that code that still holds it gets no more samples.
         collections.deque(self._remaining_samples, maxlen=0)
         self._remaining_samples = _NOTHING
 

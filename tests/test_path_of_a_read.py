@@ -6,8 +6,8 @@ import sys
 
 #: Files that run at most until the first remote read, in the thread of the loop and in the one
 #: that reads, and until the batch is complete.
-MOST_FILES = 51
-MOST_FILES_IN_ALL = 61
+MOST_FILES = 50
+MOST_FILES_IN_ALL = 60
 MOST_FRAMES = 10
 
 

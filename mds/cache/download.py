@@ -25,11 +25,11 @@ from mds.cache.folder import CacheFolder, check_file, mark_as_ours
 from mds.errors import CacheError, CorruptError, ReplacedError, ShardError
 from mds.events import Fetched, Retried, emit
 from mds.process.fork_safe import new_lock
+from mds.process.stopwatch import TIMES
 from mds.shardfile.hashing import new_hash
 from mds.shardfile.layout import is_shard_name
 from mds.storage.control_files import make_shared_folder, set_created_mode
 from mds.storage.files import open_regular, open_target, publish
-from mds.storage.transfer_times import TIMES
 
 if TYPE_CHECKING:
     from mds.cache.counters import Counters

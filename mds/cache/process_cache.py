@@ -29,7 +29,7 @@ from mds.cache.open_readers import OpenReader, ReaderPool
 from mds.errors import NotFoundError
 from mds.events import Waited, emit
 from mds.process.fork_safe import new_lock, new_rlock
-from mds.process.stopwatch import running_watch
+from mds.process.stopwatch import TIMES, running_watch
 from mds.readers import open_reader, open_sparse
 from mds.redaction import get_logger
 
@@ -411,8 +411,6 @@ class ProcessCache:
         It is added to the counters, to the phases of the batch that this thread makes, and emitted
         as an event.
         """
-        from mds.storage.transfer_times import TIMES
-
         started, before = time.monotonic(), TIMES.now()
         self._awaited = shard
         try:

@@ -1,10 +1,11 @@
-"""A stopwatch for the phases of making a batch, with few readings of the clock.
+"""A stopwatch for the phases of making a batch, and the times of transfers, by few clock readings.
 
 The stages of a batch take turns in one thread, so the clock is read between stages. Reading it
 between the decoding of each sample and its functions would cost more than most functions, so a
 third of a batch is decoded before its functions are called. Filters, and a ``__getitem__`` of the
 user that decodes samples itself, are timed for one sample, which represents the batch. A thread
-that waits for a shard adds the wait to the stopwatch that runs in it.
+that waits for a shard adds the wait to the stopwatch that runs in it. `TransferTimes` tells which
+part of the wait was for answers, for bytes and for decompression.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from mds.process.fork_safe import new_lock
 
 #: Phases of a batch: waiting for the response to a request; for its bytes; decompressing them;
 #: decoding samples; functions of the user; collating the samples; sending the batch to another
@@ -146,3 +150,81 @@ def join_makings(makings: Iterable[Making], crossing: float = 0.0) -> Making:
 def running_watch() -> Stopwatch | None:
     """Return the stopwatch that runs in this thread, or None."""
     return _running.watch
+
+
+# --------------------------------------------------------------------- transfers
+
+
+class TransferSeconds(NamedTuple):
+    """Seconds of all transfers, and the number of requests.
+
+    Attributes:
+        request: Until requests were answered.
+        transfer: From the answers until all bytes arrived, with decompression meanwhile.
+        unpack: Decompression.
+        requests: Number of requests.
+    """
+
+    request: float = 0.0
+    transfer: float = 0.0
+    unpack: float = 0.0
+    requests: int = 0
+
+    def since(self, earlier: TransferSeconds) -> TransferSeconds:
+        """Return the seconds and requests since the time of ``earlier``, which are older sums."""
+        return TransferSeconds(
+            self.request - earlier.request,
+            self.transfer - earlier.transfer,
+            self.unpack - earlier.unpack,
+            self.requests - earlier.requests,
+        )
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """The seconds of requests, transfers without decompression, and decompression."""
+        return self.request, max(0.0, self.transfer - self.unpack), self.unpack
+
+
+class TransferTimes:
+    """Sums of the seconds of all requests of a process, over all its threads.
+
+    Three readings of the clock per request distinguish a distant store from a slow one. Two per
+    piece of a compressed file measure decompression. ``clock`` returns the time in seconds.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
+        self._sums = TransferSeconds()
+        self._lock = new_lock()
+
+    def add(self, request: float, transfer: float, unpack: float = 0.0, requests: int = 0) -> None:
+        """Add seconds of requests, transfers and decompression, and a number of requests."""
+        with self._lock:
+            old = self._sums
+            self._sums = TransferSeconds(
+                old.request + request,
+                old.transfer + transfer,
+                old.unpack + unpack,
+                old.requests + requests,
+            )
+
+    def now(self) -> TransferSeconds:
+        """Return the present sums."""
+        return self._sums
+
+    def answered(self, start: float) -> Callable[[], None]:
+        """Record that a request was answered now; return the function to call at its last byte.
+
+        That function adds the times of the request to the sums. ``start`` is the time by `clock` at
+        which the request was sent.
+        """
+        answer_time = self.clock()
+
+        def ended() -> None:
+            self.add(answer_time - start, self.clock() - answer_time, requests=1)
+
+        return ended
+
+
+#: The transfer times of this process.
+TIMES = TransferTimes()

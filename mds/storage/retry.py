@@ -27,9 +27,9 @@ from mds.errors import (
     UnreachableError,
 )
 from mds.process.fork_safe import abandon
+from mds.process.stopwatch import TIMES
 from mds.redaction import get_logger
 from mds.storage.base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
-from mds.storage.transfer_times import TIMES
 from mds.storage.translate import has_unknown_name
 from mds.storage.url import Url
 from mds.storage.waiting import waiting
@@ -117,7 +117,8 @@ class Retrying(Wrapper):
         transfer_body = Body(
             body.info, transfer.chunks(), body.length, url=url, close=transfer.close
         )
-        return TIMES.follow(transfer_body, started)
+        transfer_body.on_close(TIMES.answered(started))
+        return transfer_body
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and version."""

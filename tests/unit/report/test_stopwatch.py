@@ -9,9 +9,17 @@ from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.loader.batches import Batches
 from mds.loader.rows import BatchParts, join_samples, timed
 from mds.loader.worker_batches import MessageSender
-from mds.process.stopwatch import COLLATE, DECODE, FUNCTIONS, PHASES, Stopwatch, running_watch
+from mds.process.stopwatch import (
+    COLLATE,
+    DECODE,
+    FUNCTIONS,
+    PHASES,
+    Stopwatch,
+    TransferSeconds,
+    TransferTimes,
+    running_watch,
+)
 from mds.report import WaitAccount
-from mds.storage.transfer_times import TransferSeconds, TransferTimes
 from mds.storage.wrappers import Wrapper
 
 SAMPLES, SIZE = 96, 8
@@ -202,7 +210,8 @@ def test_requests_are_told_from_their_bytes(clock):
     """Until the answer, then until the body is closed; decompression is part of the latter."""
     times, store = TransferTimes(clock), _Late(clock)
     asked = times.clock()
-    body = times.follow(store.stream(), asked)
+    body = store.stream()
+    body.on_close(times.answered(asked))
     clock.now += 7
     body.acts.pop()()
     times.add(0.0, 0.0, unpack=3.0)
@@ -213,9 +222,9 @@ def test_requests_are_told_from_their_bytes(clock):
 
 def test_every_request_of_a_dataset_is_counted(folder, tmp_path):
     """What is fetched through a store of the library is timed, in whichever thread."""
+    from mds.process.stopwatch import TIMES
     from mds.storage.memory import MemoryStore
     from mds.storage.retry import Retrying
-    from mds.storage.transfer_times import TIMES
 
     before = TIMES.now()
     store = Retrying(Wrapper(MemoryStore("memory://requests")))

@@ -161,6 +161,8 @@ class Destination:
         """Return whether the remote holds an index. Raises FileExistsError unless `exist_ok`."""
         try:
             if self._remote_lock is not None:
+                # Raises if the locked folder has no index. The store would look at its path, where
+                # another folder may be by now.
                 self._remote_lock.size(INDEX_NAME)
             else:
                 store.head(INDEX_NAME)
@@ -218,6 +220,7 @@ class Destination:
         """
         self.check_in_place()
         try:
+            # A remote that is a folder is accessed through its lock, as every locked folder.
             if self._store is not None and self._remote_lock is None:
                 self._store.put(name, data)
             for folder in (self._remote_lock, self.directory if self._keeps_local else None):
@@ -288,6 +291,7 @@ class Destination:
     def _write_index(self, folder: Directory, data: bytes, files: Sequence[ExpectedFile]) -> None:
         """Write the index of a folder, after checking once more that the shards exist."""
         try:
+            # The file gets its name when the block ends, unless a check raises before.
             with folder.publish(INDEX_NAME) as file:
                 file.write(data)
                 file.flush()
@@ -375,10 +379,13 @@ def _check_empty(folder: Directory, exist_ok: bool) -> list[str]:
 
 def _delete_old_files(folder: Directory, names: list[str]) -> None:
     """Delete those of the ``names`` in a folder that belong to a dataset; others stay."""
+    # Shards, and the temporary files of killed writers.
     ours = [name for name in names if is_shard(name) or temporary_owner(name) is not None]
     ours += _sidecars_in(folder, names)
     # The old index goes first, because it would name files that are deleted next.
-    for name in [INDEX_NAME] * (INDEX_NAME in names) + ours:
+    if INDEX_NAME in names:
+        folder.unlink(INDEX_NAME)
+    for name in ours:
         folder.unlink(name)
 
 
@@ -393,10 +400,10 @@ def _sidecars_in(folder: Directory, names: Iterable[str]) -> list[str]:
 
 
 def _shard_names(index: bytes) -> list[str]:
-    """Return the shards that an old index names and that are safe to delete.
+    """Return the files of an old index that are safe to delete: ``["shard.00000.mds", ...]``.
 
-    These are names of shards without a folder. The list is empty for a damaged index, which a
-    dataset that is replaced may have.
+    Other names are left out. A name such as "photo.jpg" or "../shard.00000.mds" in a wrong index
+    would delete a file of somebody else. The list is empty for a damaged index.
     """
     try:
         shards: list[dict[str, Any]] = json.loads(index)["shards"]

@@ -130,9 +130,11 @@ class LocalEngine(Engine):
     def __init__(self, workers: int) -> None:
         self.slots = workers
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        #: All processes, idle or not, which `close` stops.
         self._workers: list[_Worker] = []
         self._lock = new_lock()
         self._is_closed = False
+        # A thread per process, which waits for its answer.
         self._threads = ThreadPoolExecutor(workers, "mds-engine")
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -285,6 +287,7 @@ class SparkEngine(Engine):
         self._context: Any = chosen.sparkContext
         self.slots = int(self._context.defaultParallelism)
         self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
+        # Jobs of this engine, which `close` cancels: the session may run others.
         self._group = f"mds-{id(self)}"
         self._is_closed = False
 

@@ -97,13 +97,17 @@ class MDSWriter(Writer):
             self._length = length_function({name: e.name for name, e in parsed}, lengths)
             # The length of each sample, and the position of the column it is computed from.
             self._lengths, self._length_column = array("I"), self.columns.names.index(lengths)
+        # Packs the sizes of the variable values of a sample, as little-endian uint32.
         self._pack_sizes = struct.Struct(f"<{len(self._variable)}I").pack
         # The header of a shard has an offset of 4 bytes for each sample.
         super().__init__(out=out, extra_bytes_per_sample=4, **options)
         self._config = config_bytes(self.get_config())
+        # The first shard is open already, so its size is set, too.
         self._shard_size = self.extra_bytes_per_shard = empty_shard_size(self._config)
         self._plan_early_file()
-        self._max_keys = len(parsed) if self._strict is not False else self._max_keys
+        if self._strict is not False:
+            # `write` reports a sample with more keys than there are columns.
+            self._max_keys = len(parsed)
 
     def _packer(self, encoding: Encoding) -> Callable[[Any], bytes]:
         """Return the function from a value of a column to its bytes.
@@ -145,13 +149,15 @@ class MDSWriter(Writer):
 
     def _record_length(self, value: bytes) -> None:
         """Append the length of the array with these bytes, which belongs to the next sample."""
-        # Drop the length of a sample that was encoded and then refused.
+        # There is one length for each of the `_samples` before. A further one belongs to a sample
+        # that was encoded and then refused, such as one that is too large.
         del self._lengths[self._samples :]
         self._lengths.append(self._length(value))
 
     def _publish_sidecars(self, index: bytes) -> None:
         """Publish the lengths of all samples, if they are recorded."""
         if self._lengths_name is not None:
+            # The last length may be of a sample that was refused (see `_record_length`).
             del self._lengths[self._samples :]
             lengths = np.frombuffer(self._lengths, np.uint32)
             data = emit_lengths_file(self._lengths_name, lengths, fingerprint_of(index))
@@ -161,17 +167,23 @@ class MDSWriter(Writer):
         return dict(zip(self.columns.names, self.columns.encodings, strict=True))
 
     def _plan_header(self) -> bytes | None:
-        """Return the header of a full shard if all samples have one size and it is worthwhile."""
-        row = sum(size for size in self.columns.sizes if size is not None)
+        """Return the header of a full shard, or None if it is not known before the samples.
+
+        The header has the offset of each sample, so it is known in advance if all samples have one
+        size. Shards are then written while they are filled (`EarlyFile`), which takes less memory.
+        Digests and compression need a whole shard, and small rows or shards gain nothing: None.
+        """
         if self._variable or self.compression or self.hashes or self.size_limit is None:
             return None
-        if row < _MIN_EARLY_ROW:
+        row_size = sum(size for size in self.columns.sizes if size is not None)  # bytes
+        if row_size < _MIN_EARLY_ROW:
             return None
         # A row also takes 4 bytes of the header.
-        count = min(self._max_samples, (self._full_size - self.extra_bytes_per_shard) // (row + 4))
-        if count * row < _MIN_EARLY_SHARD:
+        free_bytes = self._full_size - self.extra_bytes_per_shard
+        count = min(self._max_samples, free_bytes // (row_size + 4))
+        if count * row_size < _MIN_EARLY_SHARD:
             return None
-        return pack_header([row] * count, self._config)
+        return pack_header([row_size] * count, self._config)
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
         """Return the parts of the only file: the header, and the samples."""

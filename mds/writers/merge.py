@@ -172,8 +172,10 @@ def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) 
             merged = _MergedIndex(places, keep_local, download_timeout)
             with open_store(place, timeout=download_timeout) as store:
                 keys = sorted(_keys_below(place, store))
-                for key in keys:
+                for key in keys:  # such as "0/index.json", which has the prefix "0/"
                     prefix = key[: -len(INDEX_NAME)]
+                    # Shards may be below any of the places, likeliest below this one, which is
+                    # first. `dict.fromkeys` drops its repetition.
                     folders = [join(each, prefix) for each in dict.fromkeys([place, *places])]
                     source = printable(f"{redact(place)}/{key}")
                     merged.add(store.get(key), source, prefix, folders)
@@ -265,8 +267,11 @@ class _MergedIndex:
         self._keep_local = keep_local
         self._timeout = timeout
         self._entries: list[str] = []
+        #: Names of all files in the merged index, to find two of one name.
         self._names: set[str] = set()
         self._files = ShardFiles(places)
+        # Of each index that was added: lengths of its samples, and class names and descriptions,
+        # by column.
         self._lengths: list[dict[str, Lengths]] = []
         self._notes: list[dict[str, ColumnNote]] = []
 
@@ -275,14 +280,14 @@ class _MergedIndex:
 
         - ``data`` (bytes): The content of the index.
         - ``location`` (str): Its place, for messages.
-        - ``prefix`` (str): The relative path from the merged index to its folder.
+        - ``prefix`` (str): The relative path from the merged index to its folder, such as "0/".
         - ``folders`` (list[str]): Its folders; the first is the one that it was read from.
         """
         # Raises for a broken index, and for names outside its folder.
         index = Index.parse(data, location)
         with open_store(folders[0], timeout=self._timeout) as store:
-            recorded = read_lengths_files(store, fingerprint_of(data), index.total_samples)
-            self._lengths.append({each.column: each for each in recorded})
+            lengths_files = read_lengths_files(store, fingerprint_of(data), index.total_samples)
+            self._lengths.append({lengths.column: lengths for lengths in lengths_files})
             with contextlib.suppress(IndexFileError):  # `mds verify` reports it
                 self._notes.append(read_notes(store, fingerprint_of(data)))
         shards = json.loads(data)["shards"]
@@ -299,15 +304,17 @@ class _MergedIndex:
         self._files.check(self._timeout)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
         notes = self._joined_notes(data)
-        # The dataset belongs to the URL of a pair; a folder beside it gets a copy of the index.
-        final_places = [p for p in self._places if not is_local(p)] or self._places[-1:]
+        # The dataset belongs to the URL of a pair, or to the second of two folders. The other
+        # place, a folder, only gets a copy of the index.
+        urls = [place for place in self._places if not is_local(place)]
+        final_places = urls or self._places[-1:]
         for place in final_places:
             try:
                 with open_store(place, timeout=self._timeout) as store:
                     self._put_sidecars(store, data, notes)
                     store.put(INDEX_NAME, data)
                     remove_stale_sidecars(store, fingerprint_of(data))
-            except Exception as error:  # noqa: PERF203 - the place belongs into the sentence
+            except Exception as error:  # noqa: PERF203 - the message names the place
                 raise WriterError(
                     f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
                 ) from error
@@ -356,11 +363,15 @@ _Choice = tuple[str, ExpectedFile]
 class ShardFiles:
     """Files of all merged datasets, with the folders in which each may be.
 
+    A file may be in several places: in a local folder or its remote, compressed or raw. One of
+    these choices is enough.
+
     - ``places`` (list[str]): The folders and URLs of the merged index.
     """
 
     def __init__(self, places: list[str]) -> None:
         self._places = [normalize_place(place) for place in places]
+        #: The choices of each file: (root, file below the root).
         self._files: list[list[_Choice]] = []
 
     def add(self, shards: list[dict[str, Any]], folders: list[str]) -> None:
@@ -369,8 +380,10 @@ class ShardFiles:
         - ``shards`` (list[dict[str, Any]]): Its entries.
         - ``folders`` (list[str]): The folders that may hold the files, the likeliest first.
 
-        A shard needs its compressed or its raw file in one of the folders.
+        A shard needs its compressed or its raw file in one of the folders. Some formats also have
+        a meta file per shard, which is looked for alike.
         """
+        # (root, prefix): the folder "s3://b/data/0" below the root "s3://b/data" has "0/".
         roots = [self._root(normalize_place(folder)) for folder in folders]
         for shard in shards:
             for suffix in ("data", "meta"):
@@ -394,6 +407,8 @@ class ShardFiles:
             expected_by_root: dict[str, dict[ExpectedFile, int]] = defaultdict(dict)
             for number in missing:
                 choices = self._files[number]
+                # A file that has fewer choices is looked for in its last one again, and so stays
+                # in `missing` until the end.
                 root, file = choices[min(attempt, len(choices) - 1)]
                 expected_by_root[root][file] = number
             missing = []

@@ -47,6 +47,9 @@ _PIECE = 1 << 20
 class Pipeline:
     """Thread pool that finalizes and uploads the shards of one writer.
 
+    A writer calls `submit` for each full shard, and `finish` or `close` at the end. If samples have
+    one size, it also calls `spill` with the samples of the shard that it fills (`EarlyFile`).
+
     - ``shards`` (ShardSpec): How shards are compressed and hashed.
     - ``work`` (WorkSpec): The number of threads, and of full shards that may be in memory.
     - ``destination`` (Destination): Where files are written and uploaded.
@@ -69,6 +72,8 @@ class Pipeline:
 
     def spill(self, number: int, header: bytes, piece: memoryview) -> EarlyFile:
         """Write some samples of a shard that is being filled, and return its file.
+
+        The file is created with the header at the first call for a shard.
 
         - ``number`` (int): The number of the shard.
         - ``header`` (bytes): The header that the shard has if it becomes full.
@@ -211,10 +216,12 @@ def _start_progress(name: str) -> Any:
 class FullShard:
     """A shard that is ready to be written.
 
-    - ``number`` (int): Its place in the dataset, from 0.
-    - ``files``: The parts of its data file and, if the format has one, of its meta file.
-    - ``config``: Its index entry without files and number of samples.
-    - ``release``: Called when the memory of the parts is no longer needed.
+    - ``number`` (int), ``samples`` (int): Its place in the dataset, from 0; its samples.
+    - ``format`` (str): The format, such as "mds", which names its files.
+    - ``files``: The parts of its data file and, if the format has one, of its meta file: a file is
+      the concatenation of its parts.
+    - ``config`` (dict[str, Any]): Its index entry without files and number of samples.
+    - ``release`` (function): Called when the memory of the parts is no longer needed.
     """
 
     number: int
@@ -253,6 +260,7 @@ def finalize_shard(
         return _finalize_early(shard, shard.early, check, syncs=syncs)
     entry: dict[str, Any] = {**shard.config, "samples": shard.samples}
     expected = []
+    # The files get their names when this block ends without an error.
     with contextlib.ExitStack() as files:
         written = []
         try:
@@ -400,24 +408,26 @@ class EarlyFile:
     def complete(self, header: bytes, check: Callable[[], None]) -> int:
         """Write the final header, and return the size of the file in bytes.
 
-        If its length differs from the planned header, all samples are moved. ``check`` is called
-        between pieces and raises to stop.
+        A shard that ends early, such as the last one, has fewer samples than planned. Its header
+        is shorter, so all samples are moved. ``check`` is called between pieces and raises to stop.
         """
-        planned, body = len(self._header), self._size - len(self._header)  # sizes in bytes
         if header == self._header:
             return self._size
-        with self._pending.explaining():
-            starts = range(0, body, GATHERED)
-            if len(header) != planned:
+        planned_length = len(self._header)
+        body_length = self._size - planned_length
+        with self._pending.explaining():  # translates errors of the disk
+            starts = range(0, body_length, GATHERED)
+            if len(header) != planned_length:
                 # Samples move by the difference of the headers' lengths. Begin at the end towards
                 # which they move, so that none is overwritten before it is read.
-                for start in starts if len(header) < planned else reversed(starts):
+                for start in starts if len(header) < planned_length else reversed(starts):
                     check()
-                    piece = os.pread(self.fd, min(GATHERED, body - start), planned + start)
+                    size = min(GATHERED, body_length - start)
+                    piece = os.pread(self.fd, size, planned_length + start)
                     _write_at(self.fd, piece, len(header) + start)
             _write_at(self.fd, header, 0)
-            os.ftruncate(self.fd, len(header) + body)
-        return len(header) + body
+            os.ftruncate(self.fd, len(header) + body_length)
+        return len(header) + body_length
 
     def publish(self) -> None:
         """Rename the file to its final name."""

@@ -224,8 +224,12 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
         if not place:
             raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
         if is_local(place):
-            return OutSpec(_folder(place), None, True, exist_ok, retry)
-        return OutSpec(None, Url(place), keep_local, exist_ok, retry)
+            return OutSpec(
+                local=_folder(place), remote=None, keep_local=True, exist_ok=exist_ok, retry=retry
+            )
+        return OutSpec(
+            local=None, remote=Url(place), keep_local=keep_local, exist_ok=exist_ok, retry=retry
+        )
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         raise ConfigError(
             f"out is a folder, a URL, or a pair (local folder, remote); "
@@ -241,9 +245,14 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
     if is_local(remote):
         remote = _folder(remote)
         if os.path.realpath(remote) == os.path.realpath(folder):
-            # A file that is uploaded onto itself would then be deleted.
-            return OutSpec(folder, None, True, exist_ok, retry)
-    return OutSpec(folder, Url(remote), keep_local, exist_ok, retry)
+            # One folder given twice: without a remote, because a file that is uploaded onto itself
+            # would then be deleted.
+            return OutSpec(
+                local=folder, remote=None, keep_local=True, exist_ok=exist_ok, retry=retry
+            )
+    return OutSpec(
+        local=folder, remote=Url(remote), keep_local=keep_local, exist_ok=exist_ok, retry=retry
+    )
 
 
 def _folder(place: str) -> str:
@@ -258,11 +267,11 @@ def parse_shards(options: WriterOptions) -> ShardSpec:
     if samples is not None and samples < 1:
         raise ConfigError(f"samples_per_shard is at least 1, got {samples}.")
     return ShardSpec(
-        codec.name if codec else None,
-        codec,
-        _parse_hashes(options["hashes"]),
-        parse_size_limit(options["size_limit"]),
-        samples,
+        compression=codec.name if codec else None,
+        codec=codec,
+        hashes=_parse_hashes(options["hashes"]),
+        size_limit=parse_size_limit(options["size_limit"]),
+        samples_per_shard=samples,
     )
 
 
@@ -313,9 +322,9 @@ def parse_work(options: WriterOptions) -> WorkSpec:
     if options["retry"] < 0:
         raise ConfigError(f"retry is a number of tries, got {options['retry']}.")
     return WorkSpec(
-        workers or min(32, (os.cpu_count() or 1) + 4),
-        workers or _SHARDS_AHEAD,
-        bool(options["progress_bar"]),
-        bool(options["durable"]),
-        None if strict is None else bool(strict),
+        threads=workers or min(32, (os.cpu_count() or 1) + 4),
+        shards_ahead=workers or _SHARDS_AHEAD,
+        progress_bar=bool(options["progress_bar"]),
+        durable=bool(options["durable"]),
+        strict=None if strict is None else bool(strict),
     )

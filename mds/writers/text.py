@@ -62,10 +62,12 @@ class LineWriter(Writer):
         self.newline = newline
         self.columns = {name: columns[name] for name in names}
         self._types = [(name, _TYPES[columns[name]]) for name in names]
-        self._header = b""
+        self._header = b""  # the first line of the data file; formats with separators set it
         super().__init__(out=out, **options)
         self._config = config_bytes(self.get_config())
-        self._max_keys = len(names) if self._strict is not False else self._max_keys
+        if self._strict is not False:
+            # `write` reports a sample with more keys than there are columns.
+            self._max_keys = len(names)
 
     def get_config(self) -> dict[str, Any]:
         """Return what every meta file and the index record about the dataset."""
@@ -95,6 +97,8 @@ class LineWriter(Writer):
 
     def _check_size(self, values: dict[str, Any]) -> None:
         """Raise WriterError for texts that fit into no shard, before a line is composed."""
+        # Measured in pieces: a text of gigabytes would take as much memory again if it were encoded
+        # as a whole.
         size = sum(
             self._stored_size(text[start : start + _PIECE_LETTERS])
             for text in values.values()
@@ -105,7 +109,7 @@ class LineWriter(Writer):
             raise self._too_large(size)
 
     def _stored_size(self, text: str) -> int:
-        """Return the number of bytes of a text in a line."""
+        """Return the number of bytes that a text takes in a line, without what surrounds it."""
         return len(text.encode("utf-8", "surrogatepass"))
 
     def _bytes(self, text: str) -> bytes:
@@ -138,6 +142,7 @@ class JSONWriter(LineWriter):
         return {**super().get_config(), "columns": self.columns}
 
     def _stored_size(self, text: str) -> int:
+        # Characters such as a quote or a newline take more bytes in JSON.
         return len(json.dumps(text)) - 2  # without its quotes
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:

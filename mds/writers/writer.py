@@ -320,13 +320,13 @@ class Writer(ABC):
         """End the current shard, even if it is empty, and begin another."""
         body, sizes = self._buffer, self._sizes
         shard = FullShard(
-            self._shards,
-            len(sizes),
-            self.format,
-            self._files(memoryview(body)[: self._used], sizes),
-            self.get_config(),
-            partial(self._buffer_pool.give_back, body),
-            self._early,
+            number=self._shards,
+            samples=len(sizes),
+            format=self.format,
+            files=self._files(memoryview(body)[: self._used], sizes),
+            config=self.get_config(),
+            release=partial(self._buffer_pool.give_back, body),
+            early=self._early,
         )
         # This waits for a place, and frees memory that the next shard reuses.
         self._pipeline.submit(shard)
@@ -413,11 +413,14 @@ class Writer(ABC):
 
     def _begin_shard(self) -> None:
         """Begin an empty shard."""
+        # Memory of the samples: `_used` of its `_capacity` bytes have some.
         self._buffer = self._buffer_pool.take()
         self._capacity = len(self._buffer)
         self._used = 0
+        #: File with the samples that are no longer in the buffer, if there is one.
         self._early: EarlyFile | None = None
-        self._sizes = array("I")
+        self._sizes = array("I")  # bytes of each sample of the shard
+        #: Bytes of the whole shard with its header.
         self._shard_size = self.extra_bytes_per_shard
 
     def _plan_early_file(self) -> None:
@@ -534,6 +537,7 @@ def _describe_keys(name: str, sample: Any) -> str:
             f"{{{name!r}: ...}}."
         )
     keys = [str(key) for key in sample]
+    # The quoted key that is spelled most alike, or "" if none is: "'imgae'".
     near = did_you_mean(name, keys).removeprefix(" Did you mean ").removesuffix("?")
     way_out = (
         f" Write {name!r} instead of {near}."

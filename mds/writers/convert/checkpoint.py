@@ -97,13 +97,15 @@ class Checkpoint:
             return None
         samples = head["samples"]
         # Splits and sizes take 1 + 8 bytes per sample; lengths follow if there are more bytes.
+        lengths_offset = 9 * samples
+        has_lengths = len(data) > lengths_offset
         return PartDone(
-            number,
-            np.frombuffer(data, "<u1", samples),
-            np.frombuffer(data, "<i8", samples, samples),
-            tuple(head["bad"]),
-            head["bad_count"],
-            np.frombuffer(data, "<u4", samples, 9 * samples) if len(data) > 9 * samples else None,
+            number=number,
+            splits=np.frombuffer(data, "<u1", count=samples),
+            sizes=np.frombuffer(data, "<i8", count=samples, offset=samples),
+            bad=tuple(head["bad"]),
+            bad_count=head["bad_count"],
+            lengths=np.frombuffer(data, "<u4", samples, lengths_offset) if has_lengths else None,
         )
 
     def save_shard(self, split: int, number: int, entry: dict[str, Any], version: str) -> None:

@@ -101,7 +101,12 @@ def dataframe_to_mds(
     exist_ok = bool(options.pop("exist_ok", False))
     options.setdefault("compression", "zstd")
     work = _PartitionSpec(
-        columns or {}, local, remote, options, udf_iterable, dict(udf_kwargs or {})
+        columns=columns or {},
+        local=local,
+        remote=remote,
+        writer=options,
+        udf=udf_iterable,
+        udf_kwargs=dict(udf_kwargs or {}),
     )
     with lock_places([place for place in (local, remote) if place]):
         _clear_places(local, remote, exist_ok=exist_ok)
@@ -292,12 +297,10 @@ def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
     for place in filter(None, (local, remote)):
         store = open_store(place)
         folder = store.local_path
-        file_name = (
-            next(iter(sorted(os.listdir(folder))), None)
-            if folder and os.path.isdir(folder)
-            else None
-        )
-        if folder is None and store.can_list:
+        file_name: str | None = None  # any file there, as an example for the message
+        if folder is not None and os.path.isdir(folder):
+            file_name = min(os.listdir(folder), default=None)
+        elif folder is None and store.can_list:
             file_name = next((info.key for info in store.list()), None)
         if file_name is not None and not exist_ok:
             raise FileExistsError(

@@ -105,14 +105,29 @@ def copy_shards(
     """
     began = time.monotonic()
     encodings = dict(zip(data.columns.names, data.columns.encodings, strict=True))
-    sizes = np.cumsum(data.table.decoded).tolist()
+    # Bytes of the shards 0 to i, for progress.
+    total_sizes = np.cumsum(data.table.decoded).tolist()
     with _ShardWriter(columns=encodings, out=out, size_limit=None, **writer_options) as writer:
         for number, blocks in enumerate(_decoded(data, files)):
             writer.write_shard(blocks, data.where(number, files))
             if progress is not None:
-                progress(Progress(sizes[number], sizes[-1], writer.samples, number + 1, 0))
-    split = SplitSummary("", writer.samples, len(data.table), writer.raw_size, 0)
-    return Summary(out, (split,), time.monotonic() - began)
+                progress(
+                    Progress(
+                        size=total_sizes[number],
+                        whole=total_sizes[-1],
+                        samples=writer.samples,
+                        shards=number + 1,
+                        bad=0,
+                    )
+                )
+    split = SplitSummary(
+        name="",
+        samples=writer.samples,
+        shards=len(data.table),
+        raw_size=writer.raw_size,
+        zip_size=0,
+    )
+    return Summary(out=out, splits=(split,), seconds=time.monotonic() - began)
 
 
 def _decoded(data: FormatData, files: Files) -> Iterator[list[Block]]:
@@ -153,11 +168,16 @@ class _ShardWriter(MDSWriter):
             raise ShardError(f"{location}: its blocks have other bytes than they say.")
         header = pack_header(sizes.tolist(), self._config)
         files = ((header, *parts),)
-        config = self.get_config()
-        self._pipeline.submit(
+        shard = FullShard(
+            number=self._shards,
+            samples=len(sizes),
+            format=self.format,
+            files=files,
+            config=self.get_config(),
             # Clearing the list of parts frees the memory when the shard is written.
-            FullShard(self._shards, len(sizes), self.format, files, config, parts.clear)
+            release=parts.clear,
         )
+        self._pipeline.submit(shard)
         self._shards += 1
         self.samples += len(sizes)
         self.raw_size += len(header) + int(sizes.sum())

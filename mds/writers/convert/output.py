@@ -40,7 +40,8 @@ class ConversionLocks:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._local = open_store(output.url).local_path
-        self._locks: dict[str, FolderLock] = {}
+        self._locks: dict[str, FolderLock] = {}  # by folder
+        #: Folders that were created here, the outer ones first.
         self._new_folders: list[str] = []
 
     def __enter__(self) -> ConversionLocks:
@@ -253,6 +254,7 @@ def _put_index(output: Output, key: str, data: bytes) -> None:
     """Publish the index in a store. Raises WriterError if another dataset is there."""
     store = open_store(output.url)
     with contextlib.suppress(NotFoundError, DeniedError):
+        # The same bytes are from an earlier run of this conversion, which was killed after this.
         if store.get(key) != data:
             raise WriterError(
                 f"{redact(output.url)}: a dataset appeared at {key} while this conversion was at "
@@ -315,7 +317,11 @@ def _delete_old_datasets(output: Output) -> None:
 
 
 def _remove_shards(store: Store, split: str) -> None:
-    """Delete the shards that no index names, in the folder of a split."""
+    """Delete the shards in a local folder of a split, after its index was deleted.
+
+    Shards that no index named are leftovers of a conversion that was killed. Objects of a store are
+    not listed for them: `mds clean` finds those.
+    """
     if store.local_path is None:
         return
     folder = os.path.join(store.local_path, split)

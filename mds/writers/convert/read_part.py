@@ -102,6 +102,7 @@ class _PartReader:
         self._reading = reading
         self._part = part
         self._runs = runs
+        #: The open run of each split that has samples, by the number of the split.
         self._files: dict[int, BinaryIO] = {}
         self._pack = _make_packer(reading)
         self._length = None if reading.lengths is None else _length_of_sample(reading)
@@ -112,19 +113,20 @@ class _PartReader:
         """Write the bytes of every sample to the run of its split, and return what was read."""
         splits, sizes, lengths = bytearray(), [], array("I")
         bad: list[str] = []
-        count = 0
+        bad_count = 0
         for position, record in self._reading.source.read_records(self._part):
             try:
                 split, data = self._encode_record(record)
                 if self._length is not None:
                     lengths.append(self._length(data))
             except ValueError as error:
-                count += 1
-                if count <= MAX_LISTED_RECORDS or not self._reading.skip_bad:
+                bad_count += 1
+                if bad_count <= MAX_LISTED_RECORDS or not self._reading.skip_bad:
                     bad.append(
                         self._reading.source.describe_record(self._part, position, str(error))
                     )
                 if not self._reading.skip_bad:
+                    # The message has the text of a plain ValueError already, so that is no cause.
                     raise RecordError(
                         f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
                     ) from (error if isinstance(error, MdsError) else None)
@@ -135,10 +137,14 @@ class _PartReader:
             if len(sizes) == self._reading.limit:
                 break
         recorded = None if self._length is None else lengths
-        return PartDone(self._part.number, splits, sizes, tuple(bad), count, recorded)
+        return PartDone(self._part.number, splits, sizes, tuple(bad), bad_count, recorded)
 
     def _encode_record(self, record: Any) -> tuple[int, bytes]:
-        """Return split and bytes of a record. Raises ValueError with the reason if it is bad."""
+        """Return split and bytes of a record. Raises ValueError with the reason if it is bad.
+
+        The split is the one of the part if the source has splits; else the hash of the key column,
+        or of the bytes, decides it, so that equal records are in the same split.
+        """
         if isinstance(record, BadRecord):
             raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
         data = self._pack(record)
@@ -178,15 +184,18 @@ def _make_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
     if reading.tokens is not None:
         return _make_token_packer(reading.tokens, reading.names[0])
     is_text, is_json = reading.source.is_text, reading.source.is_json
+    # For each column whether text in it is parsed as the type of the column ("12" becomes 12): in a
+    # source of text such as CSV, and if the user chose the encoding. None: values are encoded
+    # already, as in an MDS dataset, except in columns that get another encoding.
+    parses_text: tuple[bool | None, ...]
     if reading.source.is_encoded:
-        # Only columns that get another encoding come as values.
-        texts = tuple(True if name in reading.requested else None for name in reading.names)
+        parses_text = tuple(True if name in reading.requested else None for name in reading.names)
     else:
-        texts = tuple(is_text or name in reading.requested for name in reading.names)
+        parses_text = tuple(is_text or name in reading.requested for name in reading.names)
     return _make_record_packer(
         reading.names,
         reading.encodings,
-        texts,
+        parses_text,
         is_json,
         reading.dropped,
         reading.max_sample_size,
@@ -199,6 +208,7 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
     """Return the function from a record to the tokens of its text, as bytes."""
 
     def pack(record: dict[str, Any]) -> bytes:
+        """Return the token ids of the record's text. Raises ValueError if it is no text."""
         text = record.get(column)
         if isinstance(text, bytes):
             text = text.decode()
@@ -218,8 +228,15 @@ def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
     encodings = dict(zip(reading.names, reading.encodings, strict=True))
     length = length_function(encodings, reading.lengths)
     column = reading.names.index(reading.lengths)
+    # Size in bytes of the values of each column; None if they differ.
     sizes = [parse_encoding(name).size for name in reading.encodings]
-    return lambda data: length(split_sample(memoryview(data), sizes, sizes.count(None))[column])
+    variable_columns = sizes.count(None)
+
+    def length_of_sample(data: bytes) -> int:
+        """Split a sample into the bytes of its columns, and return the length of one."""
+        return length(split_sample(memoryview(data), sizes, variable_columns)[column])
+
+    return length_of_sample
 
 
 def _pass_encoded(value: bytes | None) -> bytes:
@@ -233,7 +250,7 @@ def _pass_encoded(value: bytes | None) -> bytes:
 def _make_record_packer(
     names: tuple[str, ...],
     encodings: tuple[str, ...],
-    texts: tuple[bool | None, ...],
+    parses_text: tuple[bool | None, ...],
     is_json: bool,
     dropped: frozenset[str],
     max_size: int,
@@ -242,24 +259,28 @@ def _make_record_packer(
 ) -> Callable[[dict[str, Any]], bytes]:
     """Return a function from a record to the bytes of a sample (`shardfile/layout.py`).
 
-    - ``texts`` (tuple[bool | None, ...]): Whether each column is parsed from text; None if its
-      values are encoded already.
+    - ``parses_text`` (tuple[bool | None, ...]): Whether text in each column is parsed as the type
+      of the column; None if its values are encoded already.
+    - ``is_json`` (bool): Whether all values came from JSON.
     - ``dropped`` (frozenset[str]): Keys of records that are not written.
     - ``max_size`` (int, bytes): The largest sample.
     - ``nulls`` (frozenset[str]): Texts that count as missing.
     - ``fills`` (tuple[str | None, ...]): The replacement for missing values of each column.
     """
     parsed = [parse_encoding(name) for name in encodings]
+    # Of each column: name, function from a value to its bytes, function that first converts the
+    # value to the type of the column (None if none is needed), name of the encoding for messages.
     columns: list[tuple[str, Callable[[Any], bytes], Callable[[Any], Any] | None, str]] = []
-    for name, encoding, text, fill in zip(names, parsed, texts, fills, strict=True):
-        if text is None:
+    for name, encoding, parses, fill in zip(names, parsed, parses_text, fills, strict=True):
+        if parses is None:
             columns.append((name, _pass_encoded, None, encoding.name))
             continue
-        fit = find_coercer(encoding.name, from_text=text or fill is not None, plain=is_json)
+        # A replacement of missing values is a text of the user, such as "-1".
+        fit = find_coercer(encoding.name, from_text=parses or fill is not None, plain=is_json)
         is_optional = encoding.name.startswith("optional[")
         if nulls or fill is not None or is_optional:
             # In an optional column an empty cell is missing.
-            missing = nulls or frozenset([""] if text else [])
+            missing = nulls or frozenset([""] if parses else [])
             fit = fill_missing(fit, encoding.name, missing, fill)
         columns.append((name, encoding.pack_checked, fit, encoding.name))
     # A sample is the sizes of the values that differ in size, and then all values.
@@ -268,6 +289,7 @@ def _make_record_packer(
     known_keys = {*names, *dropped}
 
     def pack(record: dict[str, Any]) -> bytes:
+        """Return the bytes of a record. Raises ValueError with the reason if it is bad."""
         values = []
         for name, encode, fit, encoding in columns:
             try:
@@ -343,6 +365,7 @@ def fill_missing(
     takes_none = encoding.startswith("optional[") or encoding == "json"
 
     def fitted(value: Any) -> Any:
+        """Return the value, or its replacement if it is missing, as the type of the column."""
         if value is None or (isinstance(value, str) and value in nulls):
             if fill is None and takes_none:
                 return None
@@ -365,11 +388,16 @@ def _optional(inner: Coerce | None) -> Coerce | None:
 
 
 def _integer(family: str, *, from_text: bool) -> Coerce:
-    """Return the coercer of an integer column, which refuses fractions and overflow."""
+    """Return the coercer of an integer column, which refuses fractions and overflow.
+
+    - ``family`` (str): The encoding, such as "int", "uint8" or "str_int" (of any size).
+    - ``from_text`` (bool): Whether text such as "12" is parsed.
+    """
     low, high = _bounds(family)
     to_scalar: Callable[[int], Any] = np.dtype(family).type if family in _INTEGERS else int
 
     def integer(value: Any) -> Any:
+        """Return the value as a scalar of the column's type. Raises ValueError if it changes."""
         if from_text and isinstance(value, str):
             value = _parse_text(int, value, "a whole number")
         if isinstance(value, (float, np.floating)) and value.is_integer():
@@ -393,10 +421,15 @@ def _bounds(family: str) -> tuple[int | None, int | None]:
 
 
 def _float(family: str, *, from_text: bool) -> Coerce:
-    """Return the coercer of a column of floats, which refuses truth values."""
+    """Return the coercer of a column of floats, which refuses truth values.
+
+    - ``family`` (str): The encoding, such as "float32" or "str_float".
+    - ``from_text`` (bool): Whether text such as "1.5" is parsed.
+    """
     to_scalar: Callable[[Any], Any] = float if family == "str_float" else np.dtype(family).type
 
     def number(value: Any) -> Any:
+        """Return the value as a float of the column's type. Raises ValueError for no number."""
         if from_text and isinstance(value, str):
             value = _parse_text(float, value, "a number")
         if isinstance(value, bool) or not isinstance(
@@ -410,13 +443,19 @@ def _float(family: str, *, from_text: bool) -> Coerce:
 
 def _array(encoding: str) -> Coerce:
     """Return the coercer of a column of arrays, which refuses values that would change."""
+    # "ndarray:int32:3,4" has the type "int32"; "ndarray" has none.
     _, _, spec = encoding.partition(":")
     dtype = spec.partition(":")[0] or None
 
     def array(value: Any) -> Any:
-        if isinstance(value, (bytes, np.ndarray)) and (
-            dtype is None or isinstance(value, bytes) or value.dtype == dtype
-        ):
+        """Return the value as an array of ``dtype``, or of its own type if ``dtype`` is None.
+
+        Bytes are returned as they are: they are an encoded array. Raises ValueError for a value
+        that is no array, or whose integers would be rounded or overflow.
+        """
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, np.ndarray) and (dtype is None or value.dtype == dtype):
             return value
         try:
             array = np.asarray(value)

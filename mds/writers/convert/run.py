@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mds.encodings import parse_encoding
 from mds.errors import SourceError, WriterError
@@ -40,8 +41,10 @@ from mds.writers.engines import Engine, open_engine
 class Progress:
     """Progress of a conversion.
 
-    ``size`` of ``whole`` bytes of the source are read (0: unknown), ``samples`` and ``shards`` are
-    finished, and ``bad`` records were left out.
+    - ``size`` (int), ``whole`` (int): Bytes of the source that are read, and all of its bytes (0 if
+      unknown).
+    - ``samples`` (int), ``shards`` (int): Number of samples and shards that are finished.
+    - ``bad`` (int): Number of records that were left out.
     """
 
     size: int
@@ -110,12 +113,16 @@ def run(
             note = "everything was done already"
             seconds = time.monotonic() - began
             return Summary(
-                output.url, _summarize_splits(output), seconds, notes=(note,), is_new=False
+                out=output.url,
+                splits=_summarize_splits(output),
+                seconds=seconds,
+                notes=(note,),
+                is_new=False,
             )
         locks.lock_rest()
         if spec.engine == "local":  # inode numbers hold on this machine only
             output = replace(output, identities=locks.identities())
-        resumed = reading.checkpoint.begin_or_resume(identity)
+        resumed_parts = reading.checkpoint.begin_or_resume(identity)
         remove_temporary_files(output)
         with (
             _remove_if_nothing_read(reading.checkpoint),
@@ -132,13 +139,13 @@ def run(
         remove_temporary_files(output)
         reading.checkpoint.remove()
     return Summary(
-        output.url,
-        _summarize_splits(output),
-        time.monotonic() - began,
-        running.bad_count,
-        tuple(running.bad[:MAX_LISTED_RECORDS]),
-        tuple(running.notes),
-        resumed,
+        out=output.url,
+        splits=_summarize_splits(output),
+        seconds=time.monotonic() - began,
+        bad_count=running.bad_count,
+        bad=tuple(running.bad[:MAX_LISTED_RECORDS]),
+        notes=tuple(running.notes),
+        resumed_parts=resumed_parts,
     )
 
 
@@ -197,6 +204,7 @@ class _RunningConversion:
         self._read_numbers: set[int] = set()
         #: Shards that are cut and not submitted yet.
         self._shard_queue: deque[Shard] = deque()
+        #: Calls that the engine was given: to read a part, or to write a shard.
         self._running: dict[Future[Any], InputPart | Shard] = {}
         #: Number of shards that still need the samples of a part, by part and split.
         self._open_shards: Counter[tuple[int, int]] = Counter()
@@ -275,6 +283,9 @@ class _RunningConversion:
         """Add the samples of a part to the cutters of their splits, up to the limit.
 
         The cutters yield the shards that are full then, which are queued.
+
+        - ``part_done`` (PartDone): The number of the split, the size in bytes and, if recorded, the
+          length of each record of the part, in order.
         """
         splits, sizes, lengths = part_done.splits, part_done.sizes, part_done.lengths
         limit = self._reading.limit
@@ -286,16 +297,18 @@ class _RunningConversion:
         self.bad += part_done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
         self.bad_count += part_done.bad_count
         for cutter in self.cutters:
-            own_sizes = sizes[splits == cutter.split]
-            length = int(own_sizes.sum())
+            is_in_split = splits == cutter.split  # a bool for each record
+            own_sizes = sizes[is_in_split]
+            run_length = int(own_sizes.sum())
             if self._block_size is not None:
                 # A record is a document, and samples are blocks of the joined documents.
-                blocks = (cutter.leftover_bytes() + length) // self._block_size
+                blocks = (cutter.leftover_bytes() + run_length) // self._block_size
                 own_sizes = np.full(blocks, self._block_size, np.int64)
             if lengths is not None:
-                self._lengths[cutter.split].append(lengths[: len(splits)][splits == cutter.split])
-            self._queue_shards(cutter.feed(part_done.number, length, own_sizes))
-        if self._parts is None:  # the limit is reached
+                self._lengths[cutter.split].append(lengths[: len(splits)][is_in_split])
+            self._queue_shards(cutter.feed(part_done.number, run_length, own_sizes))
+        if self._parts is None:
+            # The limit is reached: parts that were read ahead are not used.
             for part in self._uncut_parts:
                 self._read_numbers.discard(part.number)
             self._uncut_parts.clear()
@@ -323,6 +336,7 @@ class _RunningConversion:
     def _queue_last_shards(self) -> None:
         """Queue the last shard of every split, after all parts are cut."""
         for cutter in self.cutters:
+            # Only tokens can be left over: a record that is a sample belongs to a shard at once.
             leftover = cutter.leftover_bytes() if self._block_size is not None else 0
             if leftover:
                 self._queue_shards(self._last_block(cutter, leftover))
@@ -352,22 +366,27 @@ class _RunningConversion:
         padding = np.full(missing, end, dtype).tobytes()
         return cutter.finish(padding, np.array([block], np.int64))
 
-    def lengths(self) -> list[Any]:
-        """Return the lengths recorded for the samples of each split, or None without any."""
+    def lengths(self) -> list[npt.NDArray[Any] | None]:
+        """Return, for each split, the lengths of its samples as integers; None if not recorded."""
         if self._output.lengths is None:
             return [None] * len(self.cutters)
         if self._reading.tokens is not None:
+            # Samples are blocks, which all have the same number of tokens.
             block = self._reading.tokens.block
             return [np.full(cutter.samples, block, np.int64) for cutter in self.cutters]
         nothing = np.zeros(0, np.uint32)
         return [np.concatenate([nothing, *pieces]) for pieces in self._lengths]
 
     def _report_progress(self) -> None:
+        """Call the user's function with what is done so far, if there is one."""
         if self._progress is not None:
-            source_size = self._reading.source.size
             self._progress(
                 Progress(
-                    self._read_bytes, source_size, self.samples, self._shards_done, self.bad_count
+                    size=self._read_bytes,
+                    whole=self._reading.source.size,
+                    samples=self.samples,
+                    shards=self._shards_done,
+                    bad=self.bad_count,
                 )
             )
 
@@ -406,6 +425,6 @@ def _summarize_splits(output: Output) -> tuple[SplitSummary, ...]:
     for number, name in enumerate(output.splits):
         index = read_index(output, number)
         assert index is not None, "it was published"
-        sizes = int(index.raw_size.sum()), int(index.zip_size.sum())
-        results.append(SplitSummary(name, index.total_samples, len(index), *sizes))
+        raw_size, zip_size = int(index.raw_size.sum()), int(index.zip_size.sum())
+        results.append(SplitSummary(name, index.total_samples, len(index), raw_size, zip_size))
     return tuple(results)

@@ -118,10 +118,10 @@ def parse_spec(**options: Any) -> ConvertSpec:
         values["encoding"] = _text_encoding(values["encoding"])
     values["describe"] = _descriptions(values.get("describe", {}))
     values["split"] = _splits(values.get("split", {}))
-    if "limit" in values and (limit := parse_count(values["limit"])) < 1:
-        raise ConfigError(f"limit={limit}: at least one sample has to be taken.")
     if "limit" in values:
         values["limit"] = parse_count(values["limit"])
+        if values["limit"] < 1:
+            raise ConfigError(f"limit={values['limit']}: at least one sample has to be taken.")
     workers = values.get("workers", 1)
     if workers == 0:
         values["workers"] = os.cpu_count() or 1
@@ -255,7 +255,8 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
 def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | None:
     """Return the settings of tokens, or None without a tokenizer.
 
-    - ``options`` (dict[str, Any]): By the names of `TokenSpec`.
+    - ``options`` (dict[str, Any]): The user's options about tokens under the names of the fields of
+      `TokenSpec`; None for one that was not given.
     - ``columns`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
 
     Raises ConfigError if options about tokens are given without a tokenizer.
@@ -263,8 +264,9 @@ def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | 
     options = {name: value for name, value in options.items() if value is not None}
     if not options.get("tokenizer"):
         if options:
-            names = {spec: name for name, spec in _TOKENS.items()}
-            option_names = ", ".join(sorted(names[each] for each in options))
+            # `_TOKENS` has the field of each option, such as "end_token": "end".
+            option_of_field = {field: option for option, field in _TOKENS.items()}
+            option_names = ", ".join(sorted(option_of_field[field] for field in options))
             raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
         return None
     return TokenSpec(**options, encoding=columns.get("tokens", ""))

@@ -37,7 +37,11 @@ Sizes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes ``start`` to ``end`` of a run: the file with the samples of a part for one split."""
+    """A range of bytes of a run, which is the file with the samples of one part for one split.
+
+    - ``part`` (int): The number of the part.
+    - ``start`` (int), ``end`` (int): Offset of the first byte, and of the byte after the last.
+    """
 
     part: int
     start: int
@@ -46,9 +50,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard to write: the ``sizes`` of its samples in bytes, and the pieces that hold them.
+    """A shard to write: which bytes of which runs it joins.
 
-    ``padding`` is appended to complete the last block of tokens.
+    - ``split`` (int), ``number`` (int): Number of the split, and of the shard in it, from 0.
+    - ``sizes`` (int64 array): The size of each sample in bytes.
+    - ``pieces`` (tuple[Piece, ...]): Where the bytes of the samples are, in order.
+    - ``padding`` (bytes): End tokens after the pieces, which complete the last block of tokens.
     """
 
     split: int
@@ -62,6 +69,14 @@ class ShardCutter:
     """Cutter that divides the samples of one split into shards, from their sizes alone.
 
     Runs are added in order with `feed`; ``samples`` and ``shards`` count what was added and cut.
+    Samples that fill no shard yet wait in ``_pieces`` (where their bytes are) and ``_sizes``:
+
+        added      | part 0 (80 bytes) | part 1 (50 bytes) |
+        shard 0    | 0 to 80           | 0 to 20 |             2 pieces, 100 bytes
+        _pieces                                  | 20 to 50 |  samples of the next shard
+
+    Samples of a tokenizer are blocks of a fixed size, and a run may end inside a block. The bytes
+    of an unfinished block are in ``_pieces`` without a size in ``_sizes``: the leftover.
 
     - ``split`` (int): The number of the split.
     - ``size_limit`` (int, bytes): The size at which a shard ends; 0 for no limit.
@@ -81,7 +96,8 @@ class ShardCutter:
         # Runs and sizes of samples that belong to no finished shard yet.
         self._pieces: list[Piece] = []
         self._sizes: list[Sizes] = []
-        self._count = 0
+        self._count = 0  # samples in `_sizes`
+        #: Bytes that the current shard can still take. Without a limit the size of it, negated.
         self._free_bytes = size_limit - overhead
 
     def holds(self, part: int) -> bool:
@@ -101,13 +117,16 @@ class ShardCutter:
         if not self._limit:
             self._add_to_shard(sizes)
             return
-        # A sample also takes an offset of 4 bytes in the header.
+        # Bytes of the samples 0 to i in a shard. A sample also takes an offset of 4 bytes in the
+        # header: sizes of 96, 46 and 26 bytes give [100, 150, 180].
         costs = np.cumsum(sizes + 4)
-        start = 0
+        start = 0  # the first sample that is in no shard yet
         while start < len(sizes):
-            spent = int(costs[start - 1]) if start else 0
-            # Find the first sample that does not fit into the current shard.
-            stop = max(start, int(np.searchsorted(costs, spent + self._free_bytes, side="right")))
+            cost_before = int(costs[start - 1]) if start else 0
+            # Find the first sample that does not fit into the current shard: with 160 free bytes
+            # that is sample 2, as 150 <= 160 < 180.
+            limit = cost_before + self._free_bytes
+            stop = max(start, int(np.searchsorted(costs, limit, side="right")))
             if stop == start:
                 # Not one sample fits: the samples so far become a shard, even if there is none, and
                 # the next shard takes the sample whatever its size.
@@ -117,12 +136,15 @@ class ShardCutter:
             start = stop
 
     def finish(self, padding: bytes = b"", sizes: Sizes | None = None) -> Iterator[Shard]:
-        """Yield the last shard, if it has samples.
+        """Yield the last shard, if it has samples, and a full one before it if one becomes full.
 
         - ``padding`` (bytes): End tokens that are in no run; they complete the last block.
-        - ``sizes`` (int64 array | None): Sizes of the samples that the padding completes.
+        - ``sizes`` (int64 array | None): Size of the block that the padding completes, as the only
+          element; None without padding.
         """
         if sizes is not None:
+            # The bytes of the block are in the runs and the padding, so no run is added: a length
+            # of 0 adds no piece, and the number of the part (-1) is not used.
             yield from self.feed(-1, 0, sizes)
         if self._count:
             yield self._end_shard(padding)
@@ -137,10 +159,16 @@ class ShardCutter:
         self._pieces, _ = self._split_pieces(sum(int(sizes.sum()) for sizes in self._sizes))
 
     def _add_to_shard(self, sizes: Sizes) -> None:
-        """Add samples to the current shard. Raises WriterError if one shard of all is too large."""
+        """Add samples to the current shard.
+
+        Raises WriterError if there is no size limit, so that all samples share one shard, and that
+        becomes larger than offsets can address.
+        """
         self._sizes.append(sizes)
         self._count += len(sizes)
+        # A sample also takes an offset of 4 bytes in the header.
         self._free_bytes -= int(sizes.sum()) + 4 * len(sizes)
+        # Without a limit `_free_bytes` began at -overhead: it is the size of the shard, negated.
         if not self._limit and -self._free_bytes > self._max_shard_size:
             raise WriterError(
                 f"a single shard of {-self._free_bytes} bytes: offsets end at "
@@ -163,9 +191,10 @@ class ShardCutter:
         return Shard(self.split, number, sizes, tuple(pieces), padding)
 
     def _split_pieces(self, size: int) -> tuple[list[Piece], list[Piece]]:
-        """Return the pieces that hold the first ``size`` bytes, and those that hold the others.
+        """Return the waiting pieces that hold the first ``size`` bytes, and the other pieces.
 
-        The piece at the border is cut in two. `_pieces` stays as it was.
+        The piece at the border is cut in two: of pieces with 80 and 50 bytes, the first 100 bytes
+        are [0 to 80] and [0 to 20], the others are [20 to 50]. `_pieces` stays as it was.
         """
         pieces: list[Piece] = []
         for number, piece in enumerate(self._pieces):
@@ -294,13 +323,15 @@ class _ShardBuilder:
     def _open_file(self, name: str) -> Iterator[BinaryIO]:
         """Open a file for writing, which gets its name or is uploaded when the block ends.
 
-        Raises WriterError if the folder is not the one that the conversion has locked.
+        An upload sets ``version``. Raises WriterError if the folder is not the one that the
+        conversion has locked, because it was deleted or replaced meanwhile.
         """
         output, split = self._output, self._shard.split
         store = open_store(output.url)
         key = output.key(split, name)
         if store.local_path is not None:
             with open_directory(os.path.join(store.local_path, output.splits[split])) as folder:
+                # Empty on a cluster, because inode numbers differ on other machines.
                 if output.identities and folder.identity != output.identities[split]:
                     raise replaced_error(output)
                 with folder.publish(name) as file:

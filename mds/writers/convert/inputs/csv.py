@@ -94,6 +94,8 @@ class DelimitedTextInput(FileInput):
         """Yield one sample per record."""
         name, start, end = part.address
         with open_content(self.listing.path(name)) as file:
+            # A compressed file is one part: its `end` is an offset in the compressed bytes, and
+            # lines are counted in the decompressed ones.
             end = None if compression_of(name) else end
             lines = _Lines(file, start, end, encoding=self.encoding)
             rows = self._rows(lines)
@@ -117,7 +119,10 @@ class DelimitedTextInput(FileInput):
                     yield begin, self._sample(row)
 
     def locate(self, part: InputPart, position: Any) -> str:
-        """Return the file and the line on which the record begins."""
+        """Return the file and the line on which the record begins: ``"a.csv, line 7"``.
+
+        - ``position`` (int): The byte of the (decompressed) file at which the record begins.
+        """
         path = os.path.join(self.root, part.address[0])
         with open_content(path) as file:
             number = line_number(iter(lambda: file.read(1 << 20), b""), position)
@@ -134,11 +139,14 @@ class DelimitedTextInput(FileInput):
         return csv.reader(lines, delimiter=self.separator, strict=True)
 
     def _names(self, name: str) -> list[str]:
-        """Return the names in the first line, or as many empty names if it is a record."""
+        """Return the names of the columns of a file; "" for a column without a name.
+
+        All are "" if the first line is a record: it then only shows the number of columns.
+        """
         try:
             with open_content(self.listing.path(name)) as file:
-                first = next(self._rows(_Lines(file, 0, None, encoding=self.encoding)), [])
-            return first if self.has_header else [""] * len(first)
+                first_row = next(self._rows(_Lines(file, 0, None, encoding=self.encoding)), [])
+            return first_row if self.has_header else [""] * len(first_row)
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{self.listing.path(name)}, line 1: {_undecodable(error)}"
@@ -202,10 +210,11 @@ class _Lines(Iterator[str]):
         line = self._file.readline()
         if not line:
             raise StopIteration
-        begin, self.offset = self.offset, self.offset + len(line)
-        return (line if begin else line.removeprefix(codecs.BOM_UTF8)).decode(
-            self._encoding, self._errors
-        )
+        is_first_line = self.offset == 0
+        self.offset += len(line)
+        if is_first_line:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        return line.decode(self._encoding, self._errors)
 
 
 def open_content(path: str) -> BinaryIO:
@@ -220,8 +229,11 @@ class _DecompressedFile(io.RawIOBase):
 
     def __init__(self, path: str) -> None:
         self._file = io.FileIO(path)
+        # Reads a mebibyte per item until the file ends.
         chunks = iter(lambda: self._file.read(1 << 20), b"")
+        #: Decompressed content, piece by piece.
         self._pieces = unpacked(chunks, compression_of(path) or "", path)
+        #: Bytes of the last piece that no caller has received yet.
         self._unread = memoryview(b"")
 
     def readable(self) -> bool:

@@ -45,6 +45,8 @@ class FolderClasses:
     ) -> None:
         self._has_splits = bool(split_of)
         classes = {_class_of(name, split_of.get(name)) for name in names}
+        # Files that are not converted have no entry in `split_of`: their folders show the split. If
+        # other files have splits, those outside of all splits have no class.
         for name in not_included:
             split = split_folder(name.split("/")[:-1]) if self._has_splits else None
             if split is not None or not self._has_splits:
@@ -70,12 +72,15 @@ class FolderClasses:
         """Return the columns "class" and "label", with examples from the file ``first``."""
         example = self.of(first)
         last_label = len(self.numbers) - 1
-        return [
-            Column("class", "str", show_value(example["class"])),
-            Column(
-                "label", "int", str(example["label"]), f"0 to {last_label}", tuple(self.numbers)
-            ),
-        ]
+        class_column = Column("class", "str", example=show_value(example["class"]))
+        label_column = Column(
+            "label",
+            "int",
+            example=str(example["label"]),
+            note=f"0 to {last_label}",
+            class_names=tuple(self.numbers),
+        )
+        return [class_column, label_column]
 
     def __str__(self) -> str:
         return f"{len(self.numbers)} class{'es' if len(self.numbers) != 1 else ''}"
@@ -115,6 +120,7 @@ class WholeFilesInput(FileInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
+        #: Column that decides the split, cheaper than the content of a file.
         self.key = "path"
 
     def infer_columns(self) -> Sequence[Column]:
@@ -128,8 +134,9 @@ class WholeFilesInput(FileInput):
         )
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield runs of files, each of one split."""
+        """Yield lists of files of about ``size`` bytes together, each of one split."""
         number = 0
+        # A single round without a split if the folder has no splits.
         for split in self.list_splits() or (None,):
             # Keep only the files of this split.
             keep = functools.partial(self._is_of, split) if split is not None else None

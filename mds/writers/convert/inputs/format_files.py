@@ -9,6 +9,9 @@ that reads them in place. An input adds what a conversion needs beyond that:
     bad records     what is wrong with a record, so that `--skip-bad` can leave it out
 
 A position is the row in a table, the key in a tar, and the byte at which a line begins.
+
+`JsonLinesInput` and its siblings say with class attributes what their records are like. `Input` and
+`FileInput` (`base.py`) explain these attributes, and the methods that every input has.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class FormatInput(FileInput):
     - ``facts`` (Mapping[str, bytes] | None, default None): What the format learned about single
       files when it listed them, by name; the format needs it to plan and read them.
 
-    The address of a part is (name of the file, first byte, last byte + 1, file).
+    The address of a part is (name of the file, first byte, last byte + 1, file): the processes that
+    read parts have no table of files, so the part brings the `DataFile`.
     """
 
     #: Class of the formats that the input reads.
@@ -117,7 +121,9 @@ class FormatInput(FileInput):
                 f"{kind.name} cannot be chosen: a row may be in each. Convert all of it, or its "
                 f"Parquet files by a pattern, deleted rows and all."
             )
+        # Some formats need only a part of the folder, and list fewer files.
         place = kind.narrow(parse_place(path, kind.endings))
+        # A revision such as a branch is resolved once, so later commits change nothing.
         files = open_pinned(place.root, open_store)
         with _source_errors():
             listed = kind.find(place, files)
@@ -134,7 +140,7 @@ class FormatInput(FileInput):
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Open these files, which are on a disk."""
+        """Open the files of a listing, which are on a disk; the name of each shows its format."""
         opened = cls(listing)
         opened.begin(options)
         return opened
@@ -158,12 +164,13 @@ class FormatInput(FileInput):
             yield from super().read_records(part)
 
     def open_files(self) -> Files:
-        """Return a reader of the bytes of the files."""
+        """Return a reader of the bytes of the files, which a format reads them with."""
         files = Files(open_store(self.root or "."))
         files.facts = self._facts
         return files
 
     def __getstate__(self) -> dict[str, Any]:
+        # Processes that read parts need no table of all files: each part has its own.
         return {**super().__getstate__(), "_data_files": [], "_facts": {}}
 
 
@@ -179,13 +186,18 @@ def _source_errors() -> Iterator[None]:
 def _format_at(path: str) -> Format | None:
     """Return the format of a URL, a pattern or a folder of a table; None for other paths.
 
-    Files and other folders are recognised by the names of their files (`open_input`).
+    Other files and folders on a disk are recognised by the names of the files (`open_input`).
     """
-    if os.path.isdir(path) and not os.path.isdir(os.path.join(path, DELTA_LOG)):
+    is_folder = os.path.isdir(path)
+    is_delta = is_folder and os.path.isdir(os.path.join(path, DELTA_LOG))
+    if is_folder and not is_delta:
         return None
-    is_table = is_local(path) and (os.path.isdir(path) or path.endswith(".metadata.json"))
-    if is_local(path) and not is_table and (os.path.exists(path) or not has_pattern(path)):
-        return None
+    if is_local(path):
+        # The metadata file of an Iceberg table.
+        is_iceberg = path.endswith(".metadata.json")
+        is_pattern = has_pattern(path) and not os.path.exists(path)
+        if not (is_delta or is_iceberg or is_pattern):
+            return None
     try:
         return format_of_files(path)
     except ConfigError:  # a pattern of other files
@@ -196,9 +208,10 @@ def _format_at(path: str) -> Format | None:
 
 
 class ShardsInput(FormatInput):
-    """Files whose shards a format has planned.
+    """Files whose shards a format has planned: a shard is a row group of Parquet, for example.
 
-    The address of a part is (name of the file, a run of its shards, number of their first row).
+    The address of a part is (name of the file, consecutive shards of it, number of their first row
+    in the file).
     """
 
     @abstractmethod
@@ -210,10 +223,14 @@ class ShardsInput(FormatInput):
         """Return the shards of a file that hold samples, in order; files count from 0."""
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield runs of shards, each of one file."""
+        """Yield consecutive shards of one file, of about ``size`` bytes together.
+
+        A file of 100 MB with 10 shards gives parts of 2 shards for a size of 25 MB.
+        """
         number = 0
         for file_number, file in enumerate(self._data_files):
             shards, row = self.shards_of(file_number), 0  # row: the first one of the next part
+            # The sizes of single shards are not known here: all count as equal.
             shards_per_part = max(1, len(shards) * size // max(file.size, 1))
             for start in range(0, len(shards), shards_per_part):
                 run = shards[start : start + shards_per_part]
@@ -236,6 +253,9 @@ class AnyFormatInput(ShardsInput):
 
     - ``data`` (FormatData): The shards and columns that the format has planned.
     - ``files`` (Files): Reads the bytes of the files.
+
+    A position is the number of a row in its file. The format returns samples as the bytes of an MDS
+    shard, which are not decoded, except for columns that the user gave another encoding.
     """
 
     is_encoded: ClassVar[bool] = True
@@ -245,12 +265,14 @@ class AnyFormatInput(ShardsInput):
         states = [(file.size, file.version) for file in table.files]
         listing = Listing(files.store.url, table.keys, None, states)
         super().__init__(listing, data.format, table.files, files.facts)
+        #: None in processes that read parts: a part has its shards.
         self._data: FormatData | None = data
+        #: Columns that get another encoding, so that their values are decoded.
         self._decoded_columns: frozenset[str] = frozenset()
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return False: it is used only if it is requested, or if no other input reads a format."""
+        """Return False: other inputs come first, unless ``--as`` names the format."""
         del path
         return False
 
@@ -272,7 +294,6 @@ class AnyFormatInput(ShardsInput):
         if not len(data.table):
             raise SourceError(f"{redact(path)}: there are no files of {data.format.name}.")
         opened = cls(data, files)
-        # Columns that get another encoding have to be decoded.
         opened._decoded_columns = frozenset(options.columns)
         return opened
 
@@ -313,6 +334,7 @@ class AnyFormatInput(ShardsInput):
         kind, files = self.format_of(name), self.open_files()
         for shard in shards:
             split_columns = column_splitter(shard.columns, self._decoded_columns)
+            # A block has the encoded samples of some rows end to end, and the size of each.
             for block in kind.blocks(shard, files):
                 data, start = memoryview(block.data), 0
                 for size in block.sizes.tolist():
@@ -352,6 +374,7 @@ class TablesInput(ShardsInput):
         facts: Mapping[str, bytes] | None = None,
     ) -> None:
         super().__init__(listing, kind, data_files, facts)
+        #: Columns and shards of each file, by its name.
         self._plans: dict[str, FilePlan] = {}
         #: Encoding of each column of all files, as the format gives it.
         self._encodings: dict[str, str] = {}
@@ -424,8 +447,11 @@ class TablesInput(ShardsInput):
         kind, files = self.format_of(name), self.open_files()
         for shard in shards:
             place, names = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
+            # `place` names the shard in errors. A batch is a `pyarrow.RecordBatch`.
             for batch in kind.batches(shard, names, files, place):
+                # Some files lack columns that others have: their samples lack the key.
                 present_names = [each for each in names if each in batch.schema.names]
+                # Python objects take much memory, so few rows are converted at once.
                 for begin in range(0, batch.num_rows, _ROWS):
                     piece = batch.slice(begin, _ROWS)
                     columns = [python_values(piece.column(each)) for each in present_names]
@@ -527,25 +553,27 @@ class WebDatasetInput(FormatInput):
         return columns
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of samples, by the byte of their first header."""
+        """Yield ranges of about ``size`` bytes that begin and end where a sample does."""
         file, files = DataFile(name, length), self.open_files()
         if length <= size or not _can_cut(file, files):
             yield 0, length
             return
         start = 0
         for sample, _ in Tar.samples(file, files):
+            # `sample.start` is the byte at which the header of its first member begins.
             if sample.start - start >= size:
                 yield start, sample.start
                 start = sample.start
         yield start, length
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """Yield one sample per key."""
+        """Yield one sample per key, which is its position."""
         _, start, end, file = part.address
         files = self.open_files()
+        # The bytes of the tar to read; None: all of them, as a tar that cannot be cut is one part.
         span = (start, end) if _can_cut(file, files) else None
-        for sample, read in Tar.samples(file, files, span):
-            yield _tar_record(sample, read)
+        for sample, read_bytes in Tar.samples(file, files, span):
+            yield _tar_record(sample, read_bytes)
 
     def locate(self, part: InputPart, position: Any) -> str:
         """Return the tar and the key."""
@@ -621,8 +649,9 @@ class LinesInput(FormatInput):
             return f"{path}, line {line_number(chunks, position)}"
 
     def _record(self, line: bytes) -> dict[str, Any] | BadRecord:
-        """Return the record of a line, which the format takes as UTF-8."""
+        """Return the record of a line, or what is wrong with it."""
         try:
+            # Formats read UTF-8 only. A line in another encoding of the user is converted.
             is_utf8 = self.encoding == "utf-8"
             return self.lines.record(line if is_utf8 else line.decode(self.encoding).encode())
         except UnicodeDecodeError as error:
@@ -719,8 +748,9 @@ class JsonListInput(JsonLinesInput):
         yield 0, length
 
     def read(self, part: InputPart) -> Iterator[Record]:
-        """Yield the objects of the list, numbered from 1."""
-        data = b"".join(content(part.address[3], self.open_files()))
+        """Yield the objects of the list, numbered from 1; 0 is for a fault of the whole file."""
+        _, _, _, file = part.address
+        data = b"".join(content(file, self.open_files()))
         try:
             items = json.loads(data if self.encoding == "utf-8" else data.decode(self.encoding))
         except UnicodeDecodeError as error:

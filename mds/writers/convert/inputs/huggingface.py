@@ -36,6 +36,7 @@ class HuggingFaceInput(Input):
 
     def __init__(self, path: str, *, config: str | None = None, split: str | None = None) -> None:
         super().__init__(path)
+        #: What to load again in a process that reads parts: path, configuration, only split.
         self._address = (path, config, split)
         self._tables: dict[str | None, Any] | None = None
         tables = self._open()

@@ -147,7 +147,8 @@ class LabelledImagesInput(ImagesInput):
     def __init__(self, listing: Listing, table: str, rows: Sequence[dict[str, Any]]) -> None:
         super().__init__(listing)
         self._table = table
-        # A row may name an image by its path or file name, with or without the ending.
+        # A row may name an image by its path or file name, with or without the ending: `names` and
+        # `stems` have the image for each such text.
         names = _short_names(self.listing.names, os.path.dirname(table))
         stems = {os.path.splitext(short)[0]: name for short, name in names.items()}
         column = _file_column(rows, names, stems, table)
@@ -225,7 +226,7 @@ def _table(listing: Listing) -> str | None:
     tables = [
         name
         for name in listing.names
-        # Compressed tables such as labels.csv.gz count.
+        # The ending of labels.csv.gz is ".csv.gz", and without the compression ".csv".
         if {ending(name), os.path.splitext(ending(name))[0]} & {".csv", ".tsv", ".jsonl"}
     ]
     return tables[0] if len(tables) == 1 else None
@@ -236,9 +237,8 @@ def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
     if not os.path.isfile(listing.path(table)):
         raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
     table_listing = listing.only([table])
-    source = (
-        JsonLinesInput(table_listing) if table.endswith("l") else DelimitedTextInput(table_listing)
-    )
+    is_json_lines = table.endswith("l")  # .jsonl, and not .csv or .tsv
+    source = JsonLinesInput(table_listing) if is_json_lines else DelimitedTextInput(table_listing)
     rows = []
     for part in source.cut_parts(1 << 40):  # a single part
         for position, row in source.read_records(part):
@@ -249,9 +249,14 @@ def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
 
 
 def _short_names(names: Sequence[str], folder: str) -> dict[str, str]:
-    """Return the image for each name that a table may use: path, path from its folder, file name.
+    """Return the path of the image for each name that a table may use.
 
-    A file name that two images share is left out.
+    A table in the folder ``train`` may call ``train/cat/1.jpg`` by this path, by the path from its
+    own folder, ``cat/1.jpg``, or by the file name, ``1.jpg``. A file name that two images share is
+    left out.
+
+    - ``names`` (Sequence[str]): The paths of the images.
+    - ``folder`` (str): The folder of the table; "" for the root.
     """
     count_of = Counter(os.path.basename(name) for name in names)
     name_of = {base: name for name in names if count_of[base := os.path.basename(name)] == 1}

@@ -87,10 +87,8 @@ class Listing:
             elif is_wanted(name, (), exclude):
                 not_included.append(name)
         if not names:
-            missing = "a file that matches" if include or exclude else "a file to convert"
-            raise SourceError(
-                f"{root}: the folder holds no {missing[2:]}; there is nothing to write."
-            )
+            missing = "file that matches" if include or exclude else "file to convert"
+            raise SourceError(f"{root}: the folder holds no {missing}; there is nothing to write.")
         listing = cls(root, sorted(names), omitted)
         listing.not_included = not_included
         return listing

@@ -84,25 +84,31 @@ class MdsInput(Input):
         first = next(self.probe(), {})
         columns = []
         for name, encoding in self._columns.items():
+            kind = parse_encoding(encoding)
             example = ""
-            if name in first and not parse_encoding(encoding).is_unsafe:
+            if name in first and not kind.is_unsafe:
+                # `read` has decoded the columns of `_re_encode` already.
                 value = first[name]
-                kind = parse_encoding(encoding)
-                example = show_value(kind.decode(value) if name not in self._re_encode else value)
-            note = "pickles, copied unopened" if parse_encoding(encoding).is_unsafe else ""
-            column_note = self._notes.get(name, ColumnNote())
+                example = show_value(value if name in self._re_encode else kind.decode(value))
+            stored_note = self._notes.get(name, ColumnNote())
             columns.append(
                 Column(
-                    name, encoding, example, note, column_note.class_names, column_note.description
+                    name,
+                    encoding,
+                    example,
+                    note="pickles, copied unopened" if kind.is_unsafe else "",
+                    class_names=stored_note.class_names,
+                    description=stored_note.description,
                 )
             )
         return columns
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield one part per shard."""
+        """Yield one part per shard, whatever the ``size`` asked for: no shard is divided."""
         del size
         assert self._index is not None, "an input is cut into parts where it was opened"
         for number, shard in enumerate(self._index):
+            # Shards of JSON lines and of delimited text have a meta file too.
             length = shard.raw.size + (shard.raw_meta.size if shard.raw_meta else 0)
             yield InputPart(number, length, shard)
 
@@ -111,7 +117,8 @@ class MdsInput(Input):
         shard: ShardInfo = part.address
         files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
         path = join(redact(self.root), shard.raw.basename)
-        # Text shards have their offsets in a meta file, which is the second one.
+        # `is_split` means that a shard has two files: text shards have their offsets in a meta
+        # file, which is the second one.
         if not shard.schema.is_split:
             offsets = parse_offsets(files[0], shard.samples, len(files[0]), path)
         else:
@@ -232,9 +239,10 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
     # A cache folder holds decompressed shards beside compressed ones, or instead of them.
     if zipped and folder and os.path.isfile(raw.basename.under(folder)):
         stored, codec = raw, None
-    if store.local_path is not None:
+    if folder is not None:
         data = store.get(stored.basename)
     else:
+        # Unlike `get`, `get_file` downloads a large file over several connections.
         with tempfile.TemporaryDirectory() as temporary:
             path = os.path.join(temporary, "shard")
             store.get_file(stored.basename, path, stored.size)

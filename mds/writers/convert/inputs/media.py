@@ -82,6 +82,8 @@ class MediaInput(WholeFilesInput):
 class PairedFilesInput(MediaInput):
     """Pictures or sounds with a text each.
 
+    Texts are files of their own, or lines of files of transcripts (``.trans.txt``).
+
     - ``listing`` (Listing): All files of the folder.
     - ``text_of`` (Mapping[str, str]): The name of the text of each picture or sound.
     - ``kind`` (str): The ending of the texts.
@@ -137,16 +139,17 @@ class PairedFilesInput(MediaInput):
             return None
         if all(name.lower().endswith(_TRANSCRIPT) for name in texts):
             return cls._of_transcripts(listing, media, texts, options)
-        # Texts are beside their files, or have the same name in another folder.
-        for key in (_path_stem, _last_stem):
-            media_by_stem, text_by_stem = _names_by_stem(key, media), _names_by_stem(key, texts)
+        # Texts are beside their files (`_path_stem` gives "a/1" for a/1.jpg and a/1.txt), or have
+        # the same name in another folder (`_last_stem` gives "1" for images/1.jpg, labels/1.txt).
+        for stem_of in (_path_stem, _last_stem):
+            media_by_stem = _names_by_stem(stem_of, media)
+            text_by_stem = _names_by_stem(stem_of, texts)
             if media_by_stem is None or text_by_stem is None:
                 continue
-            both = media_by_stem.keys() & text_by_stem.keys()
-            if 2 * len(both) >= 0.9 * len(names):  # nine in ten files have a partner
-                pairs = cls(
-                    listing, {media_by_stem[k]: text_by_stem[k] for k in both}, ending(texts[0])
-                )
+            shared_stems = media_by_stem.keys() & text_by_stem.keys()
+            if 2 * len(shared_stems) >= 0.9 * len(names):  # nine in ten files have a partner
+                text_of = {media_by_stem[stem]: text_by_stem[stem] for stem in shared_stems}
+                pairs = cls(listing, text_of, ending(texts[0]))
                 pairs.encoding = options.encoding or pairs.encoding
                 return pairs
         return None
@@ -181,7 +184,7 @@ class PairedFilesInput(MediaInput):
         return sorted(columns, key=lambda column: column.name)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield runs of files with the names of their texts, or with the texts."""
+        """Yield the parts of the pictures or sounds, each with what `read` needs of the texts."""
         texts = self._transcripts or self._text_of
         for part in super().cut_parts(size):
             address = {name: texts[name] for name in part.address}
@@ -226,16 +229,21 @@ def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Both are empty unless the files are media of one type, and texts with one ending.
     """
-    media: dict[type[Input], list[str]] = {ImagesInput: [], AudioInput: []}
-    texts: dict[str, list[str]] = {}
+    pictures: list[str] = []
+    sounds: list[str] = []
+    others: dict[str, list[str]] = {}  # by ending
     for name in names:
         last = ending(name)
-        kind = next((kind for kind in (ImagesInput, AudioInput) if last in kind.endings), None)
-        (media[kind] if kind else texts.setdefault(last, [])).append(name)
-    media_names = [names_of_kind for names_of_kind in media.values() if names_of_kind]
-    if len(media_names) != 1 or len(texts) != 1 or next(iter(texts)) not in _TEXT_ENDINGS:
+        if last in ImagesInput.endings:
+            pictures.append(name)
+        elif last in AudioInput.endings:
+            sounds.append(name)
+        else:
+            others.setdefault(last, []).append(name)
+    if bool(pictures) == bool(sounds) or len(others) != 1:
         return [], []
-    return media_names[0], next(iter(texts.values()))
+    [(text_ending, texts)] = others.items()
+    return (pictures or sounds, texts) if text_ending in _TEXT_ENDINGS else ([], [])
 
 
 def _path_stem(name: str) -> str:
@@ -253,7 +261,11 @@ def _names_by_stem(key: Callable[[str], str], names: Sequence[str]) -> dict[str,
 
 
 def _read_transcripts(path: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """Yield the stem and the text of each line of a file of transcripts."""
+    """Yield the stem and the text of each line of a file of transcripts.
+
+    The line ``84-12-0000 BUT WITH FULL`` has the stem ``84-12-0000``: the name of a sound without
+    its folder and ending.
+    """
     try:
         with open(path, encoding=encoding) as file:
             for line in file:
@@ -326,6 +338,8 @@ class MetadataInput(MediaInput):
             rows = read_label_rows(listing, tables[0])
         except SourceError:
             return False
+        # The ending of the first file that is named. Pictures with a single table are a case of
+        # `ImagesInput`.
         first = ending(str(rows[0].get(_FILE_NAME, ""))) if rows else ""
         return first in AudioInput.endings or (len(tables) > 1 and first in ImagesInput.endings)
 
@@ -334,7 +348,7 @@ class MetadataInput(MediaInput):
         """Open the files of a listing. Raises SourceError if there is no table of metadata."""
         if options.labels is not None:
             return ImagesInput.from_files(listing, options)
-        # A pattern of --include that matches media does not match the table.
+        # With `--include *.wav` the tables are not included, but they are needed all the same.
         names = sorted([*listing.names, *listing.not_included])
         tables = [name for name in names if posixpath.basename(name) in _TABLES]
         if not tables:
@@ -348,7 +362,7 @@ class MetadataInput(MediaInput):
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of the picture or sound and its path, and those of the tables."""
-        rows = [row for _, row in self._rows.values()]
+        rows = [row for _table, row in self._rows.values()]
         columns = infer_columns(rows, is_text=self.is_text, nulls=self.nulls)
         return sorted([*self._media.infer_columns(), *columns], key=lambda column: column.name)
 
@@ -356,14 +370,18 @@ class MetadataInput(MediaInput):
         """Yield runs of files with their rows, then the files that do not exist."""
         number = 0
         for part in super().cut_parts(size):
+            # `_rows` has (table, row). None is for a file that no table names.
             rows = {name: self._rows.get(name, ("", None))[1] for name in part.address}
             yield InputPart(part.number, part.size, rows, part.split)
             number = part.number + 1
         if self._missing:
-            yield InputPart(number, 0, dict(self._missing), next(iter(self.list_splits()), None))
+            # All records of this part are bad, so any split will do; a part has one if others do.
+            split = next(iter(self.list_splits()), None)
+            yield InputPart(number, 0, dict(self._missing), split)
 
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield the picture or sound, its path and its row."""
+        # The last part has the names of tables instead of rows.
         missing = {name: table for name, table in part.address.items() if isinstance(table, str)}
         for name, table in missing.items():
             yield name, BadRecord(f"{table} names it, and there is no such file")
@@ -406,6 +424,7 @@ def _read_tables(listing: Listing, tables: Sequence[str]) -> dict[str, tuple[str
             # Each table must have the columns of the first one.
             columns[table] = sorted(rows[0])
             first = tables[0]
+            # If the first one has no rows, its columns are unknown, and nothing is compared.
             if extra := {*columns[table]} ^ {*columns.get(first, columns[table])}:
                 raise SourceError(
                     f"{listing.path(table)}: {first} and this table do not both have the column "

@@ -177,8 +177,8 @@ def _open(path: str, options: InputOptions) -> Input:
     place = local_path(path) if path and is_local(path) else path
     requested_kind = find_input(options.kind) if options.kind is not None else None
     all_kinds: dict[str, type[Input]] = {}
-    # A requested kind of files is only taken at its word for files on a disk: a URL or a pattern
-    # needs the input that recognises it.
+    # A requested kind of files opens files on a disk. A URL or a pattern is opened by the input
+    # that recognises it, which may differ from the requested one.
     if requested_kind is None or (
         issubclass(requested_kind, FileInput) and not os.path.lexists(place)
     ):
@@ -205,6 +205,7 @@ _UNREAD = {
 def _check_readable(listing: Listing) -> None:
     """Raise SourceError if no input reads any of the files, such as archives and spreadsheets."""
     for name in listing.names:
+        # What the user can do instead, such as "unpack it first".
         way_out = _UNREAD.get(os.path.splitext(name.lower())[1])
         if way_out is None:
             return
@@ -226,29 +227,35 @@ def _open_files(
 
     Raises SourceError if the files are of several kinds, and some of them hold many samples.
     """
+    # Inputs of files by name, such as "csv". "files" takes any file, as it is.
     kinds = {name: each for name, each in inputs.items() if issubclass(each, FileInput)}
-    # The first input with an ending keeps it: packages cannot take one of a built-in input.
-    kind_of = {each: name for name in reversed(kinds) for each in kinds[name].endings}
+    # The first input with an ending keeps it (a later item of a dict replaces an earlier one):
+    # packages cannot take an ending of a built-in input.
+    kind_of_ending = {each: name for name in reversed(kinds) for each in kinds[name].endings}
+
+    def kind_of(name: str) -> str:
+        """Return the name of the input that reads a file, by its ending."""
+        return kind_of_ending.get(_known_ending(name, kind_of_ending), "files")
+
     _check_readable(listing)
     if options.labels is not None and any(
-        kind_of.get(ending(n)) == "images" for n in listing.names
+        kind_of_ending.get(ending(name)) == "images" for name in listing.names
     ):
         return kinds["images"].from_files(listing, options)
     if os.path.isfile(listing.root) or len(listing) == 1:
-        kind = kind_of.get(_known_ending(listing.names[0], kind_of), "files")
-        return kinds[kind].from_files(listing, options)
+        return kinds[kind_of(listing.names[0])].from_files(listing, options)
     # Without a README and the like.
-    own = [name for name in listing.names if not _is_companion(name)]
-    pairs = PairedFilesInput.find(listing, options, own)
+    data_names = [name for name in listing.names if not _is_companion(name)]
+    pairs = PairedFilesInput.find(listing, options, data_names)
     if pairs is not None:
         return pairs
-    kind_of_name = {name: kind_of.get(_known_ending(name, kind_of), "files") for name in own}
+    kind_of_name = {name: kind_of(name) for name in data_names}
     counts = Counter(kind_of_name.values())
     for each in kinds.values():
         if each.recognizes_mixture(counts):
             return each.from_files(listing, options)
     if counts and (majority := _majority(counts)) is not None:
-        chosen_names = [name for name in own if kind_of_name[name] == majority]
+        chosen_names = [name for name in data_names if kind_of_name[name] == majority]
         omitted_count = len(listing) - len(chosen_names)
         # A new listing asks for the size of every file, so none is made if all are chosen.
         opened = kinds[majority].from_files(
@@ -263,10 +270,10 @@ def _open_files(
             )
         return opened
     kind_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
-    usual = Counter(map(ending, own)).most_common(1)
-    include_option = f"--include '*{usual[0][0] if usual else ''}'"
+    usual_ending = Counter(map(ending, data_names)).most_common(1)
+    include_option = f"--include '*{usual_ending[0][0] if usual_ending else ''}'"
     if any(kinds[kind].names_splits for kind in counts):
-        # The user hardly wants a table to be one value of a column.
+        # Some files hold many samples. The user hardly wants a table to be one value of a column.
         joins = (
             " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
         )
@@ -285,12 +292,12 @@ def _open_files(
 
 def _majority(counts: Mapping[str, int]) -> str | None:
     """Return the kind of at least nine in ten files; None if there is no such kind."""
-    kind, count = max(counts.items(), key=lambda each: each[1])
-    return (
-        kind
-        if len(counts) == 1 or (kind != "files" and count >= 9 * sum(counts.values()) / 10)
-        else None
-    )
+    kind, count = max(counts.items(), key=lambda item: item[1])
+    if len(counts) == 1:
+        return kind
+    # "files" are files that no other input reads. They do not make the others strays.
+    is_majority = kind != "files" and count >= 9 * sum(counts.values()) / 10
+    return kind if is_majority else None
 
 
 def _known_ending(name: str, kind_of_ending: Mapping[str, str]) -> str:

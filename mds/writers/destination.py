@@ -46,6 +46,10 @@ _CONNECTIONS = 16
 class Destination:
     """The folder and the store to which one writer writes; locked until it is closed.
 
+    Every file is first written to ``directory``, a locked folder: the user's, or a temporary one if
+    the output is a store alone. `upload` then brings it to the remote, which is a store or a second
+    locked folder, if there is a remote. `publish_index` publishes the index in both.
+
     - ``spec`` (OutSpec): The folder and the store, and whether old datasets are replaced.
     - ``durable`` (bool): Whether files in folders are synced to the disk before the index appears.
 
@@ -57,9 +61,11 @@ class Destination:
         self._spec = spec
         self._is_durable = durable
         self._store: Store | None = None
+        #: Locks of all folders, released by `close`.
         self._locks: list[FolderLock] = []
         #: Lock of the remote, if it is a folder as well.
         self._remote_lock: FolderLock | None = None
+        #: Folders that were created here, and are deleted if the constructor fails.
         self._new_folders: list[str] = []
         #: Shards that an unfinished writer left in the store, by name.
         self._leftover_names: set[str] = set()
@@ -308,8 +314,10 @@ class Destination:
 
     def _check_untouched(self, store: Store, name: str) -> None:
         """Raise WriterError if a file of another writer appeared in a store, which has no lock."""
+        # Files of the killed writer were there from the beginning, and are replaced.
         if store.local_path is not None or name in self._leftover_names:
             return
+        # NotFoundError is the good case. With DeniedError nothing is known, and nothing is raised.
         with contextlib.suppress(NotFoundError, DeniedError):
             store.head(name)
             raise WriterError(
@@ -423,7 +431,12 @@ def _shard_names(index: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile:
-    """A file below a place: its size in bytes, and the store's version of it ('' if unknown)."""
+    """A file that must exist before an index that names it is published.
+
+    - ``name`` (str): The path or key below a folder or a store.
+    - ``size`` (int): Bytes.
+    - ``version`` (str): The version that the store gave to its content; '' if unknown.
+    """
 
     name: str
     size: int

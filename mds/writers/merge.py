@@ -152,8 +152,9 @@ def merge_locked(
     places = _places(out)
     merged = _MergedIndex(places, keep_local, download_timeout)
     for item in index_file_urls:
-        # A pair is one index at two places.
-        candidates = [os.fspath(p) for p in (item if isinstance(item, (list, tuple)) else [item])]
+        # A pair is one index at two places, such as ("out/0/index.json", "s3://b/0/index.json").
+        paths = item if isinstance(item, (list, tuple)) else [item]
+        candidates = [os.fspath(path) for path in paths]
         data, place = _fetch_first(candidates, download_timeout)
         folders = [each.rpartition("/")[0] or "." for each in candidates]
         # The folder in which the index was found comes first.
@@ -198,7 +199,7 @@ def _places(out: Out) -> list[str]:
     return places
 
 
-def _keys_below(place: str, store: Any) -> Iterator[str]:
+def _keys_below(place: str, store: Store) -> Iterator[str]:
     """Yield the key of every index in a folder below a place, but not in the place itself."""
     if is_local(place) and not os.path.isdir(local_path(place)):
         return

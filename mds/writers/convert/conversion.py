@@ -223,6 +223,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
     spec = parse_spec(**options)
     source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)))
     if spec.keep_shards:
+        # The shards of the source decide everything, so none of the checks below applies.
         from mds.writers.convert.keep_shards import check_spec
 
         check_spec(spec)
@@ -238,6 +239,7 @@ def prepare(source: str, out: str, **options: Any) -> Conversion:
         )
     columns = choose_columns(opened, spec)
     if spec.lengths is not None:
+        # Raises if the column has no arrays, or does not exist.
         length_function({column.name: column.encoding for column in columns}, spec.lengths)
     _check_apart(opened, out)
     limit = spec.size_limit or 0

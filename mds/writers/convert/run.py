@@ -109,6 +109,7 @@ def run(
     with ConversionLocks(output) as locks:
         locks.lock_output()
         if check_output(output, spec):
+            # An earlier run has published this dataset. Perhaps its work folder is left.
             reading.checkpoint.remove()
             note = "everything was done already"
             seconds = time.monotonic() - began
@@ -210,6 +211,7 @@ class _RunningConversion:
         self._open_shards: Counter[tuple[int, int]] = Counter()
         self._read_bytes = 0
         self._shards_done = 0
+        #: Lengths of the samples of each split, one array per part.
         self._lengths: list[list[Any]] = [[] for _ in output.splits]
         self.samples = 0
         self.bad: list[str] = []
@@ -374,6 +376,7 @@ class _RunningConversion:
             # Samples are blocks, which all have the same number of tokens.
             block = self._reading.tokens.block
             return [np.full(cutter.samples, block, np.int64) for cutter in self.cutters]
+        # For a split without samples: numpy cannot join an empty list of arrays.
         nothing = np.zeros(0, np.uint32)
         return [np.concatenate([nothing, *pieces]) for pieces in self._lengths]
 

@@ -63,7 +63,7 @@ class FolderClasses:
         return bool(names) and all(_class_of(name, splits.get(name)) for name in names)
 
     def of(self, name: str) -> dict[str, str | int]:
-        """Return the columns of a file: the name of its class and its label."""
+        """Return the columns of a file: ``{"class": "cat", "label": 0}`` for train/cat/1.jpg."""
         folders = name.split("/")[:-1]
         class_name = _class_of(name, split_folder(folders) if self._has_splits else None)
         return {"class": class_name, "label": self.numbers[class_name]}

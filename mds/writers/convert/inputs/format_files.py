@@ -10,8 +10,10 @@ that reads them in place. An input adds what a conversion needs beyond that:
 
 A position is the row in a table, the key in a tar, and the byte at which a line begins.
 
-`JsonLinesInput` and its siblings say with class attributes what their records are like. `Input` and
-`FileInput` (`base.py`) explain these attributes, and the methods that every input has.
+`Input` and `FileInput` (`base.py`) explain the class attributes and methods that every input has:
+`title` for people, `endings` of files, `takes` (options), `reads` (formats), `is_json` (values came
+from JSON), `is_encoded` (values are encoded), `has_late_keys` (records may have keys that the probed
+ones lack).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class HuggingFaceInput(Input):
         super().__init__(path)
         #: What to load again in a process that reads parts: path, configuration, only split.
         self._address = (path, config, split)
+        #: Result of `_open`; None until the first call.
         self._tables: dict[str | None, Any] | None = None
         tables = self._open()
         first = next(iter(tables.values()))
@@ -202,4 +203,5 @@ def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]
     if isinstance(feature, datasets.ClassLabel) and None not in values:
         names = ", ".join(feature.names[:4])
         return "int", f"{len(feature.names)} classes: {names}" + ", ..." * (len(feature.names) > 4)
+    # Nulls and empty lists are looked for among the values: Arrow allows them in every column.
     return portable_encoding(encoding_of(kind, may_be_none=False, may_be_empty=False), values)

@@ -65,8 +65,8 @@ class ImagesInput(WholeFilesInput):
             self.notes.append(
                 f"{other_count} file{'s are' if other_count > 1 else ' is'} no image and left out"
             )
-        self.encoding, note = _encoding(Counter(ENDINGS[ending(name)] for name in images))
-        self._note = note
+        # The encoding of the column of images, and the note for it.
+        self.encoding, self._note = _encoding(Counter(ENDINGS[ending(name)] for name in images))
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:

@@ -398,9 +398,10 @@ def _delete_old_files(folder: Directory, names: list[str]) -> None:
 
 
 def _sidecars_in(folder: Directory, names: Iterable[str]) -> list[str]:
-    """Return the names of the sidecars of an old index."""
+    """Return those of the ``names`` in a folder that are sidecars of an index, by their content."""
 
     def read(name: str) -> bytes:
+        """Return the content of a file of the folder."""
         with folder.open(name) as file:
             return file.read()
 

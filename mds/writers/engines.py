@@ -207,6 +207,7 @@ class _Worker:
         except (EOFError, OSError) as broken:
             raise WriterError(self._exit_reason()) from broken
         if error is not None:
+            # The error has lost its traceback; its cause shows that of the process.
             raise error from _TracedError(trace)
         return result
 

@@ -93,7 +93,7 @@ class Leftovers:
             store.abort_upload(upload)
         for folder in self.folders:
             lock = try_lock_folder(folder, make=False)
-            if lock is not None:
+            if lock is not None:  # no process has begun to use it meanwhile
                 shutil.rmtree(folder, ignore_errors=True)
                 lock.close()
 

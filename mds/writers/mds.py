@@ -131,7 +131,7 @@ class MDSWriter(Writer):
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
         """Return the sizes of the variable columns, then the values. Raises EncodingError."""
         values = []
-        name = ""
+        name = ""  # the column at work, for the error
         try:
             for name, pack in self._packers:
                 values.append(pack(sample[name]))

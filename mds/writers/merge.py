@@ -242,7 +242,8 @@ def _prefix(candidates: list[str], places: list[str]) -> str:
     - ``candidates`` (list[str]): The paths or URLs of the other index.
     - ``places`` (list[str]): The folders and URLs of the merged index.
 
-    The path is '' or ends with a slash.
+    For "data/train/0/index.json" and the place "data" that is "train/0/". The path is '' or ends
+    with a slash.
     """
     folders = [normalize_place(place).rpartition("/")[0] for place in candidates]
     for folder in folders:

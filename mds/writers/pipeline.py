@@ -62,10 +62,12 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(work.threads, thread_name_prefix="mds-writer")
         #: Submitted shards, the oldest first; a result is the index entry and the files.
         self._pending: deque[Future[tuple[str, list[ExpectedFile]]]] = deque()
+        #: Index entries, as JSON, and files of the shards that are written, in order.
         self._entries: list[str] = []
         self._files: list[ExpectedFile] = []
         #: File of each shard that is written while it is filled, by number of the shard.
         self._early_files: dict[int, EarlyFile] = {}
+        #: Error of the first shard that failed; it stops the others, and the writer raises it.
         self._failure: BaseException | None = None
         self._stopped = False
         self._progress = _start_progress(destination.name) if work.progress_bar else None

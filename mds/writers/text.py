@@ -76,7 +76,7 @@ class LineWriter(Writer):
     def _values(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of the columns, with their types checked."""
         values = {}
-        name = ""
+        name = ""  # the column at work, for the error
         letters = 0
         try:
             for name, kind in self._types:

@@ -467,6 +467,7 @@ def _array(encoding: str) -> Coerce:
             cast = array.astype(dtype)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{_describe(value)} is not an array of {dtype}") from error
+        # Integers must stay the same: 3.7 does not become 3, nor 300 a uint8 of 44.
         if (
             array.dtype.kind in "iuf"
             and cast.dtype.kind in "iu"

@@ -120,6 +120,7 @@ def _tiktoken(name: str, end: str | None) -> Tokenizer:
         raise ConfigError(f"tiktoken has no encoding {name!r}; it has {encoding_names}.") from error
     except OSError as error:
         raise ConfigError(f"the tokenizer tiktoken:{name} cannot be fetched: {error}") from error
+    # None: the token of the encoding itself; "": no token.
     token = encoding.eot_token if end is None else None
     if end:
         try:

@@ -10,10 +10,9 @@ that reads them in place. An input adds what a conversion needs beyond that:
 
 A position is the row in a table, the key in a tar, and the byte at which a line begins.
 
-`Input` and `FileInput` (`base.py`) explain the class attributes and methods that every input has:
-`title` for people, `endings` of files, `takes` (options), `reads` (formats), `is_json` (values came
-from JSON), `is_encoded` (values are encoded), `has_late_keys` (records may have keys that the probed
-ones lack).
+Class attributes of inputs: `title` for people, `endings` of files, `takes` (special options),
+`reads` (class of the format), `is_json` (values came from JSON), `is_encoded` (values are the bytes
+of their columns), `has_late_keys` (records may have keys that the probed ones lack).
 """
 
 from __future__ import annotations
@@ -448,8 +447,9 @@ class TablesInput(ShardsInput):
         name, shards, row = part.address
         kind, files = self.format_of(name), self.open_files()
         for shard in shards:
-            place, names = f"{files.url(name)}, {kind.shard_of(shard)}", shard.columns.names
-            # `place` names the shard in errors. A batch is a `pyarrow.RecordBatch`.
+            names = shard.columns.names
+            place = f"{files.url(name)}, {kind.shard_of(shard)}"  # for errors
+            # A batch is a `pyarrow.RecordBatch`.
             for batch in kind.batches(shard, names, files, place):
                 # Some files lack columns that others have: their samples lack the key.
                 present_names = [each for each in names if each in batch.schema.names]

@@ -121,6 +121,7 @@ class Reader(ABC):
         weak_method, source = weakref.WeakMethod(self._decode_slowly), self.source
 
         def decode_slowly(row: Any) -> dict[str, Any]:
+            """Call ``_decode_slowly`` of the reader, if the reader still exists."""
             method = weak_method()
             if method is None:
                 raise ShardError(f"{source}: the reader is closed.")

@@ -133,11 +133,14 @@ def compile_sample(fields: Fields) -> DecoderFactory:
 
 
 def _compile(template: str, fields: Fields, data: str) -> DecoderFactory:
-    """Fill a template and compile it.
+    """Fill the template "offsets" or "sample" for some columns, and compile it.
 
-    ``setup`` are lines that run once for each reader, ``body`` those that compute sizes and ends of
-    a sample, and ``items`` the entries of its dict. ``data`` is the name of the buffer in the
-    template.
+    ``fields`` are the columns. ``data`` is the name of the buffer in the template: "data" in
+    "offsets", where it is the mapped file, and "view" in "sample", a memoryview of one sample.
+
+    Three lists of source are collected: ``setup`` are lines that run once for each reader, ``body``
+    lines that compute sizes and ends of a sample's columns, ``items`` the entries of its dict. An
+    example of the result is at the top of this file.
     """
     names: dict[str, Any] = {"ndarray": np.ndarray, "load_json": load_json}
     setup: list[str] = []
@@ -253,11 +256,17 @@ def vector_decoder(field: Field) -> Callable[[Any, memoryview, int, int], Any]:
     item_size, decode_any, is_copied = dtype.itemsize, field.decode, field.is_copied
 
     def decode(data: Any, view: memoryview, start: int, end: int) -> Any:
-        """Return the array in bytes ``start`` to ``end``; ``view`` is a memoryview of ``data``."""
+        """Return the array in bytes ``start`` to ``end``; ``view`` is a memoryview of ``data``.
+
+        The bytes are: a head, the length of each axis, the elements. Only arrays of one axis are
+        decoded here, others by ``decode_any``. An array of three elements of one byte is
+        ``04 03 | e0 e1 e2``.
+        """
         head = data[start]  # number of axes, times four, plus log2 of the bytes of a length
         if head >> 2 == 1:
             first = start + 1 + (1 << (head & 3))  # position of the first element
             count = int.from_bytes(data[start + 1 : first], "little")
+            # Empty or damaged arrays are left to `decode_any`, too.
             if count and first + count * item_size == end:
                 array = np.ndarray((count,), dtype, data, first)
                 return array.copy() if is_copied else array

@@ -97,7 +97,7 @@ def _gather_fixed(
 ) -> Batch:
     """Return the batch of readers of fixed-width columns; each value is copied once.
 
-    The arguments are those of `gather`, with ``groups`` for ``shards``.
+    The arguments are those of `gather`; ``groups`` are the samples grouped by ``shards``.
     """
     low = int(rows.min())
     if low < 0:  # numpy would count it from the end
@@ -212,13 +212,22 @@ def _gather_any(
     *,
     copy: bool,
 ) -> Batch:
-    """Return the batch of readers of any kind; the rows of each shard are read together."""
+    """Return the batch of readers of any kind; the rows of each shard are read together.
+
+    Args:
+        readers: Readers by shard number.
+        groups: The samples of the batch, grouped by shard.
+        rows: Row of each sample in its shard, shape (samples,).
+        columns: Names of the wanted columns; None takes all.
+        out: Arrays to fill, by column; other columns get new arrays or lists.
+        copy: Whether no value may refer to the file of a shard.
+    """
     batch: Batch = {}
     for number, places in groups.places():
         shard_batch = readers[number].rows(rows[places], copy=copy)
         for name in shard_batch if columns is None else columns:
             values = shard_batch[name]
-            if len(groups.pieces) == 1 and name not in out:
+            if len(groups.pieces) == 1 and name not in out:  # one shard: its column is the batch's
                 batch[name] = values
                 continue
             if name not in batch:
@@ -242,7 +251,16 @@ def _gather_few(
     *,
     copy: bool,
 ) -> Batch:
-    """Return the batch of a few samples of each shard, which are decoded one by one."""
+    """Return the batch of a few samples of each shard, which are decoded one by one.
+
+    Args:
+        readers: Readers by shard number.
+        shards: Shard number of each sample, shape (samples,).
+        rows: Row of each sample in its shard, shape (samples,).
+        columns: Names of the wanted columns; None takes all.
+        out: Arrays to fill, by column; other columns get new arrays.
+        copy: Whether no value may refer to the file of a shard.
+    """
     first, pairs = next(iter(readers.values())), zip(shards.tolist(), rows.tolist(), strict=True)
     # Views are faster, and fit if the caller accepts them or if `as_columns` copies them.
     if copy and not first.is_stacked:
@@ -292,6 +310,9 @@ class Groups(NamedTuple):
             shard are consecutive already.
         back: The inverse permutation of ``order``.
         are_small: Whether groups are too small to be copied as groups; ``pieces`` is empty then.
+
+    For samples of the shards 7 2 7 2 it is: pieces [(2, 0, 2), (7, 2, 4)], numbers [7, 2], order
+    [1, 3, 0, 2], back [2, 0, 3, 1].
     """
 
     pieces: list[tuple[int, int, int]]
@@ -307,7 +328,14 @@ class Groups(NamedTuple):
 
 
 def group_by_shard(shards: Array) -> Groups:
-    """Group the samples of a batch by their shards, an array of one number for each sample."""
+    """Group the samples of a batch by their shards.
+
+    ``shards`` has the shard number of each sample. Three cases, from the cheapest:
+
+        7 7 7 7 2 2 2 2   long runs of one shard: a group for each run, in the order of the batch
+        7 2 9 4 8 1 3 6   many shards: groups would be too small, samples are read one by one
+        7 2 7 2 2 7 7 2   few shards, mixed: sorted by shard, a group for each
+    """
     count, changes = len(shards), _changes(shards)
     if not len(changes) or len(changes) * _ROWS_WORTH_A_GROUP <= count:
         # Long runs of one shard: each run is a group, and no sorting is needed.

@@ -101,7 +101,7 @@ class JointReader(Reader):
             )
 
     def _viewing(self) -> Fields:
-        """Return the columns with decoders whose arrays are views of the file."""
+        """Return the columns with decoders whose arrays are views of the file, not copies."""
         if self._viewing_fields is None:
             self._viewing_fields = fields_of(self.schema.columns, self._selection.viewing)
         return self._viewing_fields
@@ -185,6 +185,7 @@ class FixedReader(JointReader):
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Return many samples as columns, which are always copies; see Reader.rows."""
         del copy
+        # NumPy checks the range and counts negative rows from the end when it indexes the cells.
         numbers = np.asarray(rows)
         if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
             numbers = self._numbers(rows)
@@ -361,6 +362,7 @@ def _take_values(data: Data, starts: Positions, width: int, dtype: Any) -> npt.N
     """
     if not len(starts):
         return np.empty(0, dtype)
+    # A stride of one byte: element i is data[i : i + width].
     overlapping = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
     values_at_starts: npt.NDArray[Any] = overlapping[starts].view(dtype)
     return values_at_starts
@@ -382,7 +384,10 @@ def _stack_column(field: Field, samples: list[dict[str, Any]]) -> npt.NDArray[An
 
 
 def _read_values(field: Field, data: Data, starts: Positions, ends: Positions) -> list[Any]:
-    """Return the values of any other column, between ``starts`` and ``ends``, as a list."""
+    """Return the values of a column that does not become an array, as a list.
+
+    Value i is decoded from ``data[starts[i]:ends[i]]``.
+    """
     bounds = zip(starts.tolist(), ends.tolist(), strict=True)
     if field.kind is DecodeKind.BYTES:
         return [data[start:end] for start, end in bounds]

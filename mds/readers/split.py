@@ -68,8 +68,12 @@ class SplitReader(Reader):
         decode_slowly = self._slow_decoder()
 
         def get(row: int) -> dict[str, Any]:
+            """Parse a line without checks; `_decode_slowly` repeats whatever fails here.
+
+            It also takes negative rows, and its errors name the shard and the row.
+            """
             try:
-                if row < 0:  # counted from the end
+                if row < 0:
                     return decode_slowly(row)
                 return parse(str(data[offsets[row] : offsets[row + 1]], "utf-8"))
             except Exception:  # noqa: BLE001 - raised again with its position
@@ -185,9 +189,10 @@ _MAKERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _int, "float": fl
 
 
 def _as_array(values: list[Any], dtype: Any) -> npt.NDArray[Any] | list[Any]:
-    """Return the values of a column as an array of ``dtype``, or unchanged if it alters a value.
+    """Return the values of a column as an array of ``dtype``, or as they are.
 
-    That is: if ``dtype`` is None, a value has another type, or an int exceeds 64 bits.
+    They stay a list if ``dtype`` is None, if a value has another type (int for np.int64, float for
+    np.float64), or if an int exceeds 64 bits: an array would alter these values.
     """
     kind = {np.int64: int, np.float64: float}.get(dtype)
     if kind is None or any(type(value) is not kind for value in values):

@@ -197,7 +197,9 @@ def _plan(body: Any, size: int) -> FilePlan | None:
     """Plan the batches of a stream, or return None for a file that holds no stream.
 
     ``body`` is the open file of ``size`` bytes. Each batch is a shard, except in a file with
-    dictionary columns, which is one shard. Raises FormatError for a file that is cut short.
+    dictionary columns, which is one shard. The span of a shard are the first and last byte of its
+    batch. The note is a mark (whether batches can be read from a mapped file, without decoding) and
+    the bytes of the schema. Raises FormatError for a file that is cut short.
     """
     pa = pyarrow()
     # In a file the stream begins after the magic, which is padded to eight bytes.
@@ -210,7 +212,9 @@ def _plan(body: Any, size: int) -> FilePlan | None:
     columns: dict[str, str] = {}
     samples, sizes, spans = [], [], []
     body.seek(0)
-    begin = body.read_buffer(1).address if size else 0  # of the file in memory, see `_is_within`
+    # Address in memory of the file, if it is mapped. A batch whose buffers are all inside of the
+    # file was not decompressed or copied.
+    begin = body.read_buffer(1).address if size else 0
     body.seek(start)
     is_mapped = True
     try:
@@ -218,9 +222,9 @@ def _plan(body: Any, size: int) -> FilePlan | None:
     except (pa.ArrowInvalid, OSError):
         if not start:
             raise
-        return None
+        return None  # a file may have its schema in the footer alone: see `_plan_by_footer`
     with opened as reader:
-        head = body.tell()
+        head = body.tell()  # the first byte after the schema
         features = features_of(reader.schema)
         is_one = any(pa.types.is_dictionary(field.type) for field in reader.schema)
         first = head
@@ -254,7 +258,10 @@ def _plan(body: Any, size: int) -> FilePlan | None:
 
 
 def _decoded_size(batch: pa.RecordBatch) -> int:
-    """Return an upper bound of the bytes of a record batch once it is decoded."""
+    """Return an upper bound of the bytes of a record batch once it is decoded to MDS.
+
+    16 bytes per row are added for the offset of a sample and its sizes of variable values.
+    """
     try:
         size = batch.nbytes
     except pyarrow().lib.ArrowTypeError:  # pyarrow before 24 cannot size views of text
@@ -286,7 +293,8 @@ def _is_within(batch: pa.RecordBatch, begin: int, end: int) -> bool:
 def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, str]:
     """Return the encodings that the columns of a batch need, by name.
 
-    ``features`` are those of the file's schema (`features_of`).
+    ``features`` has the columns that `datasets` declared as "Image" or "Audio" (`features_of`).
+    Whether a column of images is of JPEG or PNG follows from the first bytes of its first image.
     """
     batch.validate()  # lengths alone: values are not read here
     out = {}
@@ -365,7 +373,7 @@ class ArrowReader(MadeReader):
         self._batch: pa.RecordBatch | None = batch
         self._shard = shard
 
-        def make(row: int) -> bytes:
+        def mds_bytes(row: int) -> bytes:
             return block_of_batch(batch.slice(row, 1), shard, location).data
 
         getters = [
@@ -377,10 +385,10 @@ class ArrowReader(MadeReader):
         def sample(row: int) -> dict[str, Any]:
             return {name: get(row) for name, get in getters}
 
-        super().__init__(shard.columns, shard.samples, location, make, selection, sample)
+        super().__init__(shard.columns, shard.samples, location, mds_bytes, selection, sample)
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many samples as columns; see Reader.rows."""
+        """Return many samples as columns; see Reader.rows."""
         self._check_open()
         assert self._batch is not None
         numbers = self._numbers(rows)
@@ -439,7 +447,9 @@ def _stored(column: pa.Array, row: int, encoding: str) -> bytes:
 def _from_buffers(field: Field, column: pa.Array) -> Get | None:
     """Return a function from a row to a column's value that slices Arrow's buffers.
 
-    It is for rows without nulls. Returns None for a type whose values are no slices.
+    It is for rows without nulls. Returns None for a type whose values are no slices. Arrow stores
+    numbers in ``column.buffers()[1]``, and the bytes of texts in ``column.buffers()[2]``, where the
+    text of row i lies between the offsets i and i + 1. ``buffers()[0]`` tells which rows are null.
     """
     types, kind = pyarrow().types, column.type
     if field.kind in (DecodeKind.INT, DecodeKind.SCALAR) and not field.encoding.shape:

@@ -337,6 +337,7 @@ def places_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
         return None
     if not len(column):
         return np.zeros(1, np.int64)
+    # A slice of a column shares its buffers, and begins at the row `column.offset` of them.
     offsets = column.buffers()[1]
     count = len(column) + 1 + column.offset
     return np.frombuffer(offsets, "<i8" if is_long else "<i4", count)[column.offset :]

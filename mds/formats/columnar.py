@@ -123,11 +123,12 @@ def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
 
 
 def with_wide_times(batch: Any, other: Any, location: str) -> Any:
-    """Replace the times in a batch that overflowed its nanoseconds.
+    """Replace the times in a batch that overflowed when they were read as nanoseconds.
 
-    ``other`` has the same rows with times in microseconds. A column of timestamps becomes text, in
-    which overflowed times come from ``other``; a nested column with such a time is taken from
-    ``other``. Raises FormatError for a year that Python's datetime does not have.
+    64 bits of nanoseconds only reach from 1677 to 2262. ``other`` has the same rows (all or some of
+    the columns) with times in microseconds. A column of timestamps becomes text, in which
+    overflowed times come from ``other``; a nested column with such a time is taken from ``other``.
+    Raises FormatError for a year that Python's datetime does not have.
     """
     pa = pyarrow()
     for name in other.schema.names:
@@ -173,7 +174,10 @@ def unreadable(location: str, problem: str, error: BaseException) -> FormatError
 
 
 def _optional(column: pa.Array, inner: str) -> ColumnBytes:
-    """Encode a column as ``optional[inner]``: a zero byte for null, else a one and the value."""
+    """Encode a column as ``optional[inner]``: a zero byte for null, else a one and the value.
+
+    Values that are not null are encoded together, as a column of encoding ``inner``.
+    """
     if column.null_count:
         present = column.drop_null()
         marks = numbers_of(column.is_valid()).tolist()

@@ -192,7 +192,12 @@ def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
 
 
 def _of_text(values: Sequence[str]) -> tuple[str, str]:
-    """Return the encoding of the numbers in some texts, or "str", and a note."""
+    """Return the encoding of the numbers in some texts, and a note on the choice, or ''.
+
+    The encoding is "int" or "float64" if all texts are such numbers and no digit would be lost,
+    else "str".
+    """
+    # "-0" would become "0".
     if all(_INTEGER.fullmatch(v) and v != "-0" for v in values):
         return ("int", "") if all(int(v) in _INT64 for v in values) else ("str", "beyond 64 bits")
     # Leading zeros are part of a code, not of a number.
@@ -295,11 +300,15 @@ def _as_scalar(dtype: str) -> str:
 
 
 def _wider(first: str, second: str) -> str | None:
-    """Return the narrowest scalar encoding that holds the values of both, or None."""
+    """Return the narrowest scalar encoding that holds the values of both, or None.
+
+    For "int8" and "int32" it is "int32", for "int8" and "uint16" "int32".
+    """
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if first in family and second in family:
             return family[max(family.index(first), family.index(second))]
-    # A signed type of twice the width holds unsigned numbers; none holds those of 64 bits.
+    # A signed type of twice the width holds unsigned numbers; none holds those of 64 bits. Both
+    # families are sorted by width, so the type of twice the width is the next one.
     for signed, unsigned in ((first, second), (second, first)):
         if signed in _SIGNED and unsigned in _UNSIGNED[:3]:
             width = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)
@@ -339,14 +348,14 @@ class KnownColumns:
         self.selected = frozenset(names)
         end = 4 + int.from_bytes(shard.note[:4], "little")
         try:
-            noted = frozenset(json.loads(shard.note[4:end]))
+            planned_names = frozenset(json.loads(shard.note[4:end]))
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(
                 f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
             ) from error
-        self.omitted = noted - {*names}
+        self.omitted = planned_names - {*names}
         # All columns that a sample may have; None if further ones do not matter.
-        self._allowed = None if self.omitted or shard.has_chosen else noted
+        self._allowed = None if self.omitted or shard.has_chosen else planned_names
         pairs = zip(names, shard.columns.encodings, strict=True)
         self.gaps: dict[str, None] = dict.fromkeys(
             name for name, kind in pairs if kind == "json" or kind.startswith("optional[")

@@ -224,6 +224,8 @@ def make_table(
 ) -> FileTable:
     """Plan all files, many at once, and return their table.
 
+    To plan a file is to find its shards and columns, often by reading its beginning or end.
+
     - ``kind`` (Format): The format.
     - ``files`` (Files): Reads the files.
     - ``listing`` (FoundFiles): The files to plan.
@@ -242,7 +244,8 @@ def make_table(
             "schema": listing.schema,
             "columns": [*listing.columns],
         }
-    # Plans can be used again for files that are certainly unchanged: of one version, or final.
+    # Earlier plans are used again if they were made with the same settings, for files that are
+    # certainly unchanged: their version is known and the same, or the format never rewrites files.
     old_plans = {}
     if old is not None and all(
         old.header.get(name) == header.get(name) for name in ("reads", "schema")
@@ -255,8 +258,8 @@ def make_table(
         return old_plans.get(file) or kind.plan_file(file, files)
 
     # Requests over a network wait, so many are useful; on a disk planning takes CPU time.
-    workers = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
-    with ThreadPoolExecutor(min(workers, max(len(listing.files), 1)), "mds-table") as pool:
+    threads = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
+    with ThreadPoolExecutor(min(threads, max(len(listing.files), 1)), "mds-table") as pool:
         try:
             if files.is_far:
                 new = [file for file in listing.files if file not in old_plans]
@@ -369,7 +372,7 @@ def open_files(
     if kind is None:
         known_formats = ", ".join(format_names())
         raise ConfigError(f"{redact(source)!r} holds no files of a known format ({known_formats}).")
-    place = kind.narrow(parse_place(source, kind.endings))
+    place = kind.narrow(parse_place(source, kind.endings))  # folder and patterns of the files
     files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
     table = make_table(kind, files, kind.find(place, files))
     return FormatData.of(kind, table, columns, Url(source)), files
@@ -414,11 +417,13 @@ def write_files_index(
     header = {
         name: data.table.header[name] for name in _PINNED_HEADERS if name in data.table.header
     }
+    # The planned table, but with a header that holds nothing of this machine or this run.
     table = FileTable.build(
         {**header, "source": PINNED, "reads": reads_of(data.format)},
         data.table.files,
         list(data.table.plans().values()),
     )
+    # Where the files are, for readers of the index; HERE means the folder of the index.
     place = os.path.abspath(local_path(root)) if is_local(root) else reveal(root)
     is_here = out.rstrip("/") == reveal(root).rstrip("/")
     settings = dict(data.format.settings())
@@ -441,7 +446,12 @@ def _has_index(store: Store) -> bool:
 
 
 def pinned_format(index: FilesIndexError) -> Format:
-    """Return the format of an index of files. Raises IndexFileError for wrong settings."""
+    """Return the format that an index of files names, with the settings recorded there.
+
+    Parsing an index.json that lists files, not MDS shards, raises FilesIndexError. ``index`` is
+    that error, whose attributes hold what the file says. Raises IndexFileError for settings that
+    the format does not take.
+    """
     try:
         return find_format(index.format)(**index.settings)
     except (MdsError, TypeError, ValueError) as error:
@@ -455,7 +465,7 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
     """Read the table beside an index.json that lists files.
 
     - ``store`` (Store): The store of the index.
-    - ``index`` (FilesIndexError): What parsing the index.json raised.
+    - ``index`` (FilesIndexError): What parsing the index.json raised; it holds the content.
     - ``kind`` (Format): The format, whose settings must be those that the table was made with.
 
     Raises IndexFileError if the table is missing, damaged, or made with other settings.

@@ -68,9 +68,11 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
 
 
 def _cut_rows(fixed: Sequence[Bytes]) -> list[list[bytes]]:
-    """Join neighbouring fixed columns and cut the bytes into rows.
+    """Join neighbouring fixed columns, and cut the bytes into one piece per row.
 
-    Returns a list with the bytes of each row as its only element, or [] if the rows have no bytes.
+    ``fixed`` are uint8 arrays of shape (rows, width). The pieces are like those of one variable
+    column, so the caller treats both alike. They come in a list of one element, or of none if the
+    columns have no bytes, to be added to its list of columns.
     """
     width = sum(each.shape[1] for each in fixed)
     if not width:
@@ -115,7 +117,8 @@ def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[]
     ]
 
     def encode(record: Mapping[str, Any], describe_place: Callable[[], str]) -> bytes:
-        heads, values = [], []  # sizes of the variable columns, which come first; all values
+        """Encode a record: sizes of variable columns, then the values of all columns."""
+        heads, values = [], []
         for name, size, pack in packers:
             try:
                 value = pack(record[name])

@@ -71,7 +71,11 @@ class Iceberg(TableFormat):
         check_number("snapshot", self.snapshot)
 
     def narrow(self, place: FilePlace) -> FilePlace:
-        """Narrow the place to the metadata, below the folder of the table."""
+        """Narrow the place to the metadata, below the folder of the table.
+
+        Of the folder ``s3://lake/events`` it takes the files ``metadata/*``. For the file
+        ``s3://lake/events/metadata/v3.metadata.json`` the root becomes ``s3://lake/events``.
+        """
         if not place.patterns and not place.literal:
             return FilePlace(place.root, (f"{_FOLDER}*",))
         root, _, folder = place.root.rstrip("/").rpartition("/")
@@ -302,6 +306,11 @@ def _reads(source: Files) -> Any:
     from pyiceberg.io import FileIO, InputFile
 
     class TableInput(InputFile):  # type: ignore[misc]
+        """A file of the table, in the interface of pyiceberg.
+
+        ``location`` is its path in the metadata, ``key`` the key by which the store finds it.
+        """
+
         def __init__(self, location: str, key: str) -> None:
             super().__init__(location)
             self._key = key
@@ -317,7 +326,9 @@ def _reads(source: Files) -> Any:
             return io.BytesIO(source.get(DataFile(self._key, -1)))  # size unknown
 
     class TableReads(FileIO):  # type: ignore[misc]
-        location = ""
+        """The file system of pyiceberg, for reading only: it opens files of the table by path."""
+
+        location = ""  # of the table when it was written, such as "s3://old-bucket/db/events"
 
         def key_of(self, path: str) -> str:
             """Return the key of a file from its path in the metadata, relative to the table."""

@@ -5,8 +5,10 @@ partition columns (one value for a whole file), and the current names of columns
 never changes, so it is planned once. The facts of the log about a file are kept with its footer, so
 reading a shard does not need the log.
 
-A table that numbers its fields can rename, drop, move and add them without writing files again. So
-a column of a file may have to be rebuilt to match the table. Fields are trees of plain values:
+A field is a column, or a value inside a nested column. A table that numbers its fields can rename,
+drop, move and add them without writing files again: a field always keeps its number, in the schema
+of the table and in that of each file. So a column of a file may have to be rebuilt to match the
+table. Delta uses the name in the files as the number. Fields are trees of plain values:
 
     (number, name, kind, fields inside)    kind: "struct", "list", "map" or ""
 
@@ -53,10 +55,11 @@ class FileFacts:
       None if the names are the same.
     - ``inside``: the `recipe` by name in the file, for columns whose inner fields differ from those
       of the table.
-    - ``fields``: facts from which `resolve` makes ``names`` and ``inside`` once the schema of the
-      file is known. They are: the fields of the table as trees; the `Numbers` of a file without
-      numbers, or None; whether files may contain numbers and the constants of the log. None after
-      `resolve`.
+    - ``fields``: three facts from which `resolve` makes ``names`` and ``inside`` once the schema of
+      the file is known; None after `resolve`. They are: the fields of the table as trees; the
+      `Numbers` by which to number the fields of a file that holds no numbers, or None; whether
+      files may hold numbers themselves, and also the columns in ``constants`` (True for Iceberg,
+      False for Delta).
     """
 
     constants: Any
@@ -81,29 +84,34 @@ class FileFacts:
     @classmethod
     def parse(cls, data: bytes) -> tuple[FileFacts, bytes]:
         """Parse the bytes of `to_bytes`; return the facts, and the bytes after them."""
-        first, second = (int.from_bytes(data[offset : offset + 4], "little") for offset in (0, 4))
-        names, end = json.loads(data[8 : 8 + first]), 8 + first + second
-        with pyarrow().ipc.open_stream(data[8 + first : end]) as reader:
-            return cls(reader.read_next_batch(), *names), data[end:]
+        names_size, constants_size = (
+            int.from_bytes(data[offset : offset + 4], "little") for offset in (0, 4)
+        )
+        middle = 8 + names_size
+        end = middle + constants_size
+        names, inside, fields = json.loads(data[8:middle])
+        with pyarrow().ipc.open_stream(data[middle:end]) as reader:
+            return cls(reader.read_next_batch(), names, inside, fields), data[end:]
 
     def resolve(self, schema: Any, location: str) -> FileFacts:
         """Return the facts with ``names`` and ``inside``, given the Arrow schema of the file.
 
+        Each field of the table is compared with the field of the file that has the same number.
         Raises FormatError for a file without numbers if the table does not say which columns they
         are.
         """
         if self.fields is None:
             return self
-        table_trees, numbers, may_have = self.fields  # may_have: True for Iceberg, False for Delta
-        if may_have and has_numbers(schema):
-            numbers = None
+        table_trees, numbers, is_iceberg = self.fields
+        if is_iceberg and has_numbers(schema):
+            numbers = None  # `tree_of` takes them from the schema
         elif numbers is None:
             raise FormatError(
                 f"{location}: its columns have no numbers, and the table was changed and has no "
                 f"schema.name-mapping.default that says which they are; write the file anew."
             )
-        # Iceberg knows names as they are written, Delta in capitals and small letters alike.
-        trees = [tree_of(field, numbers, any_case=not may_have) for field in schema]
+        # Names of Delta ignore case, those of Iceberg do not.
+        trees = [tree_of(field, numbers, any_case=not is_iceberg) for field in schema]
         stored_by_number = {tree[0]: tree for tree in trees}
         names, inside = {}, {}
         for tree in table_trees:
@@ -116,7 +124,7 @@ class FileFacts:
                     inside[stored_name] = steps
         is_same = {*schema.names} == {*names} and all(a == b for a, b in names.items())
         lacking = self.constants.schema.names
-        if may_have:  # the file's own column is preferred: the log may have fewer digits
+        if is_iceberg:  # the file's own column is preferred: the log may have fewer digits
             lacking = [name for name in lacking if name not in names.values()]
         for name in lacking:
             if ROUGH in (self.constants.schema.field(name).metadata or {}):
@@ -128,7 +136,10 @@ class FileFacts:
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the names in the file of some columns of the table, except those it lacks."""
+        """Return the names in the file of some columns of the table, except those it lacks.
+
+        The constants are left out, too: they are not read from the file.
+        """
         columns = [name for name in columns if name not in self.constants.schema.names]
         if self.names is None:
             return columns
@@ -190,7 +201,7 @@ class TableFormat(Parquet):
         note = files.facts[file.key]
         facts, _ = FileFacts.parse(note)
         columns = dict(plan.columns)
-        if facts.fields is not None:
+        if facts.fields is not None:  # now that the schema of the file is known
             schema = self.schema_of(plan.note)
             facts = facts.resolve(schema, files.url(file))
             note = facts.to_bytes()
@@ -199,12 +210,14 @@ class TableFormat(Parquet):
                 value_type = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
                 kind = encoding_of(value_type, may_be_none=True, may_be_empty=True)
                 columns[name] = (self.encodings or {}).get(name, kind)
+        # Rename the columns as the table does, and drop those that are not columns of the table.
         if facts.names is not None:
             columns = {
                 name: columns[stored_name]
                 for stored_name, name in facts.names.items()
                 if stored_name in columns
             }
+        # Add the partition columns.
         for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
             kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
             columns[name] = (self.encodings or {}).get(name, kind)
@@ -212,10 +225,10 @@ class TableFormat(Parquet):
 
     def share(self, shard: ShardPlace) -> float:
         """Return the share of a row group's bytes that the chosen columns have."""
-        facts, note = FileFacts.parse(shard.note)
-        stored = tuple(facts.stored(shard.columns.names))
-        columns = shard.columns._replace(names=stored)
-        return super().share(dataclasses.replace(shard, note=note, columns=columns))
+        facts, footer_note = FileFacts.parse(shard.note)
+        # The share is computed by the footer, which knows the names in the file.
+        columns = shard.columns._replace(names=tuple(facts.stored(shard.columns.names)))
+        return super().share(dataclasses.replace(shard, note=footer_note, columns=columns))
 
     def footer(self, file: DataFile, files: Files) -> bytes:
         """Return the footer of a file from itself: a table has no ``_metadata``."""
@@ -228,11 +241,15 @@ class TableFormat(Parquet):
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
     ) -> Iterator[Any]:
-        """Yield the rows of a row group with the columns of the table."""
-        facts, note = FileFacts.parse(shard.note)
-        inner = dataclasses.replace(shard, note=note)
+        """Yield the rows of a row group as record batches with the columns ``names`` of the table.
+
+        ``shard.note`` holds the facts of the log about the file, and behind them its footer, which
+        is the whole note of a shard of plain Parquet.
+        """
+        facts, footer_note = FileFacts.parse(shard.note)
+        parquet_shard = dataclasses.replace(shard, note=footer_note)
         with _explain_vacuum(shard.file, files):
-            for batch in super().batches(inner, facts.stored(names), files, location):
+            for batch in super().batches(parquet_shard, facts.stored(names), files, location):
                 yield facts.complete(batch)
 
 
@@ -322,11 +339,12 @@ def recipe(stored: Tree, target: Tree) -> list[Any] | None:
     - ``target`` (Tree): The field of the table.
 
     For a struct, the steps are [name, name in the file or None if it lacks the field, recipe] for
-    each field; for a list or map, the recipes of the fields inside.
+    each field; for a list or map, the recipes of the fields inside. For a struct whose field 2 was
+    renamed from "old_x" to "x" they are ``[["x", "old_x", None]]``.
     """
     _, _, stored_kind, stored_fields = stored
     _, _, kind, fields = target
-    if stored_kind != kind or not kind:
+    if stored_kind != kind or not kind:  # no nested fields of one kind: nothing to rebuild
         return None
     if kind != "struct":
         inside = [recipe(*pair) for pair in zip(stored_fields, fields, strict=True)]
@@ -348,7 +366,10 @@ def recipe(stored: Tree, target: Tree) -> list[Any] | None:
 def rebuilt(column: Any, steps: Sequence[Any] | None) -> Any:
     """Convert an Arrow column of a file by the steps of `recipe`; missing fields become null.
 
-    ``steps`` None returns the column unchanged.
+    ``steps`` None returns the column unchanged. For a struct they are [name in the table, name in
+    the file or None, steps of the field] for each field, such as ``[["x", "old_x", None], ["new",
+    None, None]]``. For a list they are [steps of the elements], for a map [steps of the keys,
+    steps of the values].
     """
     if steps is None:
         return column

@@ -139,10 +139,15 @@ class Lines(Format):
                 f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, "
                 f"{shard.samples:,} were planned."
             )
-        encode, line_begins, line_ends = sample_encoder(shard.columns), begins.data, ends.data
+        encode = sample_encoder(shard.columns)
+        line_begins, line_ends = begins.data, ends.data  # counted from the byte `start` of the file
         known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
 
-        def make(row: int) -> bytes:
+        def mds_bytes(row: int) -> bytes:
+            """Return the bytes of a line's sample as in an MDS shard.
+
+            Raises FormatError, which names the byte, for a line that does not fit the columns.
+            """
             line_start = line_begins[row]
             record = self._record(
                 bytes(view[line_start : line_ends[row]]), start + line_start, known_columns, path
@@ -155,10 +160,13 @@ class Lines(Format):
 
         converters = _converters(shard.columns, columns)
         if converters is None:
-            return MadeReader(shard.columns, shard.samples, path, make, columns)
+            return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 
-        # A faster way for common types, without MDS bytes. If it fails, `make` reports the error.
         def sample(row: int) -> dict[str, Any]:
+            """Return the sample of a line without MDS bytes: faster, for common types only.
+
+            If it raises an error, `mds_bytes` is called, whose error has a message.
+            """
             line = view[line_begins[row] : line_ends[row]]
             is_first_of_file = not row and not start
             record = self.record(bytes(line).removeprefix(_BOM) if is_first_of_file else line)
@@ -167,14 +175,18 @@ class Lines(Format):
                 raise ValueError("a key that was not planned")
             return {name: convert(values[name]) for name, convert in converters}
 
-        return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
+        return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns, sample)
 
     # ------------------------------------------------------------------ inside
 
     def _records(
         self, lines: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the records of lines, given as (offset, line), after checking them."""
+        """Parse lines, given as (byte in the file, line), check them, and yield their records.
+
+        A record is a dict from column to value. `KnownColumns.gaps` fills the columns that a line
+        lacks with None if the format allows that.
+        """
         known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
         for offset, line in lines:
             record = self._record(line, offset, known_columns, location)

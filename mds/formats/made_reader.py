@@ -48,11 +48,12 @@ class MadeReader(Reader):
         self.is_stacked = fields_of(columns, selection).are_stacked
 
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
-        """Many samples as columns; see Reader.rows."""
+        """Return many samples as columns; see Reader.rows."""
         self._check_open()
         assert self._make is not None
         if self._sample is not None:
             return self.as_columns(self.samples(self._numbers(rows)))
+        # Many samples as MDS bytes are decoded column by column, faster than one by one.
         stored = [*map(self._make, self._numbers(rows).tolist())]
         return self._joint(stored).rows(range(len(stored)), copy=copy)
 
@@ -61,7 +62,7 @@ class MadeReader(Reader):
         return self._joint([]).as_columns(samples)
 
     def sample_bytes(self, row: int) -> memoryview:
-        """One sample as an MDS shard stores it."""
+        """Return one sample as an MDS shard stores it."""
         number = self._number(row)
         self._check_open()
         assert self._make is not None
@@ -78,6 +79,7 @@ class MadeReader(Reader):
         decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)
 
         def get(row: int) -> dict[str, Any]:
+            """Make the MDS bytes of a row, and decode them."""
             if not 0 <= row < count:
                 return decode_slowly(row)
             return decode(memoryview(make(row)))
@@ -87,12 +89,13 @@ class MadeReader(Reader):
             return get
 
         def get_directly(row: int) -> dict[str, Any]:
+            """Return the sample of a row by the fast function, or by ``make`` if that fails."""
+            if not 0 <= row < count:
+                return decode_slowly(row)
             try:
-                if 0 <= row < count:
-                    return direct(row)
+                return direct(row)
             except Exception:  # noqa: BLE001 - `make` raises an error with a message
                 return get(row)
-            return decode_slowly(row)
 
         return get_directly
 

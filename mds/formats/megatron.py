@@ -82,7 +82,11 @@ class Megatron(Format):
         object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """Return the ``.bin`` files; their plans also depend on the ``.idx`` files beside them."""
+        """Return the ``.bin`` files, and a digest of the ``.idx`` files beside them.
+
+        Plans are made again if ``schema`` changes. It holds the versions of the ``.idx`` files
+        here, because they hold the documents from which the plans follow.
+        """
         files = self.choose(source.find(place), source)
         indexes = [source.beside(_index_key(file)) for file in files]
         digest = hashlib.blake2s(repr(indexes).encode(), digest_size=8).hexdigest()
@@ -102,10 +106,11 @@ class Megatron(Format):
         )
         cuts = _shard_cuts(bounds, int(self.shard_size))
         counts = np.diff(cuts)
+        # First document, sequence and byte of each shard; the last row is the end of the file.
         planned = _PlannedIndex(
             header, index, np.stack([cuts, document_sequences[cuts], bounds[cuts]], axis=1)
         )
-        # Arrays of `ndarray` have elements.
+        # An `ndarray` has at least one element, a `tensor` may be empty.
         family = "tensor" if (np.diff(bounds) == 0).any() else "ndarray"
         return FilePlan(
             {TOKENS: f"{family}:{header.dtype.name}"},
@@ -182,25 +187,30 @@ class Megatron(Format):
             bounds.data,
         )
 
-        def stored_sample(row: int) -> bytes:
+        def mds_bytes(row: int) -> bytes:
+            """Return the bytes of a document's sample as in an MDS shard."""
             tokens = convert(data[places[row] : places[row + 1]])
             return encode(
                 {TOKENS: tokens}, lambda: f"{path}, {self.shard_of(shard)}, document {row}"
             )
 
-        return MadeReader(shard.columns, shard.samples, path, stored_sample, columns)
+        return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 
     def _document_bounds(
         self, shard: ShardPlace, files: Files
     ) -> tuple[Int64s, np.dtype[np.generic]]:
         """Return the document bounds of a shard in the ``.bin``, in bytes, and the token's dtype.
 
-        The bounds are int64 of shape (documents + 1,). Raises FormatError if the ``.idx`` differs
-        from the one with which the shard was planned.
+        The bounds are int64 of shape (documents + 1,): document i of the shard has the bytes
+        ``bounds[i]`` to before ``bounds[i + 1]``. Raises FormatError if the ``.idx`` differs from
+        the one with which the shard was planned.
+
+            lengths of sequences   3  2  4   (tokens of 2 bytes)     cuts  0  2  3
+            bounds of sequences    0  6 10 18                        bounds of documents  0 10 18
         """
         planned = _PlannedIndex.parse(shard.note, shard.file)
         header, (first, last) = planned.header, shard.span
-        # Each is [document, sequence, byte] where the shard begins or ends.
+        # Each is (document, sequence, byte) at which the shard begins or ends.
         begin, end = planned.shard_rows(first, last, shard.file)
         location = files.url(planned.file)
         lengths_data, cuts_data = files.ranges(
@@ -379,7 +389,10 @@ class _PlannedIndex(NamedTuple):
     starts: Int64s
 
     def to_bytes(self) -> bytes:
-        """Return the bytes for the note of a `FilePlan`."""
+        """Return the bytes for the note of a `FilePlan`.
+
+        rows of `starts`, header, size of the ``.idx``, length of the version | version | `starts`
+        """
         version = self.file.version.encode()
         head = _NOTE.pack(len(self.starts), *self.header, self.file.size, len(version))
         return head + version + self.starts.astype("<i8").tobytes()

@@ -127,8 +127,8 @@ def cut_lines(
     FormatError for a stretch with too many lines to be decoded.
     """
     out: list[Stretch] = []
-    # First byte and number of lines of the current stretch; bytes whose lines are counted.
-    start = counted = lines = 0
+    start = lines = 0  # first byte and number of lines of the current stretch
+    counted = 0  # bytes of the stream whose lines are counted: all whole lines so far
     partial_line = bytearray()  # the beginning of a line whose end has not come yet
 
     def close(end: int) -> None:
@@ -141,7 +141,8 @@ def cut_lines(
         """Count the whole lines in ``data``, which begins at the byte ``counted``."""
         nonlocal lines, counted
         view, first = memoryview(data), 0
-        # The stretch ends at the first newline that makes it at least `size` bytes long.
+        # The stretch ends with the first newline that makes it at least `size` bytes long: at the
+        # byte start + size - 1 of the file or later, which is counted from `counted` in `view`.
         while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
             lines += count_lines(view[first:end], skips_blank=skips_blank)
             close(counted + end)
@@ -222,10 +223,12 @@ class Probe:
         0        4 MB       8 MB                16 MB
         |window| |window|   |window|            |window| ...
 
-    The windows (1 MB each) do not depend on how the bytes are chunked.
+    A window has 1 MB, but the first one grows until it holds a whole line. The windows do not
+    depend on how the bytes are chunked, so neither do the columns.
     """
 
     def __init__(self) -> None:
+        #: The byte at which each window begins, and its bytes so far.
         self._windows: list[tuple[int, bytearray]] = [(0, bytearray())]
         self._searched = 0  # bytes of the first window that hold no newline
 
@@ -238,34 +241,40 @@ class Probe:
             yield chunk
 
     def _take(self, chunk: bytes, offset: int) -> None:
-        """Keep the bytes of a chunk, which begins at ``offset``, that are in a window."""
+        """Keep the bytes of a chunk, which begins at ``offset``, that are in a window.
+
+        A round of the loop fills the last window. Another one follows if that window is full and
+        the chunk reaches the next window.
+        """
         while True:
             start, window = self._windows[-1]
             begin = start + len(window) - offset  # position in the chunk of the window's next byte
-            if self._is_long():
+            if self._must_grow():
                 window += chunk[begin:]
                 return
             if begin < len(chunk):
                 window += chunk[begin : begin + _WINDOW - len(window)]
-            following = 2 * start if start else _FIRST  # where the next window begins
-            if self._is_long():  # the first window is full, but its first line is not
+            if self._must_grow():  # the first window is full now, but its first line has not ended
                 continue
-            if len(window) < _WINDOW or offset + len(chunk) <= following:
+            next_start = 2 * start if start else _FIRST
+            if len(window) < _WINDOW or offset + len(chunk) <= next_start:
                 return
-            self._windows.append((following, bytearray()))
+            self._windows.append((next_start, bytearray()))
 
-    def _is_long(self) -> bool:
-        """Whether the first window must grow because the first line has not ended yet."""
+    def _must_grow(self) -> bool:
+        """Whether the first window, which is the last one so far, is full and has no newline."""
         start, window = self._windows[-1]
-        if start or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
+        is_first = start == 0
+        if not is_first or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
             return False
-        self._searched = len(window)
+        self._searched = len(window)  # a later call searches new bytes only
         return True
 
     def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
-        """Return (offset, line) for the lines in the windows.
+        """Return (byte in the file, line) for the first lines in each window.
 
-        Lines that are cut by a window are left out, except in the first window.
+        Lines that are cut by a window are left out. Only the first window keeps a line without a
+        newline at its end: it may be the last line of a short file.
         """
         lines = []
         for start, window in self._windows:
@@ -274,7 +283,8 @@ class Probe:
             if start:  # the window begins inside a line
                 skipped = data.find(b"\n") + 1
                 offset, data = start + skipped, data[skipped:]
-            # After a first line of a megabyte the end of the window depends on the chunks.
+            # A window that grew for a long first line ends with a chunk. It is cut after that line,
+            # so that the result does not depend on the chunks.
             last = data.find(b"\n", _WINDOW - 1) if len(data) > _WINDOW else data.rfind(b"\n")
             if start or (len(data) >= _WINDOW and last >= 0):
                 data = data[: last + 1]

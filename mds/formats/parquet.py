@@ -83,6 +83,7 @@ class Parquet(Columnar):
             raise unreadable(url, "the footer cannot be read", error) from error
         try:
             null_flags = _nulls(metadata)
+            # Columns that may hold nulls: also those of which it is unknown (None).
             nulls = {name for name, has_nulls in null_flags.items() if has_nulls is not False}
             columns = {}
             for field in schema:
@@ -97,6 +98,7 @@ class Parquet(Columnar):
             columns |= {n: e for n, e in (self.encodings or {}).items() if n in columns}
             groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             samples = [group.num_rows for group in groups]
+            # Estimates: values, and for each row its offset and the sizes of variable columns.
             sizes = [group.total_byte_size + 16 * group.num_rows for group in groups]
         except MdsError:
             raise
@@ -176,7 +178,10 @@ class Parquet(Columnar):
         try:
 
             def read(names: Sequence[str], unit: str | None = None) -> Iterator[Any]:
-                """Decode columns; timestamps of INT96 in this unit (None: nanoseconds)."""
+                """Decode columns of the row group, and yield record batches.
+
+                Timestamps of INT96 are read in this unit, such as "us"; None means nanoseconds.
+                """
                 opened = pq.ParquetFile(
                     pyarrow().PythonFile(body, mode="r"),
                     metadata=metadata,
@@ -253,8 +258,9 @@ def _names(metadata: pq.FileMetaData) -> set[str]:
 def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
     """Return whether each column holds nulls, according to the statistics; None if unknown.
 
-    Statistics of a list column count empty lists as nulls. In other nested columns a null inside
-    does not show whether a whole value is null.
+    A column is True if one row group has nulls, else None if one is unknown, else False. Statistics
+    of a list column count empty lists as nulls. In other nested columns a null inside does not show
+    whether a whole value is null.
     """
     schema = metadata.schema.to_arrow_schema()
     names = set(schema.names)
@@ -374,7 +380,10 @@ class _Chunks(io.RawIOBase):
         return self._offset
 
     def read(self, size: int = -1) -> bytes:
-        """Read the next bytes, which pyarrow copies once more."""
+        """Return the next ``size`` bytes, fewer at the end of the file; -1 for all that remain.
+
+        They come from the spans that were fetched beforehand, or else from the file.
+        """
         end = self._file.size if size < 0 else min(self._offset + size, self._file.size)
         start, self._offset = self._offset, max(end, self._offset)
         if end <= start:

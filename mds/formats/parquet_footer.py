@@ -83,34 +83,34 @@ def shared_footer(file: DataFile, files: Files) -> bytes | None:
     folder = file.key
     while folder:
         folder = folder.rpartition("/")[0]
-        note = files.listed(f"{folder}/{_METADATA_NAME}" if folder else _METADATA_NAME)
-        if note is not None:
+        metadata_file = files.listed(f"{folder}/{_METADATA_NAME}" if folder else _METADATA_NAME)
+        if metadata_file is not None:
             footers: _Footers = files.once(
-                note.key, functools.partial(_load, note, folder, file, files)
+                metadata_file.key, functools.partial(_load, metadata_file, folder, file, files)
             )
             return footers.get(file)
     return None
 
 
 def _load(
-    note: DataFile,
+    metadata_file: DataFile,
     folder: str,
     first: DataFile,
     files: Files,
 ) -> _Footers:
     """Read a ``_metadata`` file, and compare it with the footer of one file.
 
-    - ``note`` (DataFile): The ``_metadata`` file. ``folder`` (str): Key of its folder.
+    - ``metadata_file`` (DataFile): The ``_metadata`` file. ``folder`` (str): Key of its folder.
     - ``first`` (DataFile): The file whose footer is compared.
     - ``files`` (Files): Reads both.
 
     If it cannot be used, log a warning and return an object without footers.
     """
-    url = files.url(note)
-    why = f"it has {note.size:,} bytes" if note.size > _LARGEST else ""
+    url = files.url(metadata_file)
+    why = f"it has {metadata_file.size:,} bytes" if metadata_file.size > _LARGEST else ""
     if not why:
         try:
-            footers = _Footers(files.get(note), folder, url)
+            footers = _Footers(files.get(metadata_file), folder, url)
             footer = footers.get(first)
             if footer is None or _facts(footer) == _facts(read_footer(first, files)):
                 return footers
@@ -133,7 +133,7 @@ class _Footers:
     def __init__(self, data: bytes, folder: str, url: str) -> None:
         self._footers: dict[str, bytes] = {}
         self._url, self._lock = url, new_lock()
-        self._has_warned = not data
+        self._has_warned = not data  # `_load` has logged why the file is not used
         if not data:
             return
         pa = pyarrow()
@@ -195,7 +195,11 @@ def _facts(footer: bytes) -> tuple[Any, list[int], list[list[tuple[int, int]]]]:
 
 
 def chunk_span(column: Any) -> tuple[int, int]:
-    """Return the first byte of a column chunk in its file, and the byte after it."""
+    """Return the first byte of a column chunk in its file, and the byte after it.
+
+    A dictionary page, if there is one, comes before the pages of data. Some writers give it the
+    offset 0 instead of none.
+    """
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < start:
         start = column.dictionary_page_offset
@@ -243,7 +247,11 @@ def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
 
 
 def _check_row_group(reader: _Reader, facts: list[tuple[int, int, bool]]) -> None:
-    """Check the row group at the cursor; ``facts`` are those of each column in the schema."""
+    """Check the columns of the row group at the cursor. Raises ValueError.
+
+    ``facts`` has for each column in the schema: highest repetition level, highest definition level,
+    whether it holds text or bytes.
+    """
     for number, kind in reader.fields():
         if (number, kind) == (_COLUMNS, _LIST):
             for column in reader.structures():
@@ -277,7 +285,8 @@ def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: 
 def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> None:
     """Check the size statistics at the cursor. Raises ValueError if they contradict the schema.
 
-    ``max_levels`` has the highest level of the column by number of the field with its histogram.
+    Two fields are histograms: the number of values at each level, 0 to the highest. ``max_levels``
+    has the highest level in the schema, by the number of the field.
     """
     for number, kind in reader.fields():
         if (number, kind) == (_TEXT_BYTES, _I64) and not is_text:
@@ -299,7 +308,8 @@ class _Reader:
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield (number, type) of each field of the structure at the cursor.
 
-        A field that the caller does not read is skipped.
+        When a field is yielded, the cursor is at its value. The caller may read the value, which
+        moves the cursor behind it; otherwise it is skipped here.
         """
         data, number = self.data, 0
         while head := data[self.offset]:
@@ -317,7 +327,11 @@ class _Reader:
         self.offset += 1
 
     def structures(self) -> Iterator[int]:
-        """Yield 0, 1, ... for the structures of the list at the cursor; the caller reads each."""
+        """Yield 0, 1, ... for the structures of the list at the cursor; the caller reads each.
+
+        When a number is yielded, the cursor is at that structure. A list of anything else is
+        skipped, and nothing is yielded.
+        """
         start = self.offset
         count, kind = _list_header(self.data, start)
         if kind != _STRUCT:
@@ -375,14 +389,14 @@ def _skip(data: bytes, offset: int, kind: int, depth: int = 0) -> int:
     if kind == _STRUCT and depth < _MAX_DEPTH:
         while head := data[offset]:
             offset += 1
-            if head < 16:
+            if head < 16:  # the number of the field follows
                 _, offset = _varint(data, offset)
             if head & 15 > _BOOLEAN:
                 offset = _skip(data, offset, head & 15, depth + 1)
         return offset + 1
     if kind in (_LIST, _SET) and depth < _MAX_DEPTH:
         (count, element), offset = _list_header(data, offset), _after_list_header(data, offset)
-        if element <= _BYTE:
+        if element <= _BYTE:  # a boolean in a list is a byte, too
             return offset + count
         for _ in range(count):
             offset = _skip(data, offset, element, depth + 1)

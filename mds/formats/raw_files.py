@@ -168,14 +168,18 @@ class RawFiles(Format):
         return True
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader that opens a file for each sample."""
+        """Return a reader that opens a file for each sample.
+
+        ``path`` is the local path of the manifest, from which the dataset's folder follows.
+        """
         root = path[: -len(shard.file.key)]
         rows, encode = self._rows(shard), sample_encoder(shard.columns)
-        reads = self.content in shard.columns.names
+        reads_files = self.content in shard.columns.names
 
-        def make(row: int) -> bytes:
+        def mds_bytes(row: int) -> bytes:
+            """Return the bytes of a sample as in an MDS shard; read its file if that is wanted."""
             record = rows[row]
-            if reads:
+            if reads_files:
                 place = os.path.join(root, record[self.path])
                 try:
                     with open_regular(place) as file:
@@ -189,7 +193,7 @@ class RawFiles(Format):
                     ) from error
             return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
 
-        return MadeReader(shard.columns, shard.samples, path, make, columns)
+        return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 
     def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
         """Yield rows of the manifest with the contents of their files, fetched side by side."""
@@ -199,6 +203,7 @@ class RawFiles(Format):
         location = files.url(shard.file)
 
         def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
+            """Return a row of the manifest with the content of its file as a further column."""
             path = row[self.path]
             size = row[self.size] if self.size else -1
             try:
@@ -393,6 +398,7 @@ def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], R
     """Return a function that reads a CSV file with this separator."""
 
     def read(data: bytes) -> tuple[dict[str, str], Rows]:
+        """Return the encodings of the columns, and the rows with their numbers parsed."""
         reader = csv.DictReader(
             io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
         )
@@ -404,10 +410,10 @@ def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], R
             rows.append(row)
         kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
         for name, kind in kinds.items():
-            make = {"int": int, "float64": float}.get(kind)
-            if make is not None:
+            parse_number = {"int": int, "float64": float}.get(kind)
+            if parse_number is not None:
                 for row in rows:
-                    row[name] = make(row[name])
+                    row[name] = parse_number(row[name])
         return kinds, rows
 
     return read

@@ -149,20 +149,22 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
     With ``is_folder`` the names are the contents of a folder, and only formats that are detected
     count. Raises ConfigError for files of several formats.
     """
-    listed = [name.lower() for name in names if not name.startswith((".", "_"))]
+    file_names = [name.lower() for name in names if not name.startswith((".", "_"))]
 
-    def are_of(name: str) -> bool:
-        if is_folder and name in BUILTIN_FORMATS and not BUILTIN_FORMATS[name].is_detected:
+    def has_files(format_name: str) -> bool:
+        """Whether a file has an ending of this format, and the format may be detected by that."""
+        built_in = BUILTIN_FORMATS.get(format_name)
+        if is_folder and built_in is not None and not built_in.is_detected:
             return False
-        endings = _endings_of(name)
-        return any(listed_name.endswith(endings) for listed_name in listed)
+        endings = _endings_of(format_name)
+        return any(file_name.endswith(endings) for file_name in file_names)
 
     # Installed packages are searched last, because that takes 20 ms.
-    formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if are_of(name)]
-    if listed and not formats:
+    formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if has_files(name)]
+    if file_names and not formats:
         from mds.lazy_imports import plugin_names
 
-        formats = [name for name in plugin_names(ENTRY_POINTS) if are_of(name)]
+        formats = [name for name in plugin_names(ENTRY_POINTS) if has_files(name)]
     if len(formats) > 1:
         format_list = " and ".join(formats)
         raise ConfigError(
@@ -175,7 +177,8 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
 def format_of_url(url: str) -> Format | None:
     """Return the format of the file or pattern that a URL ends with, or None for a folder.
 
-    Raises ConfigError for a pattern whose ending is of no format.
+    It is Tar for ``s3://bucket/*.tar`` and ``s3://bucket/{00..12}.tar``. Raises ConfigError for a
+    pattern whose ending is of no format.
     """
     text = reveal(url).rstrip("/")
     # The name that a file of the pattern could have: only its ending counts.

@@ -45,7 +45,7 @@ GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
 #: Files that `Files.map` fetches or holds at once.
 _AHEAD = 64
-_NOTES = (".idx", ".json", "/_metadata")
+_SIDECAR_ENDINGS = (".idx", ".json", "/_metadata")
 
 
 class Files:
@@ -69,10 +69,10 @@ class Files:
         self._submit = submit
         #: Facts about single files, by key, which `Format.find` collected.
         self.facts: Mapping[str, bytes] = {}
-        self._notes: dict[str, DataFile | None] = {}  # sidecars, by key; None: not there
+        self._sidecars: dict[str, DataFile | None] = {}  # sidecars, by key; None: not there
         self._listed: str | None = None  # prefix of all keys that were listed
-        self._values_by_key: dict[str, Any] = {}
-        self._note_bytes: dict[str, bytes] = {}  # contents of sidecars, by key
+        self._values_by_key: dict[str, Any] = {}  # results of `once`
+        self._sidecar_bytes: dict[str, bytes] = {}  # contents of sidecars, by key
         self._lock = new_lock()
 
     @property
@@ -92,13 +92,15 @@ class Files:
     def find(self, place: FilePlace) -> list[DataFile]:
         """List the files of a place, sorted by key. Raises NotFoundError for a missing named file.
 
-        Files are looked up one by one only if the place has no wildcard and the store cannot list.
-        Sidecars that the listing shows are kept for `beside` and `listed`.
+        Named files (a literal, or patterns without wildcard) are looked up one by one if it is one
+        file, or if the store cannot list. All others are taken from a listing. Sidecars that the
+        listing shows are kept for `beside` and `listed`.
         """
         names = place.names  # None if there is a wildcard, or all files are meant
         if names is not None and (not place.patterns or not self.store.can_list):
             with ThreadPoolExecutor(min(32, len(names))) as pool:
                 return [_file(info) for info in pool.map(self.store.head, names)]
+        # A URL with wildcards in a store that cannot list: perhaps a file has exactly that name.
         if names is None and place.literal and not self.store.can_list:
             with contextlib.suppress(NotFoundError):
                 return [_file(self.store.head(place.literal))]
@@ -106,13 +108,14 @@ class Files:
         for info in self.store.list(place.prefix):
             if info.key == place.literal:  # a file whose name looks like a pattern
                 return [_file(info)]
-            if f"/{info.key}".endswith(_NOTES):
-                self._notes[info.key] = _file(info)
+            if f"/{info.key}".endswith(_SIDECAR_ENDINGS):
+                self._sidecars[info.key] = _file(info)
             if place.takes(info.key):
                 check_key(info.key)  # a bucket may have any key, and keys become paths
                 files.append(_file(info))
         self._listed = place.prefix
         files.sort()
+        # Some names have no file: perhaps the URL is the name of one file that contains braces.
         if names is not None and (missing := sorted(set(names) - {file.key for file in files})):
             with contextlib.suppress(NotFoundError):
                 return [_file(self.store.head(place.literal))]
@@ -127,14 +130,14 @@ class Files:
 
         It costs no request if the files were listed.
         """
-        if key not in self._notes:
+        if key not in self._sidecars:
             is_listed = self._listed is not None and key.startswith(self._listed)
-            self._notes[key] = None if is_listed else self._ask(key)
-        return self._notes[key]
+            self._sidecars[key] = None if is_listed else self._ask(key)
+        return self._sidecars[key]
 
     def listed(self, key: str) -> DataFile | None:
         """Return the sidecar with this key if the listing has found it, without a request."""
-        return self._notes.get(key)
+        return self._sidecars.get(key)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the result of ``make()``, which is called once for each ``name``; threads wait."""
@@ -144,6 +147,7 @@ class Files:
             return self._values_by_key[name]
 
     def _ask(self, key: str) -> DataFile | None:
+        """Ask the store for a file; return None if it does not exist."""
         try:
             return _file(self.store.head(key))
         except NotFoundError:
@@ -155,11 +159,11 @@ class Files:
         """Read the whole file."""
         return b"".join(self.stream(file))
 
-    def get_once(self, note: DataFile) -> bytes:
+    def get_once(self, sidecar: DataFile) -> bytes:
         """Read a sidecar of a few kilobytes and keep it: planning needs it more than once."""
-        if note.key not in self._note_bytes:
-            self._note_bytes[note.key] = self.get(note)
-        return self._note_bytes[note.key]
+        if sidecar.key not in self._sidecar_bytes:
+            self._sidecar_bytes[sidecar.key] = self.get(sidecar)
+        return self._sidecar_bytes[sidecar.key]
 
     def range(self, file: DataFile, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end``."""
@@ -245,7 +249,9 @@ class Files:
 def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
     """Open the files below a root at its current version: a later commit changes nothing.
 
-    ``open_at`` opens the store of a URL.
+    ``root`` may be a branch of a repository, such as of the Hugging Face Hub. Then the files are
+    read from the URL of its current commit. Other stores have no such URL and are opened as they
+    are. ``open_at`` opens the store of a URL.
     """
     store = open_at(root)
     pinned = store.pinned_url()
@@ -345,7 +351,10 @@ class FilePlace:
 
     @property
     def prefix(self) -> str:
-        """The common prefix of all keys, to list no more than needed."""
+        """The common prefix of all keys, to list no more than needed.
+
+        It is "train/0" for the patterns "train/00*.tar" and "train/01*.tar".
+        """
         if not self.patterns:
             return self.literal
         heads = [re.split(r"[*?\[]", each, maxsplit=1)[0] for each in self.patterns]
@@ -374,6 +383,7 @@ def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
         if os.path.isfile(url):
             return _place_of_file(url)
         if os.path.isdir(url) or not has_pattern(url):
+            # A path that does not exist yet. No path ends with NUL: without endings it is a folder.
             is_file = not os.path.isdir(url) and url.lower().endswith(endings or ("\0",))
             return _place_of_file(url) if is_file else FilePlace(Url(url))
     head, tail = _split_pattern(url)
@@ -389,7 +399,11 @@ def has_pattern(url: str) -> bool:
 
 
 def _split_pattern(url: str) -> tuple[str, str]:
-    """Split a URL into the folder before the first wildcard, and the pattern below the folder."""
+    """Split a URL into the folder before the first wildcard, and the pattern below the folder.
+
+    ``s3://bucket/data/0*/x.tar`` becomes ``s3://bucket/data`` and ``0*/x.tar``. Without a wildcard
+    the pattern is ''.
+    """
     start = url.index("://") + 3 if scheme_of(url) and "://" in url else 0
     if scheme_of(url) in ("http", "https") and "?" in url:
         url = url[: url.index("?")]  # there it begins a query
@@ -467,6 +481,7 @@ def _pattern_regex(pattern: str) -> str:
         elif letter == "?":
             out, index = out + "[^/]", index + 1
         elif letter == "[" and (end := pattern.find("]", index + 2)) > 0:
+            # "[!ab]" is "[^ab]" in a regular expression; a "^" at the begin means itself.
             inside = pattern[index + 1 : end].replace("\\", "\\\\")
             inside = "^" + inside[1:] if inside.startswith("!") else inside.replace("^", "\\^", 1)
             out, index = f"{out}[{inside}]", end + 1

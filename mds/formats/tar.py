@@ -60,9 +60,14 @@ class Tar(Format):
     revision: ClassVar[int] = 3
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Find the samples of a tar by its headers, unless a sidecar has counted them."""
+        """Find the samples and columns of a tar.
+
+        Without a sidecar the headers of the whole tar are read. If a sidecar counts the samples,
+        only some samples at the start are read, for the columns.
+        """
+        # By a sidecar: None without one, the number of samples, or the bytes at which the samples
+        # begin and the last one ends.
         location, noted = files.url(file), noted_samples(file, files)
-        # The number of samples by a sidecar; None without one, so that the tar must be scanned.
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
         is_whole = True  # whether all samples were looked at
@@ -97,7 +102,11 @@ class Tar(Format):
         return file.size if noted_samples(file, files) is None else 0
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the samples of a tar, with few in memory at once. Other columns are not read."""
+        """Yield the samples of a tar, with few in memory at once.
+
+        Files of columns that are not wanted are skipped if a scan found the places of all files, or
+        if their number is known and the tar is read header by header.
+        """
         location = files.url(shard.file)
         values, places = TarValues(shard, location), TarPlaces.of(shard)
         if places is not None and places.files:
@@ -141,11 +150,14 @@ class Tar(Format):
         return TarPlaces.of(shard) is not None
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the MDS bytes of some samples. Those of neighbours come in one range."""
+        """Return the MDS bytes of the samples ``rows``, by row.
+
+        Only their bytes are fetched; neighbouring samples are fetched together.
+        """
         location, encode = files.url(shard.file), sample_encoder(shard.columns)
         values, places = TarValues(shard, location), TarPlaces.of(shard)
         assert places is not None
-        if places.files:  # else a sidecar told only where samples begin
+        if places.files:  # without them only the beginnings of samples are known, by a sidecar
             records = SampleBytes.fetch(places, rows, shard, files).records(values)
         else:
             records = whole_records(places, rows, shard, files, values)
@@ -169,7 +181,7 @@ class Tar(Format):
         A column that some samples of a tar lack needs ``missing="null"``. Numbers are text if they
         are text in one of the tars.
         """
-        texts = set()
+        texts = set()  # columns of numbers that are text in a tar
         for key, columns in file_columns:
             for name, encoding in columns.items():
                 if is_number(name) and encoding in ("str", "optional[str]"):
@@ -181,7 +193,11 @@ class Tar(Format):
                     )
 
         def common_encoding(name: str, encoding: str) -> str:
-            """Return the encoding with text for numbers of `texts`, and without optional JSON."""
+            """Return the encoding of a column in one tar, made equal to that in other tars.
+
+            Numbers become text if a tar has text there (`texts`). JSON is never optional, because
+            it can hold null itself.
+            """
             if name in texts:
                 return encoding.replace("int", "str")
             return encoding.replace("optional[json]", "json")
@@ -210,18 +226,18 @@ class Tar(Format):
         """
         location, path = files.url(file), files.path(file)
         is_packed = compression_of(file.key) is not None
-        if path is not None and not is_packed:
+        if path is not None and not is_packed:  # a local tar: mapped
             read = reads(mapped(path))
             start, end = span or (0, file.size)
             tar_members = members(read, location, file.size, start)
             before_end = itertools.takewhile(lambda member: member.header < end, tar_members)
             for sample in group(before_end if span else tar_members):
                 yield sample, read
-        elif is_counted:
+        elif is_counted:  # few samples of a remote tar: fetched in pieces as far as they are read
             read = Windows(files, file, _LOOK).read
             for sample in group(members(read, location, file.size)):
                 yield sample, read
-        else:
+        else:  # all samples, one after the other: bytes are freed when their sample is done
             source = Arriving(content(file, files))
             size = None if is_packed else file.size
             for sample in group(members(source.read, location, size)):

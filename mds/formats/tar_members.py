@@ -32,7 +32,7 @@ BLOCK = 512
 _FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")
 _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
 _NO_BYTES = b"3456"  # devices, folders, pipes
-_LARGEST_NOTE = 1 << 20  # bytes of a long name, or of all attributes of a file
+_LARGEST_METADATA = 1 << 20  # bytes of a long name, or of all attributes of a file
 _EMPTY = bytes(BLOCK)
 
 
@@ -80,16 +80,16 @@ def members(
         _check_sum(header, checksum, offset, location)
         length = _number(length, offset, location)
         start = offset + BLOCK
-        # Headers before that of the file: PAX attributes (x), global ones (g), a long name (L) or
-        # a long target of a link (K), which is not needed.
+        # Headers in front of that of the file, `first` being the first of them: PAX attributes (x),
+        # global ones (g), a long name (L) or a long target of a link (K), which is not needed.
         if kind in (b"x", b"g", b"L", b"K"):
-            note = _note(read, start, length, offset, location)
+            metadata = _read_metadata(read, start, length, offset, location)
             if kind == b"L":
-                long_name = note.rstrip(b"\0").decode("utf-8", "surrogateescape")
+                long_name = metadata.rstrip(b"\0").decode("utf-8", "surrogateescape")
             elif kind == b"x":
-                attributes = _attributes(note, offset, location)
+                attributes = _attributes(metadata, offset, location)
             elif kind == b"g":
-                _check_global(_attributes(note, offset, location), offset, location)
+                _check_global(_attributes(metadata, offset, location), offset, location)
             offset = start + -(-length // BLOCK) * BLOCK
             continue
         if "size" in attributes:
@@ -153,7 +153,8 @@ def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> No
 def _number(field: bytes, offset: int, location: str) -> int:
     """Parse a number of the header at the byte ``offset``, octal or binary. Raises FormatError."""
     if field[0] & 0x80:  # binary, for numbers of more than eleven octal digits
-        return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)  # no upper bit
+        # The upper bit is no part of the number: it only marks the field as binary.
+        return int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     text = field.split(b"\0", 1)[0].strip()
     try:
         return int(text or b"0", 8)
@@ -175,32 +176,33 @@ def _decimal(text: str, offset: int, location: str) -> int:
     return int(text)
 
 
-def _note(read: ReadAt, start: int, length: int, offset: int, location: str) -> bytes:
-    """Read a long name or attributes: ``length`` bytes from ``start`` on.
+def _read_metadata(read: ReadAt, start: int, length: int, offset: int, location: str) -> bytes:
+    """Read a long name, or the attributes of PAX, which tar stores as a file of its own.
 
-    Raises FormatError, with the byte ``offset`` of their header, if they are too long.
+    They are ``length`` bytes from the byte ``start`` on, behind their header at the byte
+    ``offset``. Raises FormatError if they are too long or the tar ends inside of them.
     """
-    if length > _LARGEST_NOTE:
+    if length > _LARGEST_METADATA:
         raise FormatError(
             f"{location}: the header at byte {offset:,} holds {length:,} bytes of names and "
-            f"attributes; at most {_LARGEST_NOTE:,} are read. Write the tar without them."
+            f"attributes; at most {_LARGEST_METADATA:,} are read. Write the tar without them."
         )
-    note = read(start, start + length)
-    if len(note) < length:
-        raise FormatError(f"{location}: it ends at byte {start + len(note):,} inside a header.")
-    return note
+    metadata = read(start, start + length)
+    if len(metadata) < length:
+        raise FormatError(f"{location}: it ends at byte {start + len(metadata):,} inside a header.")
+    return metadata
 
 
-def _attributes(note: bytes, offset: int, location: str) -> dict[str, str]:
+def _attributes(metadata: bytes, offset: int, location: str) -> dict[str, str]:
     """Parse the records of a PAX header, each ``LENGTH NAME=VALUE``."""
     attributes, place = {}, 0
-    while place < len(note) and note[place]:
+    while place < len(metadata) and metadata[place]:
         # LENGTH counts the whole record: its own digits, the space and the newline at the end.
-        space = note.find(b" ", place, place + 20)
-        digits = note[place:space] if space > 0 else b""
+        space = metadata.find(b" ", place, place + 20)
+        digits = metadata[place:space] if space > 0 else b""
         end = place + int(digits) if digits.isdigit() else 0
-        name, is_pair, value = note[space + 1 : end - 1].partition(b"=")
-        if not is_pair or end > len(note) or note[end - 1 : end] != b"\n":
+        name, is_pair, value = metadata[space + 1 : end - 1].partition(b"=")
+        if not is_pair or end > len(metadata) or metadata[end - 1 : end] != b"\n":
             raise FormatError(f"{location}: the attributes at byte {offset:,} cannot be read.")
         attributes[name.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
         place = end
@@ -259,10 +261,13 @@ class Arriving:
         self._offset = 0  # byte of the file at which `_data` begins
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes [start, end). ``start`` must not be forgotten yet."""
+        """Return the bytes [start, end) of the file, fewer at its end.
+
+        ``start`` must not be forgotten yet.
+        """
         while self._offset + len(self._data) < end and (chunk := next(self._chunks, b"")):
             self._data += chunk
-        with memoryview(self._data) as view:
+        with memoryview(self._data) as view:  # a slice of it is not copied before bytes() does
             return bytes(view[start - self._offset : end - self._offset])
 
     def forget(self, end: int) -> None:
@@ -272,14 +277,20 @@ class Arriving:
 
 
 class Windows:
-    """A remote file that is fetched in windows of ``size`` bytes, each where a read begins."""
+    """Reader of a remote file that fetches windows of ``size`` bytes; the last one is kept.
+
+    Reads that follow one another then share a request, such as those of neighbouring headers.
+    """
 
     def __init__(self, files: Files, file: DataFile, size: int) -> None:
         self._files, self._file, self._size = files, file, size
         self._offset, self._data = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes [start, end)."""
+        """Return the bytes [start, end) of the file, fewer at its end.
+
+        If the last window does not hold them, a new one is fetched, which begins at ``start``.
+        """
         end = min(end, self._file.size)
         if start >= end:
             return b""
@@ -295,7 +306,10 @@ def reads(data: Mapped) -> ReadAt:
 
 
 def mapped(path: str) -> Mapped:
-    """Map a file on a local disk."""
+    """Map a file on a local disk, and return the mapping; b"" for an empty file.
+
+    A mapping of no bytes is an error of the operating system.
+    """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         return map_descriptor(file.fileno(), size) if size else b""

@@ -90,6 +90,7 @@ class TarPlaces:
         They precede the content of the first file. Both are int64 of shape (samples,).
         """
         starts = self.starts[:-1].astype(np.int64)
+        # The smallest block of a file's content; 0 means a missing file.
         first = np.full(len(self), 1 << 62, np.int64)
         for blocks, _ in self.files.values():
             np.minimum(first, blocks, out=first, where=blocks > 0)
@@ -130,10 +131,11 @@ class FoundPlaces:
     """Collector of the places of samples while a tar is scanned."""
 
     def __init__(self) -> None:
-        self._starts = array.array("q")
-        self._end = 0
-        self._names: dict[str, int] = {}
-        self._files = array.array("q")  # sample, column, byte where it begins, size
+        self._starts = array.array("q")  # first byte of each sample
+        self._end = 0  # byte after the last sample
+        self._names: dict[str, int] = {}  # number of each column, by ending
+        # Four numbers for each file: sample, column, byte where it begins, size.
+        self._files = array.array("q")
 
     def add(self, sample: TarSample) -> None:
         """Add the next sample."""
@@ -146,13 +148,13 @@ class FoundPlaces:
     def places(self) -> TarPlaces:
         """Return the places of all samples that were added."""
         count = len(self._starts)
-        # Without samples there is no end either: `[:0]`.
+        # The first byte of each sample and the end of the last one; nothing without samples.
         starts = np.append(np.frombuffer(self._starts, np.int64), self._end)[: count + bool(count)]
-        table = np.frombuffer(self._files, np.int64).reshape(-1, 4)
+        table = np.frombuffer(self._files, np.int64).reshape(-1, 4)  # a row for each file
         files = {}
         for name, column in sorted(self._names.items()):
             rows_of_column = table[table[:, 1] == column]
-            blocks, sizes = np.zeros((2, count), np.int64)
+            blocks, sizes = np.zeros((2, count), np.int64)  # 0 for a sample without such a file
             samples = rows_of_column[:, 0]
             blocks[samples] = (rows_of_column[:, 2] - starts[samples]) // BLOCK
             sizes[samples] = rows_of_column[:, 3]
@@ -248,34 +250,34 @@ def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
         (f"{file.key.removesuffix('.tar')}_stats.json", _stats),
     )
     for key, read in own_sidecars:
-        if (note := _small_sidecar(key, files)) is not None:
-            with _explain_damage(note, name, files):
-                return read(files.get_once(note), file.size)
-    note = _small_sidecar(f"{folder}{slash}index.json", files)
-    if note is None:
+        if (sidecar := _small_sidecar(key, files)) is not None:
+            with _explain_damage(sidecar, name, files):
+                return read(files.get_once(sidecar), file.size)
+    sidecar = _small_sidecar(f"{folder}{slash}index.json", files)
+    if sidecar is None:
         return None
-    with _explain_damage(note, name, files):
+    with _explain_damage(sidecar, name, files):
         # It counts all tars of the folder, and is fetched and parsed once for them.
-        counts = files.once(note.key, lambda: _wids(files.get(note)))
+        counts = files.once(sidecar.key, lambda: _wids(files.get(sidecar)))
         return _count(counts[name]) if name in counts else None
 
 
 def _small_sidecar(key: str, files: Files) -> DataFile | None:
-    note = files.beside(key)
-    return note if note is not None and note.size <= _LARGEST_SIDECAR else None
+    sidecar = files.beside(key)
+    return sidecar if sidecar is not None and sidecar.size <= _LARGEST_SIDECAR else None
 
 
 @contextlib.contextmanager
-def _explain_damage(note: DataFile, name: str, files: Files) -> Iterator[None]:
-    """Raise FormatError, with the remedy, for any error while the sidecar ``note`` is parsed.
+def _explain_damage(sidecar: DataFile, name: str, files: Files) -> Iterator[None]:
+    """Raise FormatError, with the remedy, for any error while a sidecar is parsed.
 
-    ``name`` is the name of the tar.
+    ``name`` is the file name of the tar.
     """
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{files.url(note)}: it does not say how many samples {name} has: {error}. Delete "
+            f"{files.url(sidecar)}: it does not say how many samples {name} has: {error}. Delete "
             f"it, and the tar itself is read."
         ) from error
 

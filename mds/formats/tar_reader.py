@@ -4,9 +4,12 @@
 as the reader of an MDS shard decodes them. Values that MDS stores differently (numbers in text,
 arrays) are encoded first.
 
-`SampleBytes` fetches the files of a remote tar by ranges, and `tar_block` makes a block of them.
-Images, bytes and texts in UTF-8 are copied unchanged. A value that cannot be stored is decoded
-again by `TarValues`, whose error names it.
+`SampleBytes` fetches the files of a remote tar by ranges, and `tar_block` makes a block of them:
+the bytes of some samples as in an MDS shard (`Block`). Images, bytes and texts in UTF-8 are copied
+unchanged. A value that cannot be stored is decoded again by `TarValues`, whose error names it.
+
+A row is the number of a sample in its tar. A column is a file ending such as ``jpg``, or `KEY`, the
+name that the files of a sample have in common. A `Get` returns a column's value for a row.
 """
 
 from __future__ import annotations
@@ -46,14 +49,14 @@ _IMAGES = ("jpeg", "png")
 
 
 def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-    """Return a reader of a tar on a local disk, which is mapped.
+    """Return a reader of a tar on a local disk, which is mapped into memory.
 
     - ``shard`` (ShardPlace): The tar as it was planned. ``path`` (str): Its path.
     - ``columns`` (ColumnSelection): The columns to decode.
 
-    A sample is made of the getter of each column. If one fails, it is made as MDS bytes by
-    `TarValues`, which checks everything and raises errors with a message. Raises FormatError for a
-    tar that changed since it was planned.
+    A sample consists of what the getter of each column returns. If a getter fails, the sample is
+    made again as MDS bytes by `TarValues`, which checks everything and raises errors with a
+    message. Raises FormatError for a tar that changed since it was planned.
     """
     data, values = mapped(path), TarValues(shard, path)
     if len(data) != shard.file.size:
@@ -61,7 +64,8 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     places = TarPlaces.of(shard)
     if places is None or not places.files:
         places = _scanned(data, values, shard)
-    starts = places.starts.data
+    starts = places.starts.data  # of samples, in blocks of 512 bytes
+    # By column: the bytes at which the file of each sample begins and ends; -1 for a missing file.
     bounds = {name: places.bounds(name) for name in shard.columns.names if name in places.files}
     views = {name: (begins.data, ends.data) for name, (begins, ends) in bounds.items()}
     have_gaps = {name for name, (begins, _) in bounds.items() if begins.min() < 0}
@@ -70,11 +74,13 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     def key(row: int) -> str:
         return header_key(data, path, starts[row] * BLOCK)
 
-    def make(row: int) -> bytes:
-        row_places = {name: (pair[0][row], pair[1][row]) for name, pair in views.items()}
-        present_places = {name: place for name, place in row_places.items() if place[0] >= 0}
+    def mds_bytes(row: int) -> bytes:
+        """Return the bytes of a sample as in an MDS shard, or raise an error with a message."""
+        spans = {name: (begins[row], ends[row]) for name, (begins, ends) in views.items()}
+        # The span of a missing file is (-1, -1).
+        existing_spans = {name: span for name, span in spans.items() if span[0] >= 0}
         record = values.record(
-            lambda: key(row), present_places, lambda place: data[place[0] : place[1]]
+            lambda: key(row), existing_spans, lambda span: data[span[0] : span[1]]
         )
         return encode(record, lambda: f"{path}, sample {key(row)!r}")
 
@@ -93,7 +99,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     def sample(row: int) -> dict[str, Any]:
         return {name: get(row) for name, get in getters}
 
-    return MadeReader(shard.columns, shard.samples, path, make, columns, sample)
+    return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns, sample)
 
 
 def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
@@ -144,7 +150,9 @@ def _getter(field: Field, images: str, data: Mapped, begins: memoryview, ends: m
 def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryview) -> Get:
     """Return a function from a row to a column's value; see `_getter`. Every row must have a file.
 
-    Values that MDS stores as the tar does are decoded directly, others are encoded first.
+    Values that MDS stores as the tar does are decoded directly, others are encoded first. The
+    function raises an error without a message for a wrong value: `MadeReader` then makes the sample
+    another way, which raises one with a message.
     """
     view, decode, name = memoryview(data), field.decode, field.name
     if field.encoding.name in _IMAGES:
@@ -157,20 +165,21 @@ def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryvi
         return lambda row: load_json(data[begins[row] : ends[row]].decode().rstrip())
     if field.kind is DecodeKind.INT and is_number(name):
 
-        def number(row: int) -> int:
-            parsed = whole_number(data[begins[row] : ends[row]])
-            if parsed is None:
-                raise ValueError
-            return parsed
+        def parse_number(row: int) -> int:
+            """Parse the text of a row's file, such as b"42", to a number."""
+            number = whole_number(data[begins[row] : ends[row]])
+            if number is None:
+                raise ValueError("not a whole number")
+            return number
 
-        return number
+        return parse_number
     pack, encoding = field.encoding.pack, field.encoding.name
 
-    def careful(row: int) -> Any:
+    def encode_and_decode(row: int) -> Any:
         value = value_of(name, data[begins[row] : ends[row]], encoding)
         return decode(memoryview(pack(value)))
 
-    return careful
+    return encode_and_decode
 
 
 def _optional_getter(get: Get, begins: memoryview, field: Field) -> Get:
@@ -225,17 +234,19 @@ class SampleBytes:
     def fetch(
         cls, places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files
     ) -> SampleBytes:
-        """Read the samples ``rows`` from a mapped tar, or fetch them by ranges."""
+        """Read the samples ``rows`` from a local tar, or fetch them by ranges from a remote one."""
         spans = _spans(places, np.asarray(rows, np.int64), shard)
-        # Spans of the files that exist; a sample without the file of a column has (-1, -1).
-        flat = [span for each in spans.values() for span in each if span[0] >= 0]
-        path, pieces = files.path(shard.file), []
+        # A missing file has the span (-1, -1).
+        existing_spans = [span for column in spans.values() for span in column if span[0] >= 0]
+        path = files.path(shard.file)  # None for a remote tar
         if path is not None:
             view = memoryview(mapped(path))
-            pieces = [view[start:end] for start, end in flat]
+            contents = [view[start:end] for start, end in existing_spans]
         else:
-            pieces = [memoryview(each) for each in files.ranges(shard.file, flat, GAP)]
-        return cls(rows, spans, dict(zip(flat, pieces, strict=True)))
+            # Files less than GAP bytes apart come in one request.
+            fetched = files.ranges(shard.file, existing_spans, GAP)
+            contents = [memoryview(content) for content in fetched]
+        return cls(rows, spans, dict(zip(existing_spans, contents, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
         """Yield the samples in parts of some megabytes, so that blocks reuse the same memory."""
@@ -293,9 +304,11 @@ def whole_records(
 
 
 def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Span]]:
-    """Return (begin, end) of the wanted files of each sample by column; -1 for a missing file.
+    """Return bytes (begin, end) of the wanted files of each sample, by column.
 
-    For the key these are the headers of the first file, which hold the name of the sample.
+    They are (-1, -1) for a missing file. For `KEY` they are those of the headers of the first file,
+    which hold the name of the sample. Example for two samples, the second without a text:
+    ``{"jpg": [(1536, 3036), (4096, 5200)], "txt": [(512, 521), (-1, -1)]}``.
     """
     out = {}
     for name in shard.columns.names:
@@ -310,13 +323,14 @@ def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Sp
 
 
 def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
-    """Return the block of some samples: fast for whole columns, else sample by sample.
+    """Encode some samples as a block, column by column.
 
-    Raises FormatError for a wrong value.
+    If a value cannot be encoded, all samples are encoded again one by one. This is slow, but raises
+    a FormatError that names the sample.
     """
     try:
         return _joined(sample_bytes, values)
-    except Exception:  # noqa: BLE001 - `records` raises an error with a message
+    except Exception:  # noqa: BLE001 - `records` or `encode` raises an error with a message
         encode = sample_encoder(shard.columns)
         samples = [
             encode(record, lambda row=row: f"{values.location}, sample {row}")  # type: ignore[misc]

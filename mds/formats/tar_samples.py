@@ -141,6 +141,8 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
     if kind in _TEXT:
         return data.decode()
     if kind in _NUMBER:
+        # A column of text keeps the text, one of numbers must hold a number. While the encoding is
+        # not known, the value is a number if it can be.
         number = None if encoding in _TEXTS else whole_number(data)
         if number is None and encoding not in (None, *_TEXTS):
             raise ValueError(
@@ -252,6 +254,8 @@ class TarColumns:
 
     def __init__(self) -> None:
         self._samples = 0
+        # By ending: samples that have such a file, some values, and whether all texts of numbers
+        # so far are whole numbers.
         self._counts: Counter[str] = Counter()
         self._values: dict[str, list[Any]] = {}
         self._are_whole: dict[str, bool] = {}

@@ -1,4 +1,9 @@
-"""The interface of all readers, and the mapping of shard files into memory."""
+"""The interface of all readers, and the mapping of shard files into memory.
+
+A row is the number of a sample in its shard, and `Rows` a list or array of them. A `Batch` holds
+the samples of many rows as columns: a dict from the name of a column to its values, an array or a
+list. `Data` are the bytes of a file: its memory map, or b"" for an empty file.
+"""
 
 from __future__ import annotations
 
@@ -184,6 +189,7 @@ class Reader(ABC):
 
 
 # Opening a pipe must not block.
+# Opening a named pipe would wait for its other end otherwise.
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 
 

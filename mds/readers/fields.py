@@ -1,4 +1,9 @@
-"""The columns that a reader decodes: how, and which are selected; computed once per schema."""
+"""The columns that a reader decodes: how, and which are selected; computed once per schema.
+
+A `ColumnSelection` says what the user wants. `fields_of` combines it with the columns of a schema
+to `Fields`, one `Field` for each column, which all readers of the schema share. Columns that are
+not selected are fields, too, because readers must skip their bytes.
+"""
 
 from __future__ import annotations
 

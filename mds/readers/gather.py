@@ -1,4 +1,12 @@
-"""Batches of rows of several readers, without a Python object for each sample."""
+"""Batches of rows of several readers, without a Python object for each sample.
+
+The samples of a batch are given by the number of the shard of each, and its row in the shard. They
+are grouped by shard (`Groups`), and the rows of a group are read at once, column by column.
+
+If all values of a column have one width, a value is a cell: one element of so many raw bytes (dtype
+``V8`` for a float64). Cells are copied from the mapped files into those of the batch, without
+regard to their type and shape.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +118,7 @@ def _gather_fixed(
         if field.name not in out and len(groups.pieces) == 1:  # all rows are of one shard
             ((number, _, _),) = groups.pieces
             cells = _read_run(sources[number], rows)
+            # The batch must not refer to the file, which may be closed before the batch is used.
             is_view = cells.base is not None
             batch[field.name] = values_of(cells.copy() if is_view else cells, field)
             continue

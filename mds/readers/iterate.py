@@ -5,6 +5,10 @@ sample itself. Here ``map`` looks up the readers, and an iterator over the rows 
 are a few numbers each, the columns of a whole stretch are gathered first (measured for three
 scalars: 0.24 us per sample, against 0.42 with a call per sample and 0.20 for unpacking the bytes).
 The loop is a generator, because an error ends it; ``map`` would continue with the next sample.
+
+The samples to read are given as a stretch: readers by shard number, and two arrays of shape
+(samples,) with the shard and the row of each sample. A window is a stretch whose shards were made
+ready together.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ Many rows are read column by column. A fixed-width column takes one numpy call, 
 are: the file is viewed as an array of elements as wide as the value, one beginning at every byte,
 and indexing that array with byte positions copies each value once. That is as fast as indexing an
 aligned array (measured for 8 KB rows: 0.141 us each, against 0.149 us).
+
+``fields`` (`Fields`) are the columns of a schema with their decoders, ``offsets`` the bytes of the
+file at which samples begin and the last one ends. A viewer decodes arrays as views of the file.
 """
 
 from __future__ import annotations

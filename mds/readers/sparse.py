@@ -1,4 +1,8 @@
-"""Reader of rows of a shard that were fetched one by one, by ranged reads."""
+"""Reader of rows of a shard that were fetched one by one, by ranged reads.
+
+Of a shard with 1,000 samples the rows 7 and 412 may have been fetched. Their bytes are joined to a
+small shard in memory, in which they have the places 0 and 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Readers of json, csv, tsv and xsv shards: a data file of lines and a meta file of offsets."""
+"""Readers of json, csv, tsv and xsv shards: a data file of lines and a meta file of offsets.
+
+A line is a sample. Separator and line end of an xsv shard are those in its schema.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,11 @@ dictionary columns is one shard, because a dictionary comes once for all batches
 
 A batch on a local disk that is neither compressed nor a dictionary is mapped, not decoded: see
 `ArrowReader`.
+
+The format finds a shard (`ShardPlace`) again by two values of its plan: ``span`` has the first byte
+of the batch and the byte after it, and ``note`` is a mark and the bytes of the schema. The mark is
+one byte: whether the batches of the file can be mapped, must be decoded, or are found by the
+footer.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ records of a conversion are both made of these batches.
 
 The second half converts a batch to the bytes of MDS samples. Numbers are one view of Arrow's
 buffer; text and bytes are slices of it, cut at its offsets. Nested values, dates and times are
-converted one by one.
+converted one by one. The bytes of a column (`ColumnBytes`) are uint8 of shape (rows, size) if all
+values have one size, else a list with the bytes of each row.
 """
 
 from __future__ import annotations
@@ -323,6 +324,7 @@ def _file_bytes(column: pa.Array) -> pa.Array:
 
     Raises EncodingError for a file of which only the path is stored.
     """
+    # If the column is a slice, `field` returns the rows of the whole, `flatten` those of the slice.
     contents = (
         column.field("bytes")
         if not column.offset

@@ -9,6 +9,9 @@
   sample with another column is an error if all columns are wanted; otherwise a value would be lost
   without a message.
 - `as_json` replaces values that JSON does not have.
+
+A note is a text for the user, with the reason for an encoding; but the note of a file is the bytes
+that its plan keeps for readers (`note_of`).
 """
 
 from __future__ import annotations

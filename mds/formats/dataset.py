@@ -116,6 +116,7 @@ class FormatData:
 
         schema = ShardSchema("mds", self.columns, None, (), None, None, None,
                              (Stored("raw_data", ()),))  # fmt: skip
+        # A shard is one file that is not compressed: it has a raw size and no other sizes.
         count = len(self.table)
         names = [shard_name(number, "mds").encode() for number in range(count)]
         zeros = np.zeros(count, np.int64)
@@ -152,7 +153,11 @@ class FormatData:
         return np.minimum(np.maximum(estimate, minimum), LARGEST_DECODED).astype(np.int64)
 
     def pin(self) -> dict[str, Any]:
-        """Return what a state records of the files: their number, a digest, and their version."""
+        """Return what the state of a run records of the files, as values of JSON.
+
+        They are "files" (their number), "list" (a digest) and "pin" (their version, if they have
+        one). A run only resumes with the same files.
+        """
         facts: dict[str, Any] = {"files": len(self.table.keys), "list": self.table.list_digest()}
         root = self.table.header.get("root")
         pin = self.table.header.get("pin")

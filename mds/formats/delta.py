@@ -110,6 +110,7 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
     )
     needed = range(first + 1, version + 1)
     if version > max(versions) or any(number not in commits for number in needed):
+        # Versions that can be read: any with a checkpoint, and 0 while its commit is kept.
         readable = [number for number in parts if _is_whole(parts[number])] + [0] * (0 in commits)
         oldest = min(readable, default=max(versions))
         raise FormatError(
@@ -134,6 +135,7 @@ def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
     """Copy files of the log to a local folder, many at once, under their keys."""
 
     def copy(file: DataFile) -> None:
+        """Copy one file, whose key becomes a path below the folder."""
         path = os.path.join(folder, *file.key.split("/"))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as out:

@@ -6,6 +6,10 @@
 `join_columns` makes samples of whole columns. Neighbouring columns of fixed size are joined to one
 array first, so a row costs one slice (about 0.1 us) for each group and for each variable column.
 `encode_records` makes samples of dicts, one by one. `write_shard` writes the file.
+
+The encoded values of a column (`ColumnBytes`) are uint8 of shape (rows, size) if the column is
+fixed, that is, if all its values have one size; else they are a list with the bytes of each row. A
+block (`Block`) holds some consecutive samples of a shard.
 """
 
 from __future__ import annotations

@@ -231,6 +231,7 @@ def _constants(file: Any, metadata: Any, schema: Any) -> Any:
         if isinstance(field.transform, IdentityTransform) and name is not None:
             kind = schema_to_pyarrow(schema.find_type(field.source_id))
             values.append(pa.array([file.partition[position]], kind))
+            # The value of a double may have lost digits when pyiceberg read the manifest.
             is_rough = kind == pa.float64() and not _reads_doubles()
             fields.append(pa.field(name, kind, metadata={ROUGH: "1"} if is_rough else None))
     return pa.record_batch(values, schema=pa.schema(fields))

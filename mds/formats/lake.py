@@ -12,6 +12,9 @@ table. Delta uses the name in the files as the number. Fields are trees of plain
 
     (number, name, kind, fields inside)    kind: "struct", "list", "map" or ""
 
+Some files do not hold the numbers of their fields. These are found by name then, in `Numbers`:
+``{"user": ("1", {"id": ("2", {})})}`` gives the number 1 to the column user, and 2 to id inside it.
+
 `recipe` compares two trees and returns the steps from a column of a file to one of the table;
 `rebuilt` carries the steps out.
 """

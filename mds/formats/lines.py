@@ -8,6 +8,9 @@ A shard ends with the first line that ends 64 MB or more after its beginning. A 
 one shard, because decompression cannot start in the middle. Columns are inferred from lines at the
 start of a file and further on, as `mds-convert` does. A later line that does not fit is an error
 that names its byte.
+
+The format finds a shard (`ShardPlace`) again by two values of its plan: ``span`` has its first byte
+in the file and the byte after it, and ``note`` lists the columns of the file (`note_of`).
 """
 
 from __future__ import annotations
@@ -79,11 +82,16 @@ class Lines(Format):
     # ------------------------------------------------------------------ the format
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Read the whole file, and cut its lines into shards."""
+        """Read the whole file, and cut its lines into shards.
+
+        The chunks are decompressed bytes, so the span of the only shard of a compressed file counts
+        these.
+        """
         location, ending, probe = files.url(file), compression_of(file.key), Probe()
         chunks = probe.watch(_chunks(file, files))
         size = None if ending else int(self.shard_size)
         stretches = cut_lines(chunks, size, skips_blank=self.skips_blank, location=location)
+        # All chunks have passed the probe now.
         columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), location)
         return FilePlan(
             columns,

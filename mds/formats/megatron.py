@@ -7,6 +7,9 @@ Document ``i`` consists of the sequences ``cuts[i]`` to before ``cuts[i + 1]``, 
 The sequences follow one another without gaps, so a document is one range of the ``.bin`` file.
 Shards are virtual: consecutive documents of about 64 MB. Planning reads and checks the whole
 ``.idx``; reading a shard needs two ranges of it. Numbers are little-endian.
+
+The format finds a shard (`ShardPlace`) again by two values of its plan: ``span`` has the number of
+its first document in the file and the number after its last one, and ``note`` is a `_PlannedIndex`.
 """
 
 from __future__ import annotations
@@ -138,9 +141,10 @@ class Megatron(Format):
         begin, end = int(bounds[0]), int(bounds[-1])
         (data,) = files.ranges(shard.file, [(begin, end)])
         convert = _converter(shard, dtype)
-        places = (bounds - begin).tolist()
+        bounds_in_data = (bounds - begin).tolist()
         documents = (
-            {TOKENS: convert(data[start:stop])} for start, stop in itertools.pairwise(places)
+            {TOKENS: convert(data[start:stop])}
+            for start, stop in itertools.pairwise(bounds_in_data)
         )
         location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
         yield from encode_records(shard.columns, documents, location)

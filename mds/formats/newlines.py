@@ -84,12 +84,13 @@ def count_lines(data: bytes | bytearray | memoryview, *, skips_blank: bool) -> i
     array, count = np.frombuffer(data, np.uint8), 0
     if skips_blank and len(array) and array[0] <= _SPACE:
         return len(line_bounds(data, skips_blank=True)[1])
-    is_end, is_blank = np.empty((2, _COUNTED), np.bool_)
+    is_end, is_blank = np.empty((2, _COUNTED), np.bool_)  # memory for the results of all pieces
     for offset in range(0, len(array), _COUNTED):
         piece = array[offset : offset + _COUNTED]
         ends = np.equal(piece, _NEWLINE, out=is_end[: len(piece)])
         count += int(np.count_nonzero(ends))
         if skips_blank:
+            # Is there a newline before white space, that is, a line that may be blank?
             following = array[offset + 1 : offset + _COUNTED + 1]
             is_blank_end = np.less_equal(following, _SPACE, out=is_blank[: len(following)])
             if np.logical_and(is_blank_end, ends[: len(is_blank_end)], out=is_blank_end).any():

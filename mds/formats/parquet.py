@@ -6,6 +6,9 @@ A file is planned from its footer: one ranged read of its last 64 KB, and a seco
 is longer. The footer is kept in the table of the dataset, so reading a shard fetches the chunks of
 the wanted columns and nothing else. pyarrow decodes without its own threads: several shards are
 decoded side by side already, and a forked worker would inherit a thread pool in use.
+
+The format finds a shard (`ShardPlace`) again by two values of its plan: ``span[0]`` is the number
+of the row group in its file, and ``note`` is the footer of the file, compressed.
 """
 
 from __future__ import annotations
@@ -173,6 +176,7 @@ class Parquet(Columnar):
         spans = _spans(metadata, group, set(present))
         body = _Chunks(shard.file, files, spans)
         pq = _module()
+        # Rows of a batch: about _BLOCK bytes of them.
         row_size = sum(end - start for start, end in spans) // max(shard.samples, 1) + 16
         rows = max(64, min(_MOST_ROWS, _BLOCK // row_size))
         try:
@@ -195,9 +199,12 @@ class Parquet(Columnar):
 
             batches = read(present) if present else _empty_batches(shard.samples, rows)
             paths = _int96(metadata, group)
-            if old := [name for name in present if any(_is_in(path, name) for path in paths)]:
-                # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew.
-                pairs = zip(batches, read(old, "us"), strict=True)
+            if int96_names := [
+                name for name in present if any(_is_in(path, name) for path in paths)
+            ]:
+                # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew. So these
+                # columns are read once more, in microseconds.
+                pairs = zip(batches, read(int96_names, "us"), strict=True)
                 batches = (with_wide_times(batch, other, location) for batch, other in pairs)
             yield from batches
         except (MdsError, MemoryError):
@@ -245,6 +252,7 @@ _remembered: dict[bytes, pq.FileMetaData] = {}
 
 
 def _module() -> Any:
+    """Import pyarrow.parquet, and return it. Raises MissingDependencyError."""
     pyarrow()  # whose error names the missing package
     from pyarrow import parquet
 
@@ -338,7 +346,7 @@ def _spans(metadata: pq.FileMetaData, group: int, names: set[str]) -> list[tuple
 def _empty_batches(samples: int, rows: int) -> Iterator[Any]:
     """Yield batches of ``rows`` rows with no wanted column, ``samples`` rows together.
 
-    A batch needs a column to have a number of rows.
+    A batch needs a column to have a number of rows. The column has a name that no other one has.
     """
     pa = pyarrow()
     for start in range(0, samples, rows):

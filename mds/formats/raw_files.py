@@ -9,6 +9,10 @@ it. The files of a shard are fetched side by side and kept as one MDS file, so a
 fast as one of MDS, and the cache holds one file for 256 samples. On a local disk they are read in
 place. The rows of the manifest are kept, compressed, in one piece per shard, so reading a shard
 does not parse a table of millions of rows.
+
+These pieces are the note of the manifest's plan, and the span of a shard is the first byte of its
+piece in the note and the byte after it. `Rows` are rows of the manifest: dicts from column to
+value.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Planning only needs the number of samples. It comes from a sidecar of the tar (`tar_places.py`) or
 from the headers in the tar. Columns are inferred from the first samples; images stay encoded and
 numbers are read from their text, so nothing is decoded that is not used.
+
+The note of a tar, which its plan keeps for readers, lists its columns (`note_of`). Behind them are
+the places of its files (`TarPlaces`) if a scan found them, or else the places of its samples if a
+sidecar has them.
 """
 
 from __future__ import annotations
@@ -199,7 +203,7 @@ class Tar(Format):
             it can hold null itself.
             """
             if name in texts:
-                return encoding.replace("int", "str")
+                return encoding.replace("int", "str")  # also inside of "optional[int]"
             return encoding.replace("optional[json]", "json")
 
         return super().merge(

@@ -6,6 +6,10 @@ ustar, GNU and PAX archives are read, with long names and sizes above 8 GB. `mem
 only: two small reads per file, some milliseconds for a thousand files. It reports files without
 bytes of their own (links, sparse files), files that are cut short, and a second archive behind the
 end of the first.
+
+The bytes of a tar come from a `ReadAt`, a function from ``start`` and ``end`` to these bytes: of a
+mapped file (`reads`), of a stream (`Arriving`) or of a remote file (`Windows`). PAX attributes are
+pairs of name and value in a header of their own, in front of that of the file.
 """
 
 from __future__ import annotations

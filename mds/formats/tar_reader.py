@@ -249,7 +249,10 @@ class SampleBytes:
         return cls(rows, spans, dict(zip(existing_spans, contents, strict=True)))
 
     def parts(self) -> Iterator[SampleBytes]:
-        """Yield the samples in parts of some megabytes, so that blocks reuse the same memory."""
+        """Yield the samples in parts of some megabytes, so that blocks reuse the same memory.
+
+        ``data`` is not copied: all parts share it.
+        """
         size = sum(end - start for start, end in self._data)
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
         for index in range(0, len(self.rows), step):
@@ -277,8 +280,8 @@ class SampleBytes:
 def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
     """Yield ranges of rows that cover all samples, each as many as may be in memory at once."""
     names = [name for name in shard.columns.names if name in places.files]
-    each = places.size(names) // max(len(places), 1) + BLOCK
-    step = max(1, min(_BATCH, _BATCH_BYTES // each))
+    sample_size = places.size(names) // max(len(places), 1) + BLOCK  # on average, with its header
+    step = max(1, min(_BATCH, _BATCH_BYTES // sample_size))
     for row in range(0, shard.samples, step):
         yield range(row, min(row + step, shard.samples))
 

@@ -4,7 +4,8 @@
 
 The files of a sample follow one another; a late file cannot be told from a missing one. Files
 without an ending and hidden files are skipped. `TarColumns` infers the columns of a tar from the
-endings, and from values where an ending is not enough. `TarValues` makes records of samples.
+endings, and from values where an ending is not enough. `TarValues` makes records of samples: dicts
+from column to value. The place of a file is (begin, end), the bytes of its content in the tar.
 """
 
 from __future__ import annotations
@@ -201,8 +202,8 @@ class TarValues:
         """Return the record of a sample.
 
         - ``key`` (Callable[[], str]): Returns the name of the sample.
-        - ``places`` (Places): Where its files are.
-        - ``read`` (Callable[[tuple[int, int]], bytes]): Returns the bytes of such a place.
+        - ``places`` (Mapping[str, tuple[int, int]]): Places of its files, by column.
+        - ``read`` (Callable[[tuple[int, int]], bytes]): Returns the bytes at such a place.
 
         Raises FormatError for a wrong value, and for a missing file.
         """

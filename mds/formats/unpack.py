@@ -74,6 +74,7 @@ def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[byt
     make = _DECOMPRESSORS[ending]
     member: Any = None
     for chunk in chunks:
+        # Small pieces: a few compressed bytes may become very many.
         for offset in range(0, len(chunk), _PIECE):
             compressed = chunk[offset : offset + _PIECE]
             while compressed:

@@ -60,6 +60,9 @@ class ArrayEncoding(Encoding):
 
     Class attributes, which `TensorEncoding` changes: `family` (first part of the name), `codes`
     (code of each dtype in a head), and `smallest` (smallest dimension of a shape).
+
+    Attributes of the parsed name, which are None if it leaves them open: `_dtype_name` ("int32"),
+    `_stored` (that dtype as in the file, little-endian), and `_dims` (the shape, such as (2048,)).
     """
 
     takes_bytes = True
@@ -75,16 +78,16 @@ class ArrayEncoding(Encoding):
         self._dtype_name = dtype
         self._dims = dims
         self._stored = None if dtype is None else _stored_dtype(dtype)
-        self._heads: dict[tuple[Any, ...], bytes] = {}  # by (dtype, shape)
+        self._heads: dict[tuple[Any, ...], bytes] = {}  # made by `_head`, by (dtype, shape)
         if self._stored is not None and dims is not None:
             self.size = math.prod(dims) * self._stored.itemsize
             if dtype != "bfloat16":
                 self.dtype, self.shape = self._stored, dims
-        elif dtype in _CODES:
+        elif dtype in _CODES:  # readers gather arrays of these types if only the shapes differ
             self.element_dtype = self._stored
         if self.decode_kind is DecodeKind.ANY_ARRAY:  # else a subclass has another `decode`
             self.decode_kind = self._narrower_kind()
-        self._names = {code: name for name, code in self.codes.items()}
+        self._names = {code: name for name, code in self.codes.items()}  # of dtypes, by code
 
     def _narrower_kind(self) -> DecodeKind:
         """Return the decode kind that fits the dtype and shape in the name."""
@@ -193,7 +196,11 @@ class ArrayEncoding(Encoding):
     def _head(self, dtype: str | None, shape: tuple[int, ...], value: Any) -> bytes:
         """Return the bytes before the elements: code of the dtype, number of axes, shape.
 
-        The heads of the first `_HEADS_KEPT` shapes are kept. ``value`` is only for errors.
+        For int32 (code 33) and the shape (3, 500) these are 33, then ``2 << 2 | 1`` for two axes
+        whose dimensions take ``1 << 1`` bytes, then 3 and 500 as uint16.
+
+        The code is left out if the encoding's name has the dtype. The heads of the first
+        `_HEADS_KEPT` shapes are kept. ``value`` is only for errors.
         """
         if len(shape) > _MAX_AXES:
             raise self._wrong(value, f"more than {_MAX_AXES} axes")
@@ -243,7 +250,7 @@ class ArrayEncoding(Encoding):
         if start >= len(data):
             raise self.broken(data, "there is no shape")
         axes, width = data[start] >> 2, data[start] & 3
-        end = start + 1 + (axes << width)
+        end = start + 1 + (axes << width)  # a dimension takes 1 << width bytes
         if end > len(data):
             raise self.broken(data, f"there is no room for {axes} dimensions")
         shape = struct.unpack_from(f"<{axes}{_DIMENSIONS[width]}", data, start + 1)
@@ -255,7 +262,14 @@ class ArrayEncoding(Encoding):
         return shape, end
 
     def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
-        """Return an array of dtype ``stored`` over the bytes from the offset ``start`` on."""
+        """Return an array on the bytes of an encoded value, without a copy.
+
+        Args:
+            data: The encoded value.
+            stored: Dtype of the elements in the file.
+            shape: Shape of the array.
+            start: Offset of the first element in ``data``, in bytes.
+        """
         try:
             return np.ndarray(shape, stored, data, start)
         except (ValueError, TypeError) as error:  # such as more axes than this NumPy has
@@ -263,7 +277,11 @@ class ArrayEncoding(Encoding):
 
 
 class TensorEncoding(ArrayEncoding):
-    """Encoding of all arrays: also bool, complex and bfloat16, empty and 0-d ones."""
+    """Encoding of all arrays: also bool, complex and bfloat16, empty and 0-d ones.
+
+    NumPy has no bfloat16. Such values are torch tensors or arrays of the package ml_dtypes, and
+    their elements are stored as uint16 numbers of the same bits.
+    """
 
     family = "tensor"
     codes = _MORE_CODES
@@ -272,12 +290,13 @@ class TensorEncoding(ArrayEncoding):
     expects = "a NumPy array or a torch tensor"
 
     def encode(self, value: Any) -> bytes:
-        """Encode as `ndarray` does, and bfloat16 as the two bytes of each element.
+        """Return the bytes of an array as `ndarray` does, also for tensors and bfloat16.
 
         Arrays of torch are recognised by their module, so that torch is not imported here.
         """
         if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
             value = value.detach().cpu()
+        # The dtype is printed as "torch.bfloat16" by torch, and as "bfloat16" by ml_dtypes.
         if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
             # bfloat16 is stored as uint16, but an array of uint16 is not one of bfloat16.
             if self._dtype_name == "bfloat16":
@@ -294,7 +313,7 @@ class TensorEncoding(ArrayEncoding):
             return super().encode(value)
         if self._dtype_name not in {None, "bfloat16"}:
             raise self._wrong(value, f"the column's dtype is {self._dtype_name}")
-        shape, words = tuple(value.shape), _bfloat16_words(value)
+        shape, words = tuple(value.shape), _bfloat16_words(value)  # words of 16 bits
         if self._dims is None:
             return self._head("bfloat16", shape, value) + words
         if shape != self._dims:
@@ -302,12 +321,16 @@ class TensorEncoding(ArrayEncoding):
         return words
 
     def _view(self, data: Data, stored: Any, shape: Any, start: int) -> Any:
-        """Return an array as a view; bfloat16 as a torch tensor."""
+        """Return an array on the bytes of an encoded value; for bfloat16 a copy, as torch tensor.
+
+        The arguments are those of `ArrayEncoding._view`.
+        """
         array = super()._view(data, stored, shape, start)
         if stored is not _BFLOAT16:
             return array
         import torch
 
+        # int16 has the same bits as uint16, which older versions of torch lack.
         words = torch.from_numpy(array.astype(np.int16))
         return words.view(torch.bfloat16)
 
@@ -363,7 +386,12 @@ def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], 
 
 
 def has_lengths(encoding: Encoding) -> bool:
-    """Whether values (or those that are not None) are lists, audio or one-dimensional arrays."""
+    """Whether the values of an encoding have lengths, by which packing plans its packs.
+
+    These are lists, audio, JSON and one-dimensional arrays, and `optional` ones of these. Whether a
+    value of JSON, or of an array whose shape varies, really has one dimension is seen when it is
+    decoded.
+    """
     name = encoding.name
     if name.startswith("optional["):
         return has_lengths(parse_encoding(name.removeprefix("optional[").removesuffix("]")))

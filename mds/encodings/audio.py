@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.encodings.base import Encoding
-from mds.encodings.scalars import plain
+from mds.encodings.scalars import without_parameters
 from mds.errors import EncodingError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AudioEncoding(Encoding):
     expects = "the bytes of a WAV or FLAC file, or the path of one"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "audio"))
+        super().__init__(without_parameters(name, "audio"))
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of a file, given as bytes or as a path."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from mds.encodings.base import Encoding, describe, located
 from mds.encodings.containers import pack_sizes, unpack_items
-from mds.encodings.scalars import plain
+from mds.encodings.scalars import without_parameters
 from mds.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PilEncoding(Encoding):
     expects = "a PIL image"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "pil"))
+        super().__init__(without_parameters(name, "pil"))
 
     def encode(self, value: Any) -> bytes:
         """Return width, height and length of the mode (u32 each), the mode, and the pixels."""
@@ -113,7 +113,7 @@ class FileImageEncoding(Encoding):
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
-        super().__init__(plain(name, family))
+        super().__init__(without_parameters(name, family))
         self.expects = f"a PIL image, the bytes of a {name} file, or the path of one"
 
     def check_bytes(self, data: Data | bytearray) -> None:
@@ -201,7 +201,7 @@ class JpegArrayEncoding(Encoding):
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
-        super().__init__(plain(name, family))
+        super().__init__(without_parameters(name, family))
         self._jpeg = FileImageEncoding("jpeg")
 
     def encode(self, value: Any) -> bytes:

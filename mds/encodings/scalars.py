@@ -36,8 +36,11 @@ _CODES = {
 }
 
 
-def plain(name: str, family: str) -> str:
-    """Return the name of an encoding without parameters; raise UnknownEncodingError for others."""
+def without_parameters(name: str, family: str) -> str:
+    """Return ``name``; raise UnknownEncodingError if it has parameters that its family lacks.
+
+    `int` is returned, and `int:3` (family `int`) is refused.
+    """
     if name != family:
         raise UnknownEncodingError(f"the encoding {family!r} takes no parameters, got {name!r}.")
     return name
@@ -55,7 +58,7 @@ class IntEncoding(Encoding):
     expects = "an int (a NumPy integer goes into a column such as int64)"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "int"))
+        super().__init__(without_parameters(name, "int"))
         self._pack = struct.Struct("<q").pack
 
     def encode(self, value: Any) -> bytes:
@@ -88,7 +91,7 @@ class BoolEncoding(Encoding):
     expects = "a bool"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "bool"))
+        super().__init__(without_parameters(name, "bool"))
 
     def encode(self, value: Any) -> bytes:
         """Return one byte, 0 or 1."""
@@ -112,7 +115,11 @@ class BoolEncoding(Encoding):
 
 
 class NumpyEncoding(Encoding):
-    """Encoding of a number as a NumPy scalar of a fixed type; `name` is that of the NumPy type."""
+    """Encoding of a number as a NumPy scalar of a fixed type, such as `uint8` or `float32`.
+
+    `name` is the name of the type. Most values are Python numbers, which `struct` packs in a third
+    of the time that NumPy's constructor takes. All others are converted by NumPy.
+    """
 
     shares_memory = False
     takes_bytes = True
@@ -121,7 +128,7 @@ class NumpyEncoding(Encoding):
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
-        super().__init__(plain(name, family))
+        super().__init__(without_parameters(name, family))
         code = struct.Struct("<" + _CODES[name])
         self.dtype = np.dtype(name).newbyteorder("<")
         self.size = code.size
@@ -129,16 +136,15 @@ class NumpyEncoding(Encoding):
         self._scalar = np.dtype(name).type
         self._pack, self._unpack = code.pack, code.unpack
         is_whole = name[0] != "f"
-        # Numbers of this Python type are packed by struct, in a third of the time that NumPy's
-        # constructor takes. float16 is always rounded by NumPy.
+        # Python type whose values `struct` packs. None for float16, which NumPy always rounds.
         self._fast = int if is_whole else (float if name != "float16" else None)
         self._limits = np.iinfo(name) if is_whole else np.finfo(name)
         self._is_whole = is_whole
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of the number, little-endian. Raises EncodingError if it would change.
+        """Return the bytes of the number, little-endian.
 
-        Python's own numbers take the fast way through `struct`, others that through NumPy.
+        Raises EncodingError if the number would change; floats may be rounded.
         """
         if type(value) is self._fast:
             try:
@@ -192,7 +198,8 @@ class NumpyEncoding(Encoding):
     def _scalar_of(self, value: Any) -> Any:
         """Return the NumPy scalar of a value. Raises EncodingError if the number would change.
 
-        Floats may be rounded, but must not become infinite.
+        Floats may be rounded, but must not become infinite. ``value`` is a number, a text such as
+        "3", or an array of one element.
         """
         if type(value) is self._scalar:
             return value
@@ -207,6 +214,7 @@ class NumpyEncoding(Encoding):
             return self._scalar(value)
         with np.errstate(over="ignore"):  # raised as an error below
             scalar = self._scalar(value)
+        # Infinity itself is kept; a finite number that became infinite is refused.
         number = float(value) if isinstance(value, str) else value
         if np.isinf(scalar).any() and not _is_same(scalar, number):
             raise self._too_large(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
-from mds.encodings.scalars import plain
+from mds.encodings.scalars import without_parameters
 from mds.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class BytesEncoding(Encoding):
     expects = "bytes"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "bytes"))
+        super().__init__(without_parameters(name, "bytes"))
 
     def encode(self, value: Any) -> bytes:
         """Return the value itself."""
@@ -66,7 +66,7 @@ class StrEncoding(Encoding):
     expects = "a str"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "str"))
+        super().__init__(without_parameters(name, "str"))
 
     def encode(self, value: Any) -> bytes:
         """Return the text in UTF-8."""
@@ -108,7 +108,8 @@ class NumberTextEncoding(Encoding):
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
-        super().__init__(plain(name, family))
+        super().__init__(without_parameters(name, family))
+        # Decimal is imported only for `str_decimal`.
         self._type: type[Any] = {"str_int": int, "str_float": float}.get(name) or _decimal()
         self.expects = "a Decimal" if name == "str_decimal" else f"a Python {self._type.__name__}"
 
@@ -171,7 +172,7 @@ class JsonEncoding(Encoding):
     expects = "something that json.dumps takes"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "json"))
+        super().__init__(without_parameters(name, "json"))
 
     def encode(self, value: Any) -> bytes:
         """Return `json.dumps(value)`: keys unsorted, non-ASCII escaped, NaN allowed."""
@@ -209,7 +210,7 @@ class PickleEncoding(Encoding):
     expects = "something that pickle takes"
 
     def __init__(self, name: str) -> None:
-        super().__init__(plain(name, "pkl"))
+        super().__init__(without_parameters(name, "pkl"))
 
     def encode(self, value: Any) -> bytes:
         """Return the pickle of a value, in the default protocol."""

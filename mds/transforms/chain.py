@@ -168,6 +168,7 @@ def _is_local(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     name = str(getattr(function, "__qualname__", ""))
+    # A method (with ``__self__``) is pickled as its object and its name.
     return "<lambda>" in name or ("<locals>" in name and not hasattr(function, "__self__"))
 
 

@@ -47,6 +47,7 @@ def keys_of_places(
         places: Place of each sample in the epoch of all ranks, of shape (samples,).
         samples: Number of each sample, of shape (samples,).
     """
+    # Hash the place, add the sample, and hash again, so that keys of neighbours are unrelated.
     bits = hash_counters(derive_key(_PLACES, seed, epoch), places)
     bits ^= samples.astype(np.uint64) * _SPREAD
     return hash_counters(derive_key(_SAMPLES, seed, epoch), bits)
@@ -66,9 +67,10 @@ def keys_of_link(keys: Keys, stream: int) -> Keys:
 
 
 class KeyedGenerator:
-    """NumPy Generator over a counter-based bit generator (Philox), whose key is set for each use.
+    """NumPy Generator whose key is set anew for each sample, which determines its numbers.
 
-    Setting the key takes 1 to 2 us, a new Generator 20.
+    It draws from the bit generator Philox, which makes numbers out of a key and a counter. Setting
+    the key and the counter takes 1 to 2 us, and a new Generator 20.
 
     Args:
         stream: Number of the function in its chain: functions with different numbers draw different
@@ -92,7 +94,7 @@ class KeyedGenerator:
 
     def at(self, key: int) -> np.random.Generator:
         """Return the generator at the start of a key's numbers, valid until the next call."""
-        self._key[0] = key
+        self._key[0] = key  # this array is part of ``_state``
         self.bits.state = self._state
         return self.rng
 
@@ -179,7 +181,10 @@ class RowGenerator:
         )
 
     def _per_row(self, bound: Any, shape: Shape) -> npt.NDArray[np.int64]:
-        """Reshape a bound so that it broadcasts with numbers of shape (rows, *shape)."""
+        """Reshape a bound of `integers` so that it broadcasts with numbers of shape (rows, *shape).
+
+        A bound for each of 8 rows and ``shape`` (5,) gives an array of shape (8, 1).
+        """
         bounds = np.asarray(bound)
         if bounds.dtype.kind not in "iu" or bounds.shape not in {(), self._keys.shape}:
             raise ConfigError(

@@ -1,4 +1,8 @@
-"""Iterator over a worker's samples in one epoch, with a state to be saved and loaded."""
+"""Iterator over a worker's samples in one epoch, with a state to be saved and loaded.
+
+A *stretch* is an iterator over the samples of consecutive places of the worker, such as those of
+some rows of a shard. `itertools.chain` joins the stretches of `_Stretches`.
+"""
 
 from __future__ import annotations
 
@@ -97,12 +101,13 @@ class EpochIterator(itertools.chain[Any]):
 
 
 class _Stretches:
-    """Generator of iterators over consecutive samples, which can move to another position.
+    """Source of the stretches of an EpochIterator, which can move to another position.
 
     Args:
         dataset: Dataset whose samples are read.
         epoch: Part of this worker in the epoch at which to begin.
-        seek: Returns this worker's part of the epoch of a point, from a place of it on.
+        seek: Returns the part of this worker in another epoch. It is called with the point of the
+            run at which that epoch begins, and with the number of places to leave out.
     """
 
     def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> None:
@@ -114,21 +119,24 @@ class _Stretches:
         """Set up the reading of ``epoch``, without reading any sample yet."""
         self.epoch = epoch
         self._stretches = read_stretches(self._dataset, epoch)
-        self._current: Iterator[Any] = iter(())
+        self._current: Iterator[Any] = iter(())  # the stretch that the chain reads now
 
     def generate(self) -> Iterator[Iterator[Any]]:
-        """Yield iterators over samples until the epoch ends; after an error, iterators raise it.
+        """Yield stretches until the epoch ends; after an error, stretches that only raise it.
 
         The generator itself must not raise an error: the chain would only raise StopIteration from
-        then on. After an error in an iterator, the chain calls ``next`` of that iterator once more,
+        then on. After an error in a stretch, the chain calls ``next`` of that stretch once more,
         and then of this generator. A signal may raise an exception at any line.
         """
-        failure: BaseException | None = None  # an error that no iterator has raised yet
+        failure: BaseException | None = None  # an error that no stretch has raised yet
         while True:
             try:
+                # The chain asks for the next stretch although the last one has samples left: the
+                # handler of a signal, such as Ctrl-C, has raised an error inside of it.
                 if self.epoch.failure is None and self.epoch.is_broken_off:
                     self.epoch.interrupt()
                 if self.epoch.failure is not None:
+                    # The first time the error itself is raised, later its copy in ``epoch``.
                     self._current = _raise(failure or self.epoch.failure.with_traceback(None))
                     failure = None
                 else:
@@ -139,7 +147,7 @@ class _Stretches:
                 yield self._current
             except GeneratorExit:  # noqa: PERF203 - once a stretch
                 raise
-            except BaseException as error:  # noqa: BLE001 - the next iterator raises it
+            except BaseException as error:  # noqa: BLE001 - the next stretch raises it
                 self.epoch.fail(error)
                 failure = error
 
@@ -151,7 +159,7 @@ class _Stretches:
     def close(self) -> None:
         """End the iteration at once, and release its shards."""
         self.epoch.leave()
-        self.epoch.is_between = True
+        self.epoch.is_between_stretches = True  # ended on purpose, and not by a signal
         for iterator in (self._current, self._stretches):
             # Iterators written in C have no close(), and hold no shards themselves.
             if isinstance(iterator, Generator):
@@ -161,20 +169,20 @@ class _Stretches:
 _living: weakref.WeakSet[_Stretches] = weakref.WeakSet()
 
 
-def _leave_to_parent() -> None:
+def _end_in_child() -> None:
     """End, in a forked child, the iterators of the parent: their threads exist only there."""
     for stretches in list(_living):
-        stretches.epoch.fail(of_parent())
+        stretches.epoch.fail(fork_error())
         # close() raises ValueError inside a running generator: a function of the caller, which the
         # iteration called, has forked.
         with contextlib.suppress(ValueError):
             stretches.close()
 
 
-call_in_child(_leave_to_parent)
+call_in_child(_end_in_child)
 
 
-def of_parent() -> IterationError:
+def fork_error() -> IterationError:
     """Return the error that an iterator made before a fork raises in the forked child."""
     return IterationError(
         "this iterator was made before the process forked, and only the parent can go on with it. "

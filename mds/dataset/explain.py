@@ -203,15 +203,18 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
     """Return rows about each stream of a schedule: its share in this epoch, and its passes.
 
     A pass is over when all samples of the stream were given once more. Without a schedule, or in an
-    epoch without steps, there are no rows.
+    epoch without steps, there are no rows. A row is (name, share, explanation), such as ``("  web",
+    "70.000% to 50.000%", "1.25 passes by the end of the epoch; ...")``.
     """
+    # The schedule of the whole run, and the steps of it that this epoch has.
     run, epoch = plan.schedule, plan.scheduled
     if run is None or epoch is None or epoch.first == epoch.last:
         return []
-    unit = run.unit[:-1]
+    unit = run.unit[:-1]  # "step", or "window" with packing
     rows = [("schedule", f"{unit} {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
     first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
-    for i, (name, samples, sample_range) in enumerate(
+    # ``samples`` are those of a pass; the range counts samples of the stream since the run began.
+    for i, (name, samples, (_, samples_by_end)) in enumerate(
         zip(run.names, plan.choose, epoch.sample_ranges(), strict=True)
     ):
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
@@ -220,7 +223,7 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         once = (
             f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
         )
-        passes = sample_range[1] / samples if samples else 0.0
+        passes = samples_by_end / samples if samples else 0.0
         rows.append((f"  {name}", share, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
 
@@ -299,6 +302,7 @@ def _costs(
     ]
     nodes = plan.world.num_nodes
     if fetched:
+        # Files are fetched compressed; ``zip_size`` is 0 for shards without a compressed file.
         fetched_bytes = sum(
             int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched
         )

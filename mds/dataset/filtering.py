@@ -126,6 +126,7 @@ class DropCount:
             count: Number of all of them.
             empty: Number of batches of which no sample was kept.
         """
+        # Samples beyond the limit are counted and not listed, to bound memory.
         self.listed.extend(listed[: MAX_LISTED_SAMPLES - self._listed_before - len(self.listed)])
         self.count += count
         self.empty += empty

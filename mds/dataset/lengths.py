@@ -189,12 +189,24 @@ def _check_column(source: Source, column: str) -> None:
 
 
 def _from_headers(source: Source, store: Store, column: str) -> Lengths:
-    """Return lengths from the headers of shards. Raises ConfigError if headers do not have them."""
+    """Return lengths from the headers of MDS shards, which begin with the offsets of their samples.
+
+    Args:
+        source: Place of the shards, and their index.
+        store: Store to read shards from that are not in the folder of ``source``.
+        column: Column whose arrays are measured.
+
+    Raises ConfigError if headers do not have the lengths.
+    """
     place = source.remote or source.folder
     item_sizes = [_item_size(schema, column, place) for schema in source.index.schemas]
 
     def of_shard(shard: ShardInfo) -> Ids:
-        """Return the lengths of a shard, int64 of shape (samples,)."""
+        """Return the lengths of the column in a shard, int64 of shape (samples,).
+
+        A sample is stored as the sizes of its values of no fixed size (uint32), then all values.
+        The column is the only one of no fixed size, so its size is the sample's less all others.
+        """
         item_size = item_sizes[int(source.index.schema_of[shard.number])]
         columns = shard.schema.columns
         if item_size is None:  # all values have the same length
@@ -213,7 +225,6 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
         else:
             data = store.get_range(name, 0, head_bytes)
         offsets = parse_offsets(data, shard.samples, shard.raw.size, str(name))
-        # A sample is the size of this column (uint32, it alone has no fixed size) and its values.
         other_bytes = 4 + sum(size for size in columns.sizes if size is not None)
         sizes = np.asarray(np.diff(offsets.astype(np.int64)) - other_bytes, np.int64)
         return _vector_lengths(sizes, item_size, place)
@@ -240,7 +251,10 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
     length = length_function(columns, column)
 
     def of_shard(number: int) -> Ids:
-        """Return the lengths of a shard, int64 of shape (samples,)."""
+        """Return the lengths of the column in the shard ``number``, int64 of shape (samples,).
+
+        ``data`` describes the shards of the files with this column alone.
+        """
         known_lengths = data.value_lengths(number, column, files)
         if known_lengths is not None:
             return known_lengths
@@ -251,7 +265,8 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
         if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
             return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, place)
         samples = (sample for block in blocks for sample in _cut(block))
-        return np.array([length(sample[4:]) for sample in samples], np.int64)  # decodes each value
+        # Without the size, which these encodings have; each value is decoded.
+        return np.array([length(sample[4:]) for sample in samples], np.int64)
 
     with ThreadPoolExecutor(4, "mds-lengths") as pool:
         parts = list(pool.map(of_shard, range(len(source.index))))
@@ -259,7 +274,7 @@ def _from_files(source: Source, store: Store, column: str) -> Lengths:
 
 
 def _cut(block: Block) -> Iterator[memoryview]:
-    """Yield the bytes of each sample of a block."""
+    """Yield the bytes of each sample of a block, which lie end to end in its data."""
     data, ends = memoryview(block.data), np.cumsum(block.sizes).tolist()
     for end, size in zip(ends, block.sizes.tolist(), strict=True):
         yield data[end - size : end]

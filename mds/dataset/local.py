@@ -93,9 +93,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
         """Begin without open shards, in the constructor and after unpickling."""
         self._open = OpenReaders()
         offsets = self._index.offsets
-        # Bisecting a list is fastest, but a long list takes nine times the memory of an array.
+        # ``_offsets`` has the first sample of each shard, and the number of all samples. Bisecting
+        # a list is fastest, but a long list takes nine times the memory of an array.
         is_long = len(offsets) > _MAX_LIST_SHARDS
-        self._ends: Sequence[int] = offsets.data if is_long else offsets.tolist()
+        self._offsets: Sequence[int] = offsets.data if is_long else offsets.tolist()
 
     def _indexes(self) -> list[tuple[Index, Store | None]]:
         return [(self._index, open_store(self._folder))]
@@ -131,12 +132,12 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     def get_item(self, sample_id: int) -> Any:
         """Return one sample by its number; subclasses override this to change what a sample is."""
-        ends = self._ends
-        shard = bisect_right(ends, sample_id) - 1
+        offsets = self._offsets
+        shard = bisect_right(offsets, sample_id) - 1  # the last one that begins at or before it
         reader = self._open.get(shard)
         if reader is None:
             reader = self._reader(shard)
-        return reader.get(sample_id - ends[shard])
+        return reader.get(sample_id - offsets[shard])
 
     def _reader(self, shard: int) -> Reader:
         """Open a shard, and keep its reader for later samples.
@@ -165,7 +166,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped files cannot be pickled. Each worker process opens the shards that it reads.
-        return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_ends"}}
+        return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_offsets"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -5,7 +5,12 @@ that were made ahead of it and makes them anew, so prefetching does not delay a 
 
 An edit is a dict, part of the state: ``{"step", "weights"}`` for weights (with ``"window"`` for
 packs), ``{"epoch", "from", "drop", "why"}`` for dropped samples (with ``"windows"`` for packs), and
-``{"epoch", "from", "skip"}`` for skipped steps. ``from`` is a place of the epoch.
+``{"epoch", "from", "skip"}`` for skipped steps. ``from`` is a place of the epoch, which is a number
+of samples of all ranks, or of packs with packing.
+
+With packing, documents are packed window by window (a *window* is some thousand documents of a
+canonical node), so weights and drops hold from the beginning of a window on. A `Cursor` has, for
+each canonical node, the window that is read next and the number of its packs that were read.
 """
 
 from __future__ import annotations
@@ -60,6 +65,7 @@ class OrderEdits:
         first_shares(changed, order.weights.choose)  # raises ConfigError for an empty stream
         edit: dict[str, Any] = {"step": step, "weights": checked}
         if order.spec.packing is not None:
+            # The weights hold from a window on, so the step may be later than the requested one.
             edit["window"], step = self._next_window(step)
         self._add([edit])
         return step
@@ -82,9 +88,9 @@ class OrderEdits:
         if ids and self._order.spec.packing is not None:
             cursor = self._find_cursor(epoch, place)
             # The first window of each canonical node that has not begun: the window of the cursor,
-            # or the next one if packs of it were given.
+            # or the next one if packs of it were read.
             windows = cursor.windows if cursor is not None else ()
-            edit["windows"] = [window + bool(pack) for window, pack in windows]
+            edit["windows"] = [window + (packs_read > 0) for window, packs_read in windows]
         if ids:
             drops = drops_of([*self._order.epochs.edits, edit])
             check_spare_samples(drops, self._order.samples_by_stream())
@@ -106,16 +112,16 @@ class OrderEdits:
                 f"skip(steps={shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
                 "range that ends there or before."
             )
-        training, begin = self._steps, self._earliest_place()
-        earliest = training.step_at(*begin)
+        training, (current_epoch, earliest_place) = self._steps, self._earliest_place()
+        earliest = training.step_at(current_epoch, earliest_place)
         if steps.start < earliest:
             raise ConfigError(
                 f"skip(steps={steps}): step {earliest - 1} was the last that came, so steps can be "
                 f"skipped from {earliest} on. To leave out what came, load an earlier state first."
             )
         edits: list[dict[str, Any]] = []  # one for each epoch that has some of the steps
-        epoch, place = training.place_of(steps.start, begin[0])
-        last_epoch, last_place = training.place_of(steps.stop, begin[0])
+        epoch, place = training.place_of(steps.start, current_epoch)
+        last_epoch, last_place = training.place_of(steps.stop, current_epoch)
         while (epoch, place) < (last_epoch, last_place) and len(edits) <= MAX_EDITS:
             is_last = epoch == last_epoch
             end = last_place if is_last else training.in_epoch(epoch) * training.batch
@@ -130,7 +136,7 @@ class OrderEdits:
         return training.step_at(last_epoch, last_place)
 
     def _add(self, edits: list[dict[str, Any]]) -> None:
-        """Record edits, and tell the loader that is iterated where they begin."""
+        """Record edits, and make a running loader discard the batches that they change."""
         epochs = self._order.epochs
         if len(epochs.edits) + len(edits) > MAX_EDITS:
             raise ConfigError(
@@ -171,10 +177,13 @@ class OrderEdits:
         return at_step
 
     def _earliest_place(self) -> tuple[int, int]:
-        """Return the epoch, and the place in it, from which the order can still be changed."""
+        """Return the epoch, and the place in it, from which the order can still be changed.
+
+        It is the position after the last batch that the trainer got.
+        """
         loop, epochs = self._order.find_loop(), self._order.epochs
         position = loop.position if loop is not None and loop.is_exact else None
-        if epochs.pending is not None:
+        if epochs.pending is not None:  # a state was loaded: the next iteration begins there
             position = epochs.pending.position
         if position is None:
             # Workers of another kind of loader are ahead, so no change holds before they end.
@@ -184,44 +193,64 @@ class OrderEdits:
     def _next_window(self, step: int) -> tuple[int, int]:
         """Return the first window of documents that begins at or after a step, and its step.
 
-        The window is counted over all epochs.
+        The window is counted since the run began. An order with a schedule has one canonical node,
+        so windows come one after the other. With global batches of 4 packs::
+
+            window          0 0 0 0 0 0 1 1 1 1 1 1      6 packs each
+            place           0       4       8
+            step            0       1       2
+
+        From step 1 on, the result is window 1 and step 1, which has its first pack.
         """
         steps = self._steps
         epoch, place = steps.place_of(step, self._earliest_place()[0])
         packs = steps.packs(epoch)
-        first = packs.scheduled.first if packs.scheduled is not None else 0
+        earlier_windows = packs.scheduled.first if packs.scheduled is not None else 0
         cursor = self._find_cursor(epoch, place)
-        window, pack = cursor.windows[0] if cursor is not None else (0, 0)
-        if not pack:  # the window begins at this step
-            return first + window, step
+        window, packs_read = cursor.windows[0] if cursor is not None else (0, 0)
+        if not packs_read:  # the window begins at this step
+            return earlier_windows + window, step
         # Place after the remaining packs of the window. The next window begins in the step that has
         # this place; after the last window of an epoch, it begins with the next epoch's first step.
-        end = place + len(packs.load(0, window)) - pack
+        window_end = place + len(packs.load(0, window)) - packs_read
         is_last = window + 1 >= int(packs.windows[0])
-        step_in_epoch = -(-end // steps.batch) if is_last else end // steps.batch
-        return first + window + 1, steps.before(epoch) + step_in_epoch
+        step_in_epoch = -(-window_end // steps.batch) if is_last else window_end // steps.batch
+        return earlier_windows + window + 1, steps.before(epoch) + step_in_epoch
 
     def _find_cursor(self, epoch: int, place: int) -> Cursor | None:
-        """Return the cursor of packs at a place, None at the beginning of an epoch."""
+        """Return the next window and pack of each canonical node at a place of an epoch.
+
+        It is None at the beginning of an epoch. The loaded state and the running loader have the
+        cursor of their own place. For any other place, all packs of the epoch are counted, which
+        may take seconds.
+        """
         if not place:
             return None
         loop, pending = self._order.find_loop(), self._order.epochs.pending
-        running = loop.position if loop is not None else None
-        for position in (pending.position if pending is not None else None, running):
-            if position is not None and position[:2] == (epoch, place) and position.cursor:
+        running_position = loop.position if loop is not None else None
+        loaded_position = pending.position if pending is not None else None
+        for position in (loaded_position, running_position):
+            if position is None or not position.cursor:
+                continue
+            if (position.epoch, position.place) == (epoch, place):
                 return position.cursor
         return self._steps.packs(epoch).table.cursor(place)
 
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
-    """Return distinct sample numbers, ascending. Raises ConfigError for any that does not exist."""
-    array = np.asarray(None)  # has no axis, so it is refused below
-    if not isinstance(samples, (str, bytes, bytearray, memoryview)):
-        # Otherwise it is no iterable, or has lists of different lengths.
+    """Return the distinct sample numbers in the argument ``samples`` of `drop`, ascending.
+
+    ``count`` is the number of samples of the dataset. Raises ConfigError for a number that no
+    sample has, for too many numbers, and for anything else.
+    """
+    array = np.asarray(None)  # without an axis, so it is refused below
+    if isinstance(samples, np.ndarray):
+        array = samples
+    elif not isinstance(samples, (str, bytes, bytearray, memoryview)):
+        # An object that is no iterable, or has lists of different lengths, is refused below too.
         with contextlib.suppress(TypeError, ValueError):
             # One more than allowed is enough to see that there are too many.
-            first = itertools.islice(samples, MAX_DROPPED + 1)
-            array = np.asarray(samples if isinstance(samples, np.ndarray) else [*first])
+            array = np.asarray([*itertools.islice(samples, MAX_DROPPED + 1)])
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
         raise ConfigError(
             f"drop() takes the numbers of samples, got {shown(samples)}. Write "

@@ -23,7 +23,6 @@ from mds.dataset.settings import DATASET_RULES
 from mds.dataset.stream import check_files, name_data, other_data
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
-from mds.plan.partition import Gaps
 from mds.plan.state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
 from mds.redaction import get_logger
 from mds.world import RankFile
@@ -132,6 +131,7 @@ class OrderState:
             raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave a stream without samples; its weight then no longer counts.
+            # With a schedule, the weights are for one pass of each stream.
             resolve = resolve_weights if self.schedule is None else resolve_passes
             fresh.weights = resolve(
                 samples,
@@ -147,6 +147,7 @@ class OrderState:
         if self.schedule is not None and sum(samples):
             from mds.plan.pack_schedule import first_shares
 
+            # The shares change later; a Stream shows those with which the training begins.
             proportion = first_shares(self.schedule, fresh.weights.choose)
         for i, stream in enumerate(streams):
             stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
@@ -193,19 +194,26 @@ class OrderState:
         return self.order(ResumePoint(Position(epoch)), world)
 
     def plan(self, start: ResumePoint, world: World, spec: OrderSpec | None = None) -> EpochPlan:
-        """Return the plan of the samples of an epoch, by other settings if ``spec`` is given.
+        """Return the order of the samples of an epoch; with packing, `order` packs these samples.
 
-        Without packing it is the `order`; with packing, the order packs these samples.
+        Args:
+            start: Point of the run at which the epoch begins, in the middle of it after a resume.
+            world: Nodes, ranks and workers among which samples are dealt.
+            spec: Settings to use in place of those of the dataset.
         """
         spec = spec or self.spec
         if self._lacks_batches(spec, world):
             spec = dataclasses.replace(spec, batch_size=1)
-        epoch, loaded = max(start.position.epoch, 0), self.epochs.loaded
-        # Only a loaded state has settings. They hold for all later epochs too.
-        settings = start if start.num_canonical_nodes is not None else loaded
+        epoch = max(start.position.epoch, 0)  # a state that was saved before epoch 0 has epoch -1
+        position = start.position._replace(epoch=epoch)
+        # Only the point of a loaded state has settings. They hold for all later epochs too.
+        has_settings = start.num_canonical_nodes is not None
+        settings = start if has_settings else self.epochs.loaded
         resume = None
-        if settings is not None or start.position.place:
-            resume = (settings or start).at(start.position._replace(epoch=epoch))
+        if settings is not None:
+            resume = settings.at(position)
+        elif position.place:
+            resume = start.at(position)
         edits, schedule = self.epochs.edits, self.schedule
         if edits:
             from mds.plan.edits import apply_weights
@@ -268,7 +276,10 @@ class OrderState:
         return plan.worker_samples(world.node, world.rank_of_node)
 
     def samples_by_stream(self) -> dict[str, int]:
-        """Return the number of samples of each stream, by its quoted name or its number."""
+        """Return the number of samples of each stream, by its quoted name or its number.
+
+        The keys are for messages: "'web'" for a stream with a name, else "0", "1", ...
+        """
         titles = (
             str(number) if name is None else repr(name) for number, name in enumerate(self._names)
         )
@@ -286,21 +297,22 @@ class OrderState:
         """Return the position after ``num_samples`` samples of all ranks.
 
         Args:
-            world: Ranks, over which the samples of ``running`` are multiplied.
+            world: World, whose number of ranks is multiplied with the samples of ``running``.
             num_samples: Samples that all ranks have seen; None: those of ``running``.
             from_beginning: Whether they are counted from the beginning of the epoch, instead of
                 from where this epoch was resumed.
             running: The last iteration of this process without a loader, or None.
         """
+        # First find the position from which ``num_samples`` counts.
         pending, last = self.epochs.pending, self.epochs.last
-        position = Position(self.epochs.next_epoch - 1)
-        if pending is not None:
+        position = Position(self.epochs.next_epoch - 1)  # beginning of the current epoch
+        if pending is not None:  # a state was loaded, and no iteration has begun from it
             position = pending.position
         elif num_samples is None and running is not None:
             position = running.begin
             num_samples = running.share * world.num_ranks
         elif last is not None and last.position.epoch == position.epoch:
-            position = last.position
+            position = last.position  # where the current epoch was resumed
         count: Any = num_samples or 0
         if not _is_real(count) or not 0 <= count <= MAX_SAMPLES:
             raise ConfigError(
@@ -323,7 +335,10 @@ class OrderState:
         return Position(begin.epoch, place)
 
     def _has_ended(self, running: WorkerEpoch | None, position: Position, world: World) -> bool:
-        """Whether the iteration ``running`` ended the epoch of ``position``, there or before."""
+        """Whether ``position`` is where ``running`` has read its epoch to the end, or beyond.
+
+        A state at such a position says that the epoch is finished.
+        """
         if running is None or not running.is_finished or self.epochs.pending is not None:
             return False
         if self.spec.packing is not None:  # the loader alone counts packs
@@ -344,10 +359,13 @@ class OrderState:
         return place_after(skips_of(edits, epoch), begin, count)
 
     def given_before(self, epoch: int, begin: int, place: int) -> int:
-        """Return the number of samples from ``begin`` to ``place`` that are not skipped."""
+        """Return the number of samples from ``begin`` to ``place`` that are not skipped.
+
+        Both are places of the epoch. The result is 0 if ``place`` comes first.
+        """
         edits = self.epochs.edits
         if not edits:
-            return Gaps([(0, begin)]).number(place)  # 0 for a place before ``begin``
+            return max(place - begin, 0)
         from mds.plan.edits import given_before, skips_of
 
         return given_before(skips_of(edits, epoch), begin, place)
@@ -382,7 +400,11 @@ class OrderState:
         return emit_state(point)
 
     def _world_facts(self, world: World) -> dict[str, Any]:
-        """Return the facts that determine global batches: ranks, nodes and the batch size."""
+        """Return the facts that determine global batches: ranks, nodes and the batch size.
+
+        ``"padded_for"`` is the world in which the run began. Some batching methods pad each stream
+        to full global batches of that world, also after a resume in another one.
+        """
         facts: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
         if self.spec.batch_size is not None:
             facts["batch_size"] = self.spec.batch()
@@ -629,7 +651,10 @@ class SharedEpochCounter:
             self._file: RankFile = state["_file"]
 
     def _write_first(self, record: Mapping[str, Any]) -> None:
-        """Make the file with the record of this rank, from which forked ranks copy theirs."""
+        """Make the file, with the record of this rank; ranks that are forked later begin with it.
+
+        The file has records by rank, ``{"17": {...}}``, and the maker's number as ``"maker"``.
+        """
         self._file = RankFile("mds-epochs")
         maker = str(self._file.owner)
         _write(self._file.descriptor, {"maker": maker, maker: record})

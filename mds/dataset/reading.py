@@ -1,5 +1,10 @@
 """Reading of samples in an order: windows of sample ids, the shards that have them, and samples.
 
+A *window* has consecutive sample ids whose shards were fetched, and open readers of these shards.
+A *stretch* is an iterator over the samples of consecutive ids. A *reader* decodes the rows of a
+shard. Classes of the user may override ``__getitem__``; then samples come from it, and the readers
+of the window are lent to it (`ReadersAtHand`).
+
 The progress of an iteration is in its WorkerEpoch. Of the dataset, an iteration changes only
 ``_running`` and ``_dropped``, which `state_dict` and `stats` read.
 """
@@ -63,7 +68,9 @@ def read_windows(
     blocks: Iterable[Ids],
     epoch: WorkerEpoch | None = None,
 ) -> Iterator[Window]:
-    """Yield windows of sample ids with open readers of their shards.
+    """Return a generator of windows: sample ids with open readers of their shards.
+
+    The generator is closed at the end of the program, or by ``epoch``, if the caller does not.
 
     Args:
         dataset: Dataset whose samples are read.
@@ -82,7 +89,10 @@ _unfinished: weakref.WeakSet[Generator[Window, None, None]] = weakref.WeakSet()
 
 @atexit.register
 def _close_unfinished() -> None:
-    """Close windows that the program did not, at its end, while modules can still be used."""
+    """Close the generators of windows that the program has left open, when the program ends.
+
+    Python would close them later, when the modules that they use may be gone already.
+    """
     for windows in list(_unfinished):
         with contextlib.suppress(ValueError):  # a daemon thread is in the middle of it
             windows.close()
@@ -109,11 +119,14 @@ def _generate_windows(
 
 
 def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Iterator[Any]]:
-    """Yield iterators over consecutive samples of an epoch, until its end.
+    """Yield stretches: iterators over consecutive samples of an epoch, until its end.
 
-    Samples come from the readers or from the ``__getitem__`` of a user's class, and then pass the
-    functions of the dataset. An iterator for many samples costs less than a generator of samples.
-    The progress and the end of the iteration are recorded in ``epoch``.
+    There are three ways, from slow to fast. With filters, and if the user's class has an own
+    ``__getitem__``, a single generator makes all samples. Otherwise the readers make many samples
+    at once, and each stretch is an iterator written in C, which costs less for each sample.
+
+    All samples pass the functions of the dataset. The progress and the end of the iteration are
+    recorded in ``epoch``.
     """
     from mds.transforms.runner import SampleRunner
 
@@ -123,10 +136,10 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
     stream = epoch.key_stream() if chain.is_keyed else None
     try:
         if not dataset._filter.keeps_everything:
-            epoch.is_between = False
+            epoch.is_between_stretches = False
             yield (sample for sample, fate in judge_samples(dataset, epoch) if fate is Fate.KEPT)
         elif dataset._has_own_items:
-            epoch.is_between = False
+            epoch.is_between_stretches = False
             yield _own_items(dataset, epoch, runner if chain.maps else None, stream)
         else:
             windows = read_windows(dataset, epoch.blocks(), epoch)
@@ -135,7 +148,7 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
                 (w.readers, w.shards, w.rows) for w in windows
             ):
                 samples, remaining = iterate_samples(readers, shards, rows, epoch.take_back)
-                epoch.give(len(rows), remaining)
+                epoch.give(len(rows), remaining)  # counts them all, less those in ``remaining``
                 keys = stream.take(len(rows)).tolist() if stream is not None else None
                 yield runner.over(samples, keys, epoch.take_back)
         epoch.is_exhausted = True
@@ -155,25 +168,28 @@ def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tupl
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if chain.is_keyed else None
-    key, get = 0, epoch.lend(item_getter(dataset))
+    key, get = 0, epoch.lend(item_getter(dataset))  # the key is 0 if no function needs one
 
     def report(skipped: SkippedSample) -> None:
         dataset._dropped.report(skipped)
         dropped.report(skipped)
 
     def judge(number: int, key: int) -> tuple[Any, Fate]:
-        """Return a sample after all functions and its fate; end the epoch by an error."""
+        """Return a sample after all functions, and its fate; end the iteration by an error.
+
+        ``number`` is that of the sample, and ``key`` determines the functions' random numbers.
+        """
         try:
             return dataset._filter.judge(number, get, report, runner, key)
         except BaseException as error:
-            epoch.take_back(error)
+            epoch.take_back(error)  # the place does not count as taken: a resume tries it again
             raise
 
     try:
         for number in _numbers(dataset, epoch.blocks(), epoch):
             epoch.filled_places += 1
             if stream is not None:
-                key = int(stream.take(1)[0])
+                key = int(stream.take(1)[0])  # taken for padding too, which has a key like samples
             if isinstance(epoch, PaddedWorkerEpoch) and not epoch.next_mask(1)[0]:
                 yield None, Fate.PADDING
                 continue
@@ -258,7 +274,10 @@ def _own_items(
     get = epoch.lend(item_getter(dataset))
 
     def make(number: int) -> Any:
-        """Return a sample after the functions of `map`; end the epoch by an error."""
+        """Return the sample of a number after the functions of `map`.
+
+        An error ends the iteration.
+        """
         try:
             sample = get(number)
             if runner is None:
@@ -266,7 +285,7 @@ def _own_items(
             # Take the key after the sample: the keys of a window are added when it is opened.
             return runner.run(sample, int(stream.take(1)[0]) if stream is not None else 0)
         except BaseException as error:
-            epoch.take_back(error)
+            epoch.take_back(error)  # the place does not count as taken: a resume tries it again
             raise
 
     for number in _numbers(dataset, epoch.blocks(), epoch):
@@ -291,7 +310,8 @@ def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
     """Return the function that gets a sample by number, before the functions of `map`."""
-    # With such functions, ``__getitem__`` of the dataset would apply them, or refuse.
+    # With functions of map(), ``__getitem__`` of the dataset would apply them here already; with
+    # functions of map_batches() it refuses to give single samples.
     chain = dataset._filter.chain
     return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
 
@@ -309,7 +329,7 @@ def _numbers(
             at_hand.begin_window(dataset._cache, window)
             yield from dataset._shards.selected(window.ids).tolist()
         if epoch is not None:
-            epoch.is_between = True
+            epoch.is_between_stretches = True  # all samples were given: no signal ended the loop
     finally:
         at_hand.end_windows()
 
@@ -331,7 +351,7 @@ class TimedReaders:
         self._is_timed = False
 
     def __getitem__(self, shard: int) -> Any:
-        """Return the reader of a shard; the first time this object instead, to time the read."""
+        """Return the reader of a shard; at the first access this object, to time the read."""
         if self._is_timed:
             return self._readers[shard]
         self._is_timed = True

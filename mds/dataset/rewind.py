@@ -2,6 +2,15 @@
 
 Everything is computed from the state and the indexes of its data. Only samples that are shown are
 fetched.
+
+Steps are counted in two ways if `StreamingDataLoader.skip` has left some out. The run counts all
+steps; the order of an epoch has, and counts, only those that are not skipped::
+
+    step of the run, in its epoch   0  1  2  3  4
+    skipped                               x  x
+    step of the order               0  1        2
+
+`Gaps` translates between places of an epoch, which are steps times the size of a global batch.
 """
 
 from __future__ import annotations
@@ -72,9 +81,10 @@ class StepRow(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Occurrence of a sample in a run: epoch, step of the run, and rank.
+    """Occurrence of a sample in a run: its epoch, step and rank.
 
-    ``is_over`` is whether the step comes before the position of the state.
+    ``step`` is counted since the run began. ``is_over`` is whether the step comes before the
+    position of the state, so that the sample was trained on.
     """
 
     epoch: int
@@ -128,7 +138,7 @@ class Rewind:
         self._orders: dict[int, Order] = {}
 
     def order(self, epoch: int) -> Order:
-        """Return the order of a whole epoch."""
+        """Return the order of a whole epoch; that of the last call is kept."""
         if epoch not in self._orders:
             self._orders = {epoch: self._steps.order(epoch)}
         return self._orders[epoch]
@@ -140,7 +150,7 @@ class Rewind:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch of the state, and the next step of the run."""
+        """Epoch of the state, and the next step, counted since the run began."""
         epoch, steps = max(self.point.position.epoch, 0), self._steps
         steps_over = -(-self.point.position.place // steps.batch)  # a begun step counts as over
         return epoch, steps.before(epoch) + steps_over
@@ -151,6 +161,7 @@ class Rewind:
         Raises StateError for a step that does not exist or was skipped, and ConfigError for a step
         of packs that is too many epochs ahead.
         """
+        # A negative step is refused below, with the other steps that do not exist.
         epoch, step_in_epoch = self._steps.epoch_of(max(step, 0), max(self.point.position.epoch, 0))
         number = self._number(epoch, step_in_epoch)
         if step >= 0 and number is None:
@@ -167,16 +178,13 @@ class Rewind:
         return Gaps(skips_of(self.point.edits, epoch))
 
     def _number(self, epoch: int, step_in_epoch: int) -> int | None:
-        """Return the number of a step among those of its epoch that are not skipped.
+        """Return the number of a step among the steps of its epoch that are not skipped.
 
-        ``step_in_epoch`` counts all steps of the epoch. The result is None if it was skipped.
+        ``step_in_epoch`` counts all steps of the epoch. The result is None if the step is skipped.
         """
         gaps, place = self._gaps(epoch), step_in_epoch * self._steps.batch
-        return (
-            gaps.number(place) // self._steps.batch
-            if gaps.is_in_no_gap(np.array([place]))
-            else None
-        )
+        is_skipped = not gaps.is_in_no_gap(np.array([place]))
+        return None if is_skipped else gaps.number(place) // self._steps.batch
 
     def rows(self, step: int) -> list[StepRow]:
         """Return the samples of the global batch of a step of the run, rank by rank.
@@ -184,8 +192,11 @@ class Rewind:
         Raises what `place_of` raises.
         """
         epoch, step_in_epoch = self.place_of(step)
-        pieces = self.order(epoch).step_rows(self._number(epoch, step_in_epoch) or 0)
-        return [self._row(*piece) for piece in pieces]
+        number = self._number(epoch, step_in_epoch)
+        assert number is not None  # place_of() raises an error for a skipped step
+        # (rank, sample) of each sample, and with packing also the range of its tokens.
+        samples_of_ranks = self.order(epoch).step_rows(number)
+        return [self._row(*fields) for fields in samples_of_ranks]
 
     def samples(self, numbers: Sequence[int]) -> list[Any]:
         """Return samples by their numbers, several fetched at a time."""
@@ -202,9 +213,10 @@ class Rewind:
         return StepRow(rank, sample, self._names[stream], shard_in_stream, file, row, tokens)
 
     def find(self, sample: int) -> list[Seen]:
-        """Return all occurrences of a sample up to the end of the epoch of the state.
+        """Return all occurrences of a sample from epoch 0 to the end of the epoch of the state.
 
-        Raises StateError for a number that no sample has.
+        Steps of the result are counted since the run began. Raises StateError for a number that no
+        sample has.
         """
         last_epoch, next_step = self.position
         if not 0 <= sample < self.dataset.num_samples:
@@ -214,10 +226,11 @@ class Rewind:
             )
         batch, occurrences = self._steps.batch, []
         for epoch in range(last_epoch + 1):
-            first, gaps = self._steps.before(epoch), self._gaps(epoch)
+            first_step, gaps = self._steps.before(epoch), self._gaps(epoch)
             for place in self.order(epoch).locate(sample):
                 # The order counts only steps that are not skipped; the run counts all.
-                step = first + gaps.place(place.step * batch) // batch
+                step_in_epoch = gaps.place(place.step * batch) // batch
+                step = first_step + step_in_epoch
                 occurrences.append(Seen(epoch, step, place.rank, step < next_step))
         return occurrences
 
@@ -234,7 +247,7 @@ class Rewind:
             if not steps:
                 return
             for number, ids in enumerate(self.order(epoch).step_reads()):
-                step = gaps.place(number * batch) // batch  # its number with skipped steps
+                step = gaps.place(number * batch) // batch  # its number if skipped steps count
                 yield from itertools.repeat(no_samples, step - next_step)
                 yield ids
                 next_step = step + 1
@@ -393,13 +406,13 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
 
 
 class RunMixture(NamedTuple):
-    """Mixture of the streams of a run, to be shown.
+    """Mixture of the streams of a run, to be shown: how many samples of each come until when.
 
     Attributes:
         names: Name of each stream.
-        samples: Number of samples of each stream.
-        mixture: Samples of each stream that come before any step.
-        until: Last step of interest.
+        samples: Number of samples of each stream in a pass, that is once through all of them.
+        mixture: Numbers of samples of each stream that come before any step.
+        until: Last step to show.
         now: Next step of the run.
         unit: What steps are here: "steps", or with packing "windows" of documents.
     """
@@ -431,11 +444,17 @@ def read_mixture(rewind: Rewind, until: int | None = None) -> RunMixture:
             "the state is of a run without a schedule: the shares of its streams follow from their "
             "sizes, repeat= and choose=, and do not change."
         )
-    choose, batch = tuple(map(int, order.choose)), order.shape.global_batch
+    samples_per_pass, batch = tuple(map(int, order.choose)), order.shape.global_batch
     if isinstance(run, PackedRun):
+        # Steps are windows of documents here. The cursor has the window that is read next, counted
+        # in the epoch, and ``scheduled.first`` is the number of windows of all earlier epochs.
         cursor = rewind.point.position.cursor
-        now = scheduled.first + (cursor.windows[0][0] if cursor is not None else 0)
+        window_in_epoch = cursor.windows[0][0] if cursor is not None else 0
+        now = scheduled.first + window_in_epoch
     if until is None:
-        last = max([*(span.first for span in run.spans(choose, batch)), *dict(run.live)])
-        until = max(last + last // 4, now, run.epoch_steps(order.epoch_size, batch), 1)
-    return RunMixture(run.names, choose, scheduled.mixture, until, now, run.unit)
+        # Shares change where a span of the schedule begins, and where set_weights() changed them.
+        spans = run.spans(samples_per_pass, batch)
+        last_change = max([*(span.first for span in spans), *(step for step, _ in run.live)])
+        first_epoch_end = run.epoch_steps(order.epoch_size, batch)
+        until = max(last_change + last_change // 4, now, first_epoch_end, 1)
+    return RunMixture(run.names, samples_per_pass, scheduled.mixture, until, now, run.unit)

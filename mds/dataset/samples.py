@@ -175,6 +175,7 @@ class Samples(HasColumns):
     def _reset(self, shards: ShardMap) -> None:
         """Start over with these shards: no epoch begun, no state loaded, nothing dropped."""
         self._shards = shards
+        # Assigned through vars(), because `FixedSetting` refuses an assignment from now on.
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
         self._order = self._order.reset(shards, self.streams, self._cache.sources)
         vars(self)["epoch_size"] = self._order.weights.epoch_size
@@ -465,13 +466,18 @@ class Samples(HasColumns):
     # ------------------------------------------------------------------ an epoch
 
     def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, and return an iterator over this worker's samples.
+
+        A StreamingDataLoader does not call it, unless the user's class overrides it. Then the
+        loader collects the epochs that begin here, to count their samples (`collect_epochs`).
+        """
         self._filter.chain.refuse_samples()
         if self.packing is not None:
             raise ConfigError(
                 "packing= makes batches of packs, and iterating a dataset gives samples: iterate "
                 "StreamingDataLoader(dataset, pack_as='varlen')."
             )
-        refuse_second_sharding(self.num_ranks)
+        refuse_second_sharding(self.num_ranks)  # a trainer may deal the samples to ranks again
         epochs = collected_epochs(self)
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
@@ -517,7 +523,7 @@ class Samples(HasColumns):
             for_loader: Whether a loader counts the samples, see `_begin_epoch`.
         """
         order = self._order.order(start, world)
-        if order.long_orders:
+        if order.long_orders:  # they take long to compute, so one process of the node does it
             from mds.cache.order_files import share_order
 
             order = share_order(order, os.path.join(cache_root(), "orders"))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def _of_images(word: Rule) -> Rule:
     """Return the rule of the argument ``images``: one word, or a dict from columns to words.
 
-    ``word`` is the rule of a single word.
+    ``word`` is the rule of a single word, "pil" or "array". In a dict, each value must follow it.
     """
     return Rule(
         expected=f"{word.expected}, or a dict such as {{'image': 'array'}}",

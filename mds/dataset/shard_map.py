@@ -39,15 +39,30 @@ SIZES = frozenset(
 class ShardMap:
     """Map of the samples of several indexes, whole or selected, to shards and rows.
 
+    Shards and samples are numbered through all streams. With two streams, of two shards and one::
+
+        stream_per_shard           0   0   1
+        samples_per_shard          5   3   4
+        sample_offset_per_shard    0   5   8        first sample of each shard
+        stored_ends                0   5   8  12    with all samples, also in a selection
+
+        samples_per_stream         8   4            two streams
+        sample_offset_per_stream   0   8
+        shards_per_stream          2   1
+        shard_offset_per_stream    0   2
+        sizes_per_stream           [5, 3], [4]      samples per shard of each stream
+
     Args:
         indexes: Index of each stream.
         selection: Stored samples that the dataset has; None for all.
 
-    Attributes, all int64: ``samples_per_shard``, ``sample_offset_per_shard``,
-    ``shards_per_stream``, ``shard_offset_per_stream``, ``samples_per_stream``,
-    ``sample_offset_per_stream``, ``stream_per_shard``, and ``stored_ends`` of shape (shards + 1,):
-    where each shard's stored samples begin. ``sizes_per_stream`` are the samples per shard, stream
-    by stream; ``fingerprint`` is a digest of them and of the selection.
+    Attributes:
+        num_samples: Number of samples, in a selection of the selected ones.
+        num_shards: Number of shards, also of those that have no selected sample.
+        fingerprint: Digest of ``samples_per_shard`` and of the selection.
+
+    The other attributes are those of the table: int64 arrays, which count only selected samples,
+    but for ``stored_ends``.
     """
 
     def __init__(self, indexes: Sequence[Index], selection: Selection | None = None) -> None:
@@ -65,8 +80,8 @@ class ShardMap:
             self.samples_per_shard = selection.per_shard(self.stored_ends)
             ends = _ends(self.samples_per_shard)
         self.sample_offset_per_shard = ends[:-1]
-        last = self.shard_offset_per_stream + self.shards_per_stream
-        self.samples_per_stream = ends[last] - ends[self.shard_offset_per_stream]
+        end_shards = self.shard_offset_per_stream + self.shards_per_stream
+        self.samples_per_stream = ends[end_shards] - ends[self.shard_offset_per_stream]
         self.sample_offset_per_stream = _offsets(self.samples_per_stream)
         self.num_samples = int(ends[-1])
         self.num_shards = len(self.samples_per_shard)
@@ -108,7 +123,10 @@ class ShardMap:
         return ShardMap(self.indexes, self.selection.within(samples))
 
     def locate(self, sample: int) -> tuple[int, int]:
-        """Return the shard of a sample and its row there; the number must be in range."""
+        """Return the shard of a sample, and its row in the shard.
+
+        ``sample`` is a number from 0 to ``num_samples`` - 1, which is not checked.
+        """
         if self.selection is not None:
             sample = self.selection.stored(sample)
         shard = bisect_right(self._bounds, sample) - 1
@@ -206,7 +224,7 @@ class Spanner:
 
 
 def _ends(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the sums of the first 0, 1, 2, ... counts, int64 of shape (counts + 1,)."""
+    """Return the sums of the first 0, 1, 2, ... counts: [5, 3, 4] gives [0, 5, 8, 12]."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends

@@ -50,15 +50,15 @@ class TrainingSteps:
     def __init__(self, order: OrderState, world: World) -> None:
         self._order, self._world = order, world
         self._is_packed = order.spec.packing is not None
-        self.batch = order.spec.batch() * world.num_ranks
-        self._counted: dict[int, int] = {}
+        self.batch = order.spec.batch() * world.num_ranks  # places of a step
+        self._counted: dict[int, int] = {}  # steps of epochs of packs, by epoch
 
     def order(self, epoch: int) -> Order:
         """Return the order of a whole epoch."""
         return self._order.epoch_order(epoch, self._world)
 
     def packs(self, epoch: int) -> PackPlan:
-        """Return the packs of a whole epoch, of a dataset with packing."""
+        """Return the order of a whole epoch as a plan of packs, for a dataset with packing."""
         packs = self.order(epoch).packs
         assert packs is not None
         return packs
@@ -114,10 +114,11 @@ class TrainingSteps:
         return epoch, step_in_epoch * self.batch
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:
-        """Return the epoch of the first step that begins at or after a place, and its number there.
+        """Return the first step that is not skipped and begins at or after a place.
 
-        Steps that were skipped do not count. If they reach to the end of the epoch, the result is
-        the first step of a later epoch.
+        The result is its epoch and its number there, counting all steps. With global batches of 10
+        samples, place 25 gives step 3, or step 5 if steps 3 and 4 are skipped. If the skipped steps
+        reach to the end of the epoch, the result is the first step of a later epoch.
         """
         while True:
             gaps = Gaps(skips_of(self._order.epochs.edits, epoch))
@@ -162,6 +163,7 @@ def count_packs(plan: PackPlan) -> PackCount:
     else:
         _counts_by_key.begin(plan)
         packs = estimate_packs(plan)
+    # Share of the space in all packs that tokens fill; estimated tokens may exceed the space.
     filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
     return PackCount(packs, filled, is_exact=counts is not None)
 
@@ -210,10 +212,10 @@ def _tokens(plan: PackPlan) -> float:
 
 
 class _KnownCounts:
-    """Numbers of packs of each window of documents, by plan.
+    """Numbers of packs of each window of documents, for the epochs (plans) that were packed.
 
-    They are kept in memory for a few plans, and in a file of the cache folder for all. ``key()`` of
-    a plan identifies its packs.
+    They are kept in memory for the last few plans, and in a file of the cache folder for each.
+    ``plan.key()`` is a text that is equal for plans with the same packs.
     """
 
     def __init__(self) -> None:

@@ -267,7 +267,8 @@ class Stream:
         Args:
             kind: Format of the files.
             filled: Copy of this stream with defaults for retries and timeout.
-            pinned: Error of an index.json that lists the files, if `mds index` has written one.
+            pinned: Error with the contents of an index.json, if `mds index` has written one that
+                lists the files. Then exactly these files are read (they are pinned).
 
         Raises what `mds.cache.find_table.find_table` raises.
         """
@@ -289,7 +290,8 @@ class Stream:
         )
         assert source.data is not None  # it reads the files; only sources of MDS have None
         costs = source.data.costs()
-        # Files behind a network are never read in place.
+        # Facts for `explain` and for states, which name the files that were read. Files behind a
+        # network are never read in place.
         self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
         self._files_pin = {"kind": kind.name, **source.data.pin()}
         self._file_changes = source.data.table.last_changes
@@ -507,11 +509,16 @@ def _pin(stream: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _way_back(old: Mapping[str, Any]) -> str:
-    """Return how to read the files of a stream of a state again, for an error."""
+    """Return a sentence that says how to read the files of a stream of a state again.
+
+    ``old`` is the stream's entry in the state. Its pin is a URL of certain files, an argument of
+    the format such as ``{"version": 7}`` of a table, or empty.
+    """
     pin = _pin(old)
     if "remote" in pin:
         return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
-    for name, value in pin.items():
+    if pin:
+        name, value = next(iter(pin.items()))
         return f"Read that of the state: format={str(old['kind']).title()}({name}={value})."
     return "Put back those of the state; `mds index` pins the files of a run."
 
@@ -561,9 +568,10 @@ def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
 
 
 def _version(stream: Mapping[str, Any]) -> Any:
-    """Return the format, digest and pinned version of a stream's table, or None without a pin.
+    """Return what identifies the version of a table: format, digest of its files, and version.
 
-    Two streams with equal results read the same files.
+    Two streams with equal results read the same files. ``stream`` is the entry of a stream in a
+    state. The result is None for streams that are no tables, whose entries have no version.
     """
     pin = {name: value for name, value in _pin(stream).items() if name != "remote"}
     return (stream.get("kind"), stream.get("list"), pin) if pin else None

@@ -81,8 +81,13 @@ def choose_parts(
 ) -> dict[str, Ids]:
     """Return the sorted numbers, int64, of the samples of each part of `Samples.split`.
 
-    ``shares``, ``by`` and ``seed`` are the arguments of `Samples.split`. Raises ConfigError if they
-    are invalid.
+    Args:
+        dataset: Dataset to split.
+        shares: Share of the samples by name of the part, such as ``{"train": 0.9, "val": 0.1}``.
+        by: Column whose value decides the part of a sample; None for the sample's number.
+        seed: Seed of the hash that chooses the parts.
+
+    Raises ConfigError for invalid arguments.
     """
     if not isinstance(shares, Mapping):
         raise ConfigError(
@@ -261,6 +266,7 @@ def evaluate_once(
         key: Name that replaces the digest, or None.
         evaluate: Returns the chosen sample numbers.
     """
+    # All ranks run the same program, so this number identifies the call on each of them.
     call_number = next(_calls)
     if key is not None:
         name = f"key-{_digest(data, key)}.ids"
@@ -268,7 +274,7 @@ def evaluate_once(
         function = _digest_of(where)
         if function is None:
             return evaluate()
-        # The ranks of a launcher have the same parent process.
+        # Only the ranks of this launcher find the file: they have the same parent process.
         call_digest = _digest(data, function, str(call_number), _start_of_parent())
         name = f"job-{os.getppid()}-{call_digest}.ids"
     path = os.path.join(folder, name)
@@ -322,7 +328,10 @@ def _write(path: str, numbers: Ids) -> None:
 
 
 def _delete_files_of_ended_jobs(folder: str) -> None:
-    """Delete the files, and their locks, of launchers whose process no longer exists."""
+    """Delete the files, and their locks, of launchers whose process no longer exists.
+
+    Such a file is named ``job-PID-DIGEST.ids``, with the process number of the launcher.
+    """
     for name in os.listdir(folder):
         match = _NAME.match(name)  # its group is the process number of the launcher
         if match and not os.path.exists(f"/proc/{match[1]}"):
@@ -368,6 +377,7 @@ def _describe_value(value: Any, visited: set[int]) -> Iterable[str]:
         return
     yield f"{value.__module__}.{value.__qualname__}"
     yield from _describe_code(value.__code__)
+    # A function refers to variables of the functions around it, and to names of its module.
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
     names = [name for name in value.__code__.co_names if name in value.__globals__]
     for referent in (value.__defaults__, value.__kwdefaults__, *cells):

@@ -4,7 +4,15 @@ All state of an iteration is here and not in the dataset, so a dataset may be it
 at once.
 
 A *place* is a number in this worker's order, counted from 0. A *mark* is the number of the same
-sample in the epoch of all ranks.
+place in the epoch of all ranks. With two ranks of one worker each, whose batches have one sample::
+
+    mark             0  1  2  3  4  5
+    rank             0  1  0  1  0  1
+    place            0  0  1  1  2  2
+
+Some places have no sample: they are *padding*, -1 in the plan, so that ranks get equally many
+places. A *block* is an array of some thousand consecutive ids, and a *stretch* an iterator over the
+samples of consecutive places. Worker n of a rank has the steps n, n + workers, n + 2 * workers ...
 """
 
 from __future__ import annotations
@@ -142,8 +150,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         is_over: Whether the iteration has ended or was abandoned.
         is_exhausted: Whether the iteration came to the end of the epoch.
         failure: Error that ended the iteration.
-        is_between: False while samples are given one by one, by a generator that a signal may end
-            in the middle.
+        is_between_stretches: False while a stretch is a Python generator that has not ended. (For
+            other stretches `remaining` says so.) A signal may raise an error in its middle.
     """
 
     def __init__(
@@ -151,23 +159,26 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     ) -> None:
         super().__init__()
         self.order, self.world, self.start = order, world, start
-        self._place = (world.node, world.rank_of_node, world.worker_of_rank)
+        # Arguments of the methods of a plan that are about one worker.
+        self._worker_numbers = (world.node, world.rank_of_node, world.worker_of_rank)
         self.is_counted = is_counted
         self.filled_places = start
         self.dropped: DropCount | None = None
         self.is_over = self.is_exhausted = False
-        self.is_between = True
+        self.is_between_stretches = True
         self.failure: Exception | None = None
         self._remaining_samples = _NOTHING
         self._key_streams: list[KeyStream] = []
-        # Blocks that are not summed yet: the first place, which places are real, and the ids.
+        # Blocks that are not summed yet, for `_sum_block`: the first place, which places have a
+        # sample (False for padding), and the ids.
         self._blocks: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = (
             collections.deque()
         )
-        # Per block: ids before it, and the sums after each of its ids.
+        # Summed blocks: the number of ids before the block, and the sum of the order hash over all
+        # ids of the iteration up to each id of the block.
         self._sums: collections.deque[tuple[int, npt.NDArray[np.uint64]]] = collections.deque()
-        self._summed = start
-        self._sum = np.uint64(0)
+        self._summed_ids = start  # ids before the end of the last summed block
+        self._sum = np.uint64(0)  # sum over them
 
     @property
     def begin(self) -> Position:
@@ -176,21 +187,24 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def plan(self) -> EpochPlan:
-        """Plan of the samples of an epoch without packing."""
+        """Order of the epoch as a plan of samples; only for an epoch without packing."""
         assert self.order.packs is None
         return self.order.samples
 
     def packs(self) -> Iterator[RankPacks]:
-        """Yield the packs of this worker, step by step, for an epoch with packing."""
+        """Return an iterator over the packs of this worker, one item for each of its steps.
+
+        It is only for an epoch with packing.
+        """
         packs = self.order.packs
         assert packs is not None
-        return packs.rank_packs(*self._place)
+        return packs.rank_packs(*self._worker_numbers)
 
     @property
     def most_samples(self) -> int:
         """Maximum number of samples of this worker."""
-        # ``length`` has full batches; if the epoch is smaller than one global batch, a batch has
-        # at most ``filled`` samples.
+        # The plan has ``length`` places for each worker, in full batches. At most ``filled`` places
+        # of a batch have a sample: fewer than its size if the epoch has less than a global batch.
         shape = self.plan.shape
         return self.plan.length // shape.batch * self.plan.global_batches.filled
 
@@ -207,18 +221,20 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     @property
     def is_broken_off(self) -> bool:
         """Whether a stretch of samples was left before its last one, as a signal may do."""
-        return self.remaining > 0 or not self.is_between
+        return self.remaining > 0 or not self.is_between_stretches
 
     @property
     def share(self) -> int:
-        """Number of places of each rank in a position of all ranks, if ranks have one worker.
+        """Number of places that every rank has taken, as this rank can tell for a state.
 
-        With ``exact``, ranks get different numbers of samples. At the end, every rank counts the
-        largest of these numbers, so that their states are equal.
+        Each rank has one worker here. Ranks take equally many places, so it is the own `position`.
+        But with ``exact``, some ranks get fewer: of 9 samples, 2 ranks get 5 and 4. At the end both
+        count 5, so that their states are equal.
         """
         if not self.is_exhausted or not self._is_uneven:
             return self.position
-        return max(self.position, self.plan.global_batches.shares[1])
+        _, maximum = self.plan.global_batches.shares
+        return max(self.position, maximum)
 
     @property
     def _is_uneven(self) -> bool:
@@ -227,7 +243,12 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the epoch is finished on all ranks, also those that get one sample more."""
+        """Whether the epoch is finished on all ranks, as far as this rank can tell.
+
+        With ``exact`` and 9 samples, 2 ranks get 5 and 4. The one with 4 sees that its iteration
+        ends. The other has finished once it has taken 5, even if nobody asks for a sixth sample. If
+        all ranks get equally many, all of them see the end in the same step.
+        """
         if self.is_exhausted or not self._is_uneven:
             return self.is_exhausted
         minimum, maximum = self.plan.global_batches.shares
@@ -260,6 +281,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """End the iteration by an error, and release its shards."""
         self.leave()
         self.is_over = True
+        # Every later ``next()`` raises a copy, which does not keep the failed frames alive.
         self.failure = repeatable(error, _ADVICE)
         self.close_windows()
 
@@ -280,8 +302,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         Each block is also kept for the order hash and the row keys, if these are wanted.
         """
         place = self.start
-        for block in self.plan.blocks(*self._place, self.start, is_padded=False):
-            real = block >= 0
+        for block in self.plan.blocks(*self._worker_numbers, self.start, is_padded=False):
+            real = block >= 0  # the last step may have padding (-1) between its samples
             ids = block[real]
             if self.is_counted:
                 self._blocks.append((place, real, ids))
@@ -297,18 +319,19 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         return stream
 
     def marks(self, first: int, count: int) -> Ids:
-        """Return the numbers in the epoch of all ranks of some places of this worker, int64.
+        """Return the marks of ``count`` places of this worker from the place ``first`` on, int64.
 
-        Args:
-            first: The first place.
-            count: Number of consecutive places.
+        A mark is the number of a place in the epoch of all ranks, see the module's docstring.
         """
-        return self.plan.marks(*self._place, first, first + count)
+        return self.plan.marks(*self._worker_numbers, first, first + count)
 
     def describe(self, position: int, count: int = 1) -> str:
-        """Describe ``count`` samples from the place ``position`` on, for an error message."""
+        """Describe ``count`` samples from the place ``position`` on, for an error message.
+
+        An example is "sample 17 (place 2,048 of epoch 0)", where the place is a mark.
+        """
         ids: list[int] = []
-        for block in self.plan.blocks(*self._place, position, is_padded=False):
+        for block in self.plan.blocks(*self._worker_numbers, position, is_padded=False):
             ids += block[block >= 0][: count - len(ids)].tolist()
             if len(ids) >= count:
                 break
@@ -327,17 +350,22 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """
         if position == self.start:
             return 0
-        while position > self._summed:
+        # Sum blocks until one contains the position; then find that block among the summed ones.
+        while position > self._summed_ids:
             self._sum_block(*self._blocks.popleft())
         blocks = self._sums
         ids_before, sums_in_block = blocks[0]
         while position > ids_before + len(sums_in_block):
             blocks.popleft()
             ids_before, sums_in_block = blocks[0]
-        return int(sums_in_block[position - ids_before - 1])
+        last_id = position - ids_before - 1  # its index in the block
+        return int(sums_in_block[last_id])
 
     def _sum_block(self, first: int, real: npt.NDArray[np.bool_], ids: Ids) -> None:
-        """Append the running sums of the order hash after each id of a block to ``_sums``.
+        """Append a block to ``_sums``: the sum of the order hash up to each of its ids.
+
+        The order hash is a sum of one number for each id (its summand), modulo 2**64. So the sum of
+        two ids is known from the sum up to each, and ranks may add their sums in any order.
 
         Args:
             first: Place at which the block begins.
@@ -347,14 +375,18 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         marks = self.marks(first, len(real))
         sums = np.cumsum(self._summands(marks, real, ids), dtype=np.uint64) + self._sum
         if len(sums):
-            self._sums.append((self._summed, sums))
-            self._summed += len(sums)
+            self._sums.append((self._summed_ids, sums))
+            self._summed_ids += len(sums)
             self._sum = sums[-1]
 
     def _summands(
         self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
     ) -> npt.NDArray[np.uint64]:
-        """Return the summand of the order hash for each of ``ids``, uint64."""
+        """Return the summand of the order hash for each of ``ids``, uint64.
+
+        ``marks`` and ``real`` have an entry for each place of the block, and ``ids`` one for each
+        place that has a sample.
+        """
         return summands(marks[real], ids)
 
 
@@ -380,23 +412,30 @@ class PaddedWorkerEpoch(WorkerEpoch):
         return self.plan.length
 
     def blocks(self) -> Iterator[Ids]:
-        """Yield the ids of this worker in 1-D int64 arrays, as many ids on every rank."""
-        world, last = self.world, np.int64(0)
+        """Yield the ids of this worker in 1-D int64 arrays, as many ids on every rank.
+
+        ::
+
+            block of the plan    7  5 -1 -1      -1 is padding
+            yielded ids          7  5  5  5
+            mask                 1  1  0  0      kept in ``masks``
+        """
+        world, last_id = self.world, np.int64(0)
         batch, workers = self.plan.shape.batch, world.workers_per_rank
-        # The plan pads all workers to the same number of steps. Batches beyond this worker's
-        # steps are padding on all ranks, and left out.
-        mine = len(range(world.worker_of_rank, self.plan.steps, workers)) * batch
-        place, remaining = self.start, mine - self.start
-        for padded_block in self.plan.blocks(*self._place, self.start):
+        # The plan pads all workers of a rank to the same number of steps. Batches beyond this
+        # worker's last step are padding on all ranks, so they are left out.
+        steps_of_worker = len(range(world.worker_of_rank, self.plan.steps, workers))
+        place, remaining = self.start, steps_of_worker * batch - self.start
+        for padded_block in self.plan.blocks(*self._worker_numbers, self.start):
             block = padded_block[: max(remaining, 0)]
             remaining -= len(block)
             real = block >= 0
             # Index of the last real id up to each place of the block, -1 if there is none; then
             # the last id of the blocks before is repeated.
             sources = np.maximum.accumulate(np.where(real, np.arange(len(block)), -1))
-            filled = np.where(sources >= 0, block[sources], last)
+            filled = np.where(sources >= 0, block[sources], last_id)
             if len(filled):
-                last = filled[-1]
+                last_id = filled[-1]
                 self.masks.append(real)
                 if self.is_counted:
                     self._blocks.append((place, real, filled))
@@ -408,7 +447,10 @@ class PaddedWorkerEpoch(WorkerEpoch):
     def _summands(
         self, marks: Ids, real: npt.NDArray[np.bool_], ids: Ids
     ) -> npt.NDArray[np.uint64]:
-        """Return the summand of the order hash for each of ``ids``, uint64; 0 for padding."""
+        """Return the summand of the order hash for each of ``ids``, uint64; 0 for padding.
+
+        Here ``ids`` has an entry for each place of the block, as ``marks`` and ``real`` have.
+        """
         return np.where(real, summands(marks, ids), np.uint64(0))
 
     def next_mask(self, size: int) -> npt.NDArray[np.bool_]:
@@ -435,18 +477,20 @@ class KeyStream:
 
     def __init__(self, epoch: WorkerEpoch) -> None:
         self._epoch = epoch
+        # Blocks whose keys are not computed yet, as the arguments of `add_block`.
         self._blocks: collections.deque[tuple[int, npt.NDArray[np.bool_], Ids]] = (
             collections.deque()
         )
-        self._remaining_keys = np.empty(0, np.uint64)
+        self._remaining_keys = np.empty(0, np.uint64)  # computed and not taken yet
 
     def add_block(self, first: int, is_given: npt.NDArray[np.bool_], ids: Ids) -> None:
-        """Add a block.
+        """Add a block of consecutive places of the worker.
 
         Args:
-            first: Place of its first id or padding.
-            is_given: Which of its places count_so_far an id, bool.
-            ids: The ids of these places.
+            first: The first place.
+            is_given: Which places have an id that is given to the iteration, bool of shape
+                (places,). The others are padding.
+            ids: Ids of the places that have one, int64.
         """
         self._blocks.append((first, is_given, ids))
 
@@ -457,6 +501,7 @@ class KeyStream:
         while count_so_far < count:
             first, is_given, ids = self._blocks.popleft()
             plan = self._epoch.plan
+            # Keys depend on the numbers in the epoch of all ranks, so another world draws the same.
             marks = self._epoch.marks(first, len(is_given))[is_given]
             parts.append(keys_of_places(plan.shuffle_seed, plan.epoch, marks, ids))
             count_so_far += len(ids)

@@ -316,13 +316,13 @@ def _leave_to_parent() -> None:
 
     Every further ``next`` in the child raises an error that says so.
     """
-    from mds.dataset.epoch_iterator import of_parent
+    from mds.dataset.epoch_iterator import fork_error
     from mds.process.fork_safe import abandon
 
     for batches in list(_living):
         abandon(batches._inner)  # torch would end the parent's workers with it
         batches._inner = iter(())
-        batches._failure = of_parent()
+        batches._failure = fork_error()
         batches.count.is_over = True
 
 

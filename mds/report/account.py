@@ -44,7 +44,7 @@ class CacheUse(NamedTuple):
         shards: Number of shards of the dataset.
         is_compressed: Whether shards are stored compressed.
         fetches: Number of fetches of whole shards, repeated ones included.
-        needed: Number of different shards that have the samples read so far.
+        needed: Estimated number of different shards that have the samples read so far.
         evictions: Number of shards that were evicted or never kept.
         bytes_fetched: Bytes that were fetched.
         ranged_bytes: The part of them that was fetched row by row, for lack of space in the cache.
@@ -65,7 +65,9 @@ class CacheUse(NamedTuple):
         """Share of the fetched shards that were fetched again because they were evicted, 0 to 1."""
         if self.limit is None or not self.fetches:
             return 0.0
-        # Each needed shard may be evicted once at no cost; every further eviction is a new fetch.
+        # Each needed shard may be evicted once at no cost, after its last use. Every further
+        # eviction means that some shard was fetched again. For example, 30 evictions and 10 needed
+        # shards: 20 of the fetches were repeated.
         return min(1.0, max(0.0, self.evictions - self.needed) / self.fetches)
 
     @property
@@ -79,6 +81,9 @@ class CacheUse(NamedTuple):
 class WaitAccount:
     """Sums of one iteration of a loader, in seconds.
 
+    The trainer requests a batch, waits until it arrives, and works until it requests the next one.
+    A batch comes with its `Making`: the seconds of each phase of making it.
+
     Attributes:
         batches: Number of batches that arrived.
         first: Wait for the first batch, in which workers start.
@@ -89,10 +94,10 @@ class WaitAccount:
     def __init__(self) -> None:
         self.batches = 0
         self.first = self.waited = self.worked = 0.0
-        self._charged = [0.0] * len(PHASES)
-        self._making_seconds = [0.0] * len(PHASES)
-        self._processor = 0.0
-        self._last = 0.0
+        self._charged = [0.0] * len(PHASES)  # seconds waited, by phase
+        self._making_seconds = [0.0] * len(PHASES)  # seconds of making the batches, by phase
+        self._processor = 0.0  # processor time of making the batches
+        self._last = 0.0  # when the last batch arrived
 
     @property
     def charged(self) -> dict[str, float]:
@@ -137,8 +142,12 @@ class WaitAccount:
         self._last = arrival_time
 
     def _charge(self, wait: float, making: Making | None) -> None:
-        """Divide ``wait`` among the phases, in proportion to the seconds that each took."""
-        phases = () if making is None else making[:-1]
+        """Divide ``wait`` (seconds) among the phases, in proportion to the seconds that each took.
+
+        ``making`` is as in `add`. For example, a wait of 1 s for a batch that took 3 s of decoding
+        and 1 s of collating: 0.75 s are charged to decoding and 0.25 s to collating.
+        """
+        phases = () if making is None else making[:-1]  # without the processor time
         total = sum(phases)
         if total <= 0.0:
             self._charged[-1] += wait  # it was made before: the wait is for sending it ("crossing")
@@ -156,7 +165,8 @@ def _by_phase(seconds: Sequence[float]) -> dict[str, float]:
     """Return sums by phase, none of which is below zero.
 
     The time of functions is estimated from some samples and subtracted from decoding, whose sum may
-    fall below zero. The functions then took that much less.
+    fall below zero. The functions then took that much less: -1 s of decoding and 5 s of functions
+    become 0 s and 4 s.
     """
     by_phase = dict(zip(PHASES, seconds, strict=True))
     below_zero = min(by_phase["decode"], 0.0)

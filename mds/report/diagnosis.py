@@ -37,6 +37,7 @@ CAUSES = (
     "uncertain",
     "none",
 )
+# Cause of a wait, by the phase of making a batch (`mds.process.stopwatch`) that it is charged to.
 _CAUSE_OF_CHARGE = {
     "request": "latency",
     "transfer": "bandwidth",
@@ -46,12 +47,12 @@ _CAUSE_OF_CHARGE = {
     "collate": "collate",
     "crossing": "crossing",
 }
-_FOR_BYTES = ("latency", "bandwidth", "decompression")
-_OWN = ("decoding", "functions", "collate")  # computed in the interpreter
+_FETCH_CAUSES = ("latency", "bandwidth", "decompression")  # until the bytes of shards are there
+_COMPUTED_CAUSES = ("decoding", "functions", "collate")  # computed in the interpreter
 _FEW_WAITS = 0.1  # of the time
-_MUCH_WASTED = 0.2
+_MUCH_WASTED = 0.2  # of the fetched shards, see `CacheUse.wasted`
 _MUCH_LESS = 0.8  # of the longest wait: a second cause that costs more makes it uncertain
-_MUCH_RANGED = 0.3
+_MUCH_RANGED = 0.3  # of the fetched bytes, see `CacheUse.ranged`
 _SOME_WAITS = 0.25  # of the time
 _ONE_CORE = (0.8, 1.3)  # cores that threads keep busy which take turns; the trainer has turns too
 _FEW_TURNS = 0.1  # of the time of a thread, in which others have theirs
@@ -108,11 +109,12 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / elapsed
     cause = _find_cause(share, seconds, account, setup, cache)
+    # A trainer that waits little may still be slow: it shares the interpreter with the threads.
     if share < _SOME_WAITS and _is_interpreter_held(account, setup):
         making_seconds = {
             _CAUSE_OF_CHARGE[name]: spent for name, spent in account.making_seconds.items()
         }
-        cause = max(_OWN, key=making_seconds.__getitem__)
+        cause = max(_COMPUTED_CAUSES, key=making_seconds.__getitem__)
         text = (
             f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
             f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
@@ -142,51 +144,54 @@ def _find_cause(
     """
     if share < _FEW_WAITS:
         return "uncertain" if _is_core_shared(account, setup) else "trainer"
-    for_bytes = sum(seconds[name] for name in _FOR_BYTES)
+    fetch_seconds = sum(seconds[name] for name in _FETCH_CAUSES)
     other_causes = {
         name: seconds[name] for name in ("decoding", "functions", "collate", "crossing")
     }
     longest = max(other_causes, key=other_causes.__getitem__)
-    # Shards or rows are fetched again and again, which counts only if fetching is the longest wait.
+    # With a small cache, shards or rows are fetched again and again. That is the cause only if
+    # fetching is the longest wait.
     is_small = cache.wasted >= _MUCH_WASTED or cache.ranged >= _MUCH_RANGED
-    if is_small and for_bytes >= other_causes[longest]:
+    if is_small and fetch_seconds >= other_causes[longest]:
         return "cache_limit"
     second, first = sorted(seconds, key=seconds.__getitem__)[-2:]
-    if setup.kind == "threads" and first in _OWN:
-        # Threads take turns in the interpreter, so it is chance in which phase one was when the
-        # trainer waited. Their whole time is compared instead.
+    if setup.kind == "threads" and first in _COMPUTED_CAUSES:
+        # Threads take turns in the interpreter, so it is chance in which phase a thread was when
+        # the trainer waited. Compare all the time of each phase instead, not only the waits.
         seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.making_seconds.items()}
-        second, first = sorted(_OWN, key=seconds.__getitem__)[-2:]
+        second, first = sorted(_COMPUTED_CAUSES, key=seconds.__getitem__)[-2:]
     if seconds[second] > _MUCH_LESS * seconds[first]:
         return "uncertain"
     if first == "decoding":
         if account.idle > MUCH_IDLE:
-            return "uncertain"  # it waits for a disk, or for a core
-        if sum(seconds[name] for name in _FOR_BYTES) > _MUCH_LESS * seconds[first]:
-            return "uncertain"  # three phases of one cause cost as much
+            return "uncertain"  # the decoding itself waits for a disk, or for a core
+        if sum(seconds[name] for name in _FETCH_CAUSES) > _MUCH_LESS * seconds[first]:
+            return "uncertain"  # each phase of fetching is shorter, but together they cost as much
     return first
 
 
 def _is_interpreter_held(account: WaitAccount, setup: LoaderSetup) -> bool:
     """Whether threads compute in the interpreter all the time, which the trainer needs too.
 
-    Together they keep one core busy, and several of them wait for each other. They would pause if
-    the trainer were slower than they are.
+    Three signs: together they keep one core busy, they never pause, as they would if they were
+    faster than the trainer and their queue was full, and several of them wait for each other.
     """
     low, high = _ONE_CORE
     return (
         setup.kind == "threads"
         and low < account.cores < high
+        # Busy with batches for at least the time that has passed: no pause.
         and sum(account.making_seconds.values()) > _NO_PAUSE * (account.waited + account.worked)
         and (setup.workers == 1 or account.idle > _FEW_TURNS)
     )
 
 
 def _is_core_shared(account: WaitAccount, setup: LoaderSetup) -> bool:
-    """Whether threads compute much and wait for cores, or for their turn, as long as they compute.
+    """Whether threads compute much, and wait as long for a core or for their turn.
 
-    The trainer waits for these too, in what counts as its own work. Other programs use the cores,
-    or the trainer itself computes in the interpreter.
+    They wait for a core if other programs use all of them, and for their turn if the trainer
+    computes in the interpreter. The trainer then waits in the same way, in what counts as its own
+    work, so its own work need not be the cause.
     """
     return (
         setup.kind == "threads" and account.cores > _SOME_CORE and account.idle > _HALF_OF_THE_TIME
@@ -403,9 +408,12 @@ REMEDIES: dict[str, Remedy] = {
 
 
 def _sufficient_workers(account: WaitAccount) -> int:
-    """Return how many workers keep up with the trainer if there are enough cores."""
+    """Return how many workers keep up with the trainer if there are enough cores.
+
+    For example, if making a batch takes 0.9 s and the step of the trainer 0.3 s: 1.1 * 3, so 4.
+    """
     seconds_per_batch = sum(account.making_seconds.values()) / max(account.batches, 1)
-    worked = account.worked / max(account.batches - 1, 1)
+    worked = account.worked / max(account.batches - 1, 1)  # seconds of a step
     if worked <= 0.0:
         return 1 << 30  # no number of workers keeps up with a trainer that does nothing
     return max(1, math.ceil(1.1 * seconds_per_batch / worked))
@@ -420,10 +428,11 @@ def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
 
 
 def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
-    """Whether workers sleep or wait for others, and so need no core of their own.
+    """Whether workers mostly sleep or wait, for example for a server, and so need no whole core.
 
-    Workers that share cores, and threads that take turns in the interpreter, are idle for most of
-    their time as well. Together they keep the cores busy, or the one that threads share.
+    They do if they are idle for most of their time and keep few cores busy. Being idle is not
+    enough: workers that share cores, and threads that take turns in the interpreter, are idle as
+    well, but together they keep all cores busy, or the one that threads share.
     """
     cores = 1 if setup.kind == "threads" else max(setup.cores, 1)
     return account.idle > MUCH_IDLE and account.cores < cores / _FEW_CORES
@@ -432,7 +441,9 @@ def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
 def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str:
     """Return the advice to use more workers, if they help, or else a cheaper way to work.
 
-    ``cheaper`` describes that way as an imperative clause.
+    Workers help up to the number that keeps up with the trainer, and up to one for each core, or
+    several for each core if they mostly wait. ``cheaper`` describes the cheaper way as an
+    imperative clause.
     """
     sufficient_workers, cores = _sufficient_workers(account), max(setup.cores, 1)
     max_workers = _MOST_WAITING * cores if _is_waiting(account, setup) else cores

@@ -53,15 +53,19 @@ log = get_logger("mds.cache")
 
 @dataclass(slots=True)
 class _Window:
-    """A window of ids and the requests for its shards."""
+    """A window of ids and the requests for its shards.
+
+    The result of a request is None if it was *postponed*: its shard should be fetched whole, but
+    there was no space for it in the cache yet. See `WindowFetcher.acquire`.
+    """
 
     size: int  # number of ids
     #: For each shard the request, and the time of its first use, which is the deadline.
     requests: dict[int, tuple[ShardRequest, float]]
-    futures: dict[int, Future[ShardLease | None]]
+    futures: dict[int, Future[ShardLease | None]]  # of the last request of each shard
 
     def postponed_shards(self) -> list[int]:
-        """Return the shards for which there was no space yet, in the order of first use."""
+        """Return the shards whose requests ended without a lease, in the order of first use."""
         return [
             shard
             for shard, future in self.futures.items()
@@ -75,7 +79,13 @@ class _Window:
 class LimitedPrefetch:
     """Strategy of a worker whose cache has a limit.
 
-    For each window, `Prefetcher` calls `next_size`, `begin`, `open` for each shard, and `end`.
+    For each window, `Prefetcher` calls `next_size`, `begin`, `open` for each shard, and `end`. The
+    shards of the next window are requested when a window begins. A request may be *postponed* if
+    the cache has no space for its shard. It is repeated later, at the latest when the shard is
+    read.
+
+    Positions count from the first id of this worker. The time of an id is its position plus
+    ``_oracle.start``, so that workers which began at different places have the same times.
 
     Args:
         runtime: The cache of this process.
@@ -91,7 +101,7 @@ class LimitedPrefetch:
         self._max_size = policy.MIN_WINDOW  # ids of a window, until a sample of the order is seen
         self._planned = 0  # shards of positions before this one have been requested
         self._size = policy.MIN_WINDOW  # ids of the next window
-        self._jobs = 0  # number of jobs that shared the folders when the size was chosen
+        self._jobs = 0  # number of training jobs that shared the folders when the size was chosen
         self._is_closed = False
         self._windows: deque[_Window] = deque()  # the current one and the next
         self._progress = ServedTime()
@@ -113,14 +123,16 @@ class LimitedPrefetch:
         """
         del rows  # they equal the planned ones
         window = self._windows[0]
-        self._window_start = self._ids.position - len(shards)
+        self._window_start = self._ids.position - len(shards)  # its ids were taken already
         self._min_position = max(self._window_start - max(_MAX_LAG, 2 * len(shards)), 0)
         self._report_progress()
         jobs = self._runtime.peers.jobs()
         if jobs != self._jobs:  # each job has an equal part of the limit
             self._jobs = jobs
             self._choose_window_size()
-        if not self._fetcher.fetches_whole_shards:  # there will be no space later, either
+        if not self._fetcher.fetches_whole_shards:
+            # The shards in use do not all fit, so there will be no space later, either. Get the
+            # rows of postponed shards in another way now.
             for shard in window.postponed_shards():
                 self._request(window, shard, is_prefetch=False)
         self._plan_window()
@@ -169,7 +181,8 @@ class LimitedPrefetch:
             shards, rows = shards[:fitting], rows[:fitting]
         stop = start + len(shards)
         self._size = min(self._size * 4, self._max_size)  # windows grow from a small first one
-        # Group the rows by shard. `order[begins]` is the first position of each shard.
+        # Group the rows by shard: those of `values[i]` are `rows[order][begins[i]:begins[i + 1]]`,
+        # and `order[begins[i]]` is the position in the window at which it is read first.
         order = np.argsort(shards, kind="stable")
         values, begins = np.unique(shards[order], return_index=True)
         first, last = origin + start, origin + stop
@@ -189,11 +202,12 @@ class LimitedPrefetch:
         self._windows.append(window)
 
     def _request(self, window: _Window, shard: int, *, is_prefetch: bool) -> None:
-        """Request a shard of a window, which a thread gets; urgent requests come first.
+        """Request a shard of a window; threads get those first that are read first.
 
-        ``is_prefetch`` is as in `WindowFetcher.acquire`.
+        ``is_prefetch`` is as in `WindowFetcher.acquire`. Until the request ends, no time after its
+        first use is reported as read.
         """
-        request, deadline = window.requests[shard]
+        request, deadline = window.requests[shard]  # the deadline is the time of the first use
         self._progress.begin(int(deadline))
         future = self._pool.submit(self._fetcher.acquire, request, is_prefetch, deadline=deadline)
         window.futures[shard] = future
@@ -215,11 +229,14 @@ class LimitedPrefetch:
         progress = self._runtime.peers.report_progress(id(self), oracle.team, served)
         served_by_all = progress.served
         if self._node is not None:
-            # More processes than readers of known orders: some other order is unknown.
+            # If more readers use the folders than have reported the progress of an order, the
+            # order of some is unknown.
             oracle.is_whole = self._runtime.peers.processes <= progress.all_readers
-            if progress.team_readers < oracle.workers:  # some have not begun yet, or have ended
+            # If some workers of the order have not begun yet, they may need what this worker reads
+            # now. (They may also have ended.)
+            if progress.team_readers < oracle.workers:
                 served_by_all = min(served_by_all, origin + self._window_start)
-        # A stuck worker must not keep the uses of all others from being dropped.
+        # Past uses are dropped when all workers have read them, but do not wait for a stuck worker.
         oracle.advance(max(served_by_all, origin + self._min_position))
 
     def _retry_postponed(self) -> None:
@@ -227,6 +244,7 @@ class LimitedPrefetch:
         if self._oracle.now == self._retried_at:  # no progress since the last call
             return
         self._retried_at = self._oracle.now
+        # One shard at a time, the one that is needed first: others would take its space.
         for window in self._windows:
             postponed = window.postponed_shards()
             if postponed:
@@ -264,7 +282,7 @@ class LimitedPrefetch:
         and whether shards may stay mapped.
         """
         runtime, catalog = self._runtime, self._runtime.catalog
-        # Bytes for the shards of this job.
+        # Bytes of the cache for the shards of this job.
         room = ((runtime.limit or 0) - runtime.control_bytes) // self._jobs
         # At least the workers of the order, some of which may not be registered yet.
         processes = max(runtime.peers.processes // self._jobs, self._oracle.workers)
@@ -279,15 +297,17 @@ class LimitedPrefetch:
             for group in _rounds(np.arange(len(shards)), shards, large)
         )
         need = policy.working_set(node_shards, catalog.sizes)  # bytes of shards in use at a time
+        # If all shards in use fit, each is fetched once, whole, and stays until its last use.
         self._fetcher.fetches_whole_shards = need <= room and self._node is not None
         # In a large window, rows that are fetched by range need fewer requests. With compressed
         # shards, a large window saves passes if the cache cannot hold all shards in use, and small
         # windows let the workers of a node share the shards that it holds.
         is_large = catalog.has_raw or pass_bytes < lru_bytes
         self._max_size = large if is_large and not self._fetcher.fetches_whole_shards else small
-        if not catalog.has_raw:
+        if not catalog.has_raw:  # do not grow from small windows: each window costs passes
             self._size = self._max_size
         need += runtime.control_bytes  # now the limit with which each shard is fetched once
+        # Pinned shards cannot be evicted, so pin only if those in use are a small part of it.
         self._fetcher.may_pin = 8 * need < (runtime.limit or 0)
         if need > (runtime.limit or 0) and not runtime.is_limit_warned:
             runtime.is_limit_warned = True
@@ -305,7 +325,7 @@ class LimitedPrefetch:
         nothing = np.zeros(0, np.int64)  # so that there is always something to concatenate
         times, ids = [nothing], [nothing]
         for piece in self._node.pieces():
-            if piece is None:
+            if piece is None:  # the order of the next epoch is not known yet
                 break
             piece_times, piece_ids = piece
             if piece_times[0] >= self._node.start + SAMPLED:
@@ -349,17 +369,23 @@ class LimitedPrefetch:
 def _rounds(times: Int64s, shards: Int64s, size: int) -> Iterator[list[int]]:
     """Yield the distinct shards that are read in each stretch of ``size`` times.
 
-    ``times`` ascend from 0, and ``shards`` are read then, both (n,).
+    ``times`` ascend from 0, and ``shards`` are read then, both (n,). For example, with size 2:
+
+        times   0  0  1 | 2  3 | 4
+        shards  7  8  7 | 7  9 | 8      yields [7, 8], [7, 9], [8]
     """
-    bounds = times.searchsorted(np.arange(0, int(times.max(initial=0)) + 1, size))
+    starts = np.arange(0, int(times.max(initial=0)) + 1, size)  # times at which stretches begin
+    bounds = times.searchsorted(starts)  # indices of the first time in each stretch
     for group in np.split(shards, bounds[1:]):  # the first bound is 0
         yield unique_stable(group)
 
 
 class ServedTime:
-    """Times of this worker's reads whose shards are not there yet. Thread-safe.
+    """Times of this worker's reads whose shards have been requested and not come. Thread-safe.
 
-    A time is served when its request has ended and was not postponed.
+    A time is served when all its requests have ended and none is postponed. For example, if shards
+    are requested for the times 10, 14 and 17 and only the first has come, `first` returns 14: this
+    worker needs nothing before that time any more.
     """
 
     def __init__(self) -> None:
@@ -393,26 +419,32 @@ class ServedTime:
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """Request for some rows of a shard, for a window from time ``start`` to before ``stop``."""
+    """Request for the rows of a shard that a window reads."""
 
-    shard: int
-    rows: list[int]
-    start: int
-    stop: int
+    shard: int  # number in the dataset
+    rows: list[int]  # numbers of the rows in the shard, in the order in which they are read
+    start: int  # time (position in the order of the node) at which the window begins
+    stop: int  # time after its last sample
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLease:
-    """A reader that serves a request, and what must be released after the window."""
+    """A reader that serves a request, and what must be released after the window.
 
-    shard: int
+    A reader of copied or fetched rows has memory of its own, and nothing to release.
+    """
+
+    shard: int  # number in the dataset
     reader: Reader
-    is_held: bool = False  # the reader is held in the cache
-    is_pinned: bool = False  # the shard counts toward the pins of this process
+    is_held: bool = False  # the reader is one of the mapped shard, from `ProcessCache.hold`
+    is_pinned: bool = False  # the shard is counted in `WindowFetcher._pins`
 
 
 class WindowFetcher:
     """Gets the shards or rows of windows, within this process's share of the limit.
+
+    The result for a shard of a window is a lease: a reader, and what must be released when the
+    window ends. A pin counts a shard that a window has mapped, and that cannot be evicted.
 
     Args:
         runtime: The cache of this process.
@@ -434,15 +466,18 @@ class WindowFetcher:
     def acquire(self, request: ShardRequest, is_prefetch: bool) -> ShardLease | None:
         """Return a lease on a reader that has the rows of a request; fetch what is missing.
 
-        With ``is_prefetch``, the rows are not needed now, and the result may be None: the shard
-        should be fetched whole, but the shards to evict for it are needed earlier. Then request it
-        again later, when these may have been used.
+        The first of these that is possible: the mapped shard (if it can be pinned), copies of its
+        rows (if it is or gets cached), or the rows alone, fetched into memory.
+
+        With ``is_prefetch``, the rows are not needed now, and the result may be None, which
+        postpones the request: the shard should be fetched whole, but the shards to evict for it are
+        needed earlier. Then request it again later, when these may have been used.
         """
         runtime, shard = self._runtime, request.shard
         if not runtime.is_cacheable(shard):
             # The user's own file: there is nothing to fetch, to pin or to evict.
             return ShardLease(shard, runtime.hold(shard), is_held=True)
-        # Three outcomes: the mapped shard, copies of its rows, or rows that are fetched alone.
+        # Count the pin before the shard is opened, since another thread may take the space.
         is_pinned = self.may_pin and self._pins.add(shard, int(runtime.catalog.sizes[shard]))
         try:
             reader = runtime.hold_local(shard)
@@ -457,6 +492,8 @@ class WindowFetcher:
         if is_pinned:
             self._pins.remove(shard)
         if reader is None:
+            # Postpone rows that would be read out of a whole shard, which is expensive, or if the
+            # shard will be needed whole by others.
             if is_prefetch and (self.fetches_whole_shards or not runtime.can_range(shard)):
                 return None
             # Small gaps only: other workers, or this one later, fetch the rows in between.
@@ -478,20 +515,23 @@ class WindowFetcher:
     def _fetch(self, request: ShardRequest) -> bool:
         """Fetch the whole shard of a request if that saves bytes; return whether it is cached now.
 
-        It is not without space, or if the shards to evict for it would cost more.
+        The shard is not fetched if there is no space, or if fetching the shards that it would evict
+        again costs more bytes than it saves.
         """
         oracle, runtime, shard = self._oracle, self._runtime, request.shard
         size, rows = int(runtime.catalog.sizes[shard]), len(request.rows)
         can_range = runtime.can_range(shard)
         is_shared = self._is_shared(request)
         if not can_range or (self.fetches_whole_shards and is_shared):
-            # The bid: other workers of the node need the shard in this window's time, or a later
-            # window does.
+            # Without ranges, or if all shards in use fit, fetch it whole whatever that costs.
+            # Evict only shards that are needed later than this one, in this window by other
+            # workers, or else in a later window.
             needed_at = oracle.next_after(shard, request.start if is_shared else request.stop)
             # Limit the bytes in flight, or the shards being fetched would evict each other.
             with self._bytes_in_flight.acquire(size):
                 return runtime.fetcher.ensure_local(shard, Bid(needed_at, team=oracle.team))
-        # Processes with an unknown order are assumed to read like the known workers.
+        # If the orders of other processes are unknown, they are assumed to read as many rows of
+        # the shard as the workers whose order is known.
         processes_per_worker = (
             1 if oracle.is_whole else -(-runtime.peers.processes // oracle.workers)
         )
@@ -510,9 +550,10 @@ class WindowFetcher:
         return is_worth_it and runtime.fetcher.ensure_local(shard, bid)
 
     def _is_shared(self, request: ShardRequest) -> bool:
-        """Whether other workers need the shard too, before the window of this one ends."""
-        if not self._oracle.is_whole:  # their order is unknown; most likely they do
+        """Whether other workers need the shard too, before the window of the request ends."""
+        if not self._oracle.is_whole:  # the order of others is unknown; most likely they need it
             return self._runtime.peers.processes > 1
+        # Rows that all workers read; more than those requested are rows of other workers.
         rows = self._oracle.rows_before(request.shard, request.stop)
         return rows > len(request.rows)
 

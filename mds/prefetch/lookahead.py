@@ -52,11 +52,13 @@ class Lookahead:
         """
         self._fill(stop - self.position)
         nothing = np.zeros(0, np.int64)  # so that there is always something to concatenate
-        ids, shards, position = [nothing], [nothing], self.position  # of the next piece
+        ids, shards = [nothing], [nothing]
+        position = self.position  # of the first id of the piece
         for piece_ids, piece_shards in self._buffer:
             if position >= stop:
                 break
             if position + len(piece_ids) > start:
+                # The part of the piece between `start` and `stop`, which count from the first id.
                 part = slice(max(start - position, 0), stop - position)
                 ids.append(piece_ids[part])
                 shards.append(piece_shards[part])
@@ -134,12 +136,15 @@ def max_window_shards(catalog: Catalog, windows: int) -> int | None:
     The readers of this process share half of the maps that the process may have; the other half is
     for idle shards.
 
+    For example, with 4,000 maps, 5 readers of 2 windows each, and 1 file for each shard: a window
+    may have 4,000 / (2 * 5 * 2 * 1) = 200 shards.
+
     Args:
         catalog: The shards of the dataset.
         windows: Number of windows that each reader holds at one time.
     """
     files = max((folder.files_per_shard for folder in catalog.folders), default=1)
-    parts = 2 * max(len(_readers), 1) * windows * files  # of which a shard of a window gets one
+    parts = 2 * max(len(_readers), 1) * windows * files  # maps divided by shards of a window
     if catalog.shards * parts <= mmaps.MIN_MAPS:  # few shards: spare the look at the system
         return None
     max_shards = max(1, mmaps.max_maps() // parts)

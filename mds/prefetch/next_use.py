@@ -54,7 +54,11 @@ _MAX_OWN_AHEAD = 1 << 18  # ids of this worker that may be held in memory
 
 
 class MergedOrder(Protocol):
-    """Reads of all workers of a node, from the time at which this worker begins."""
+    """Reads of all workers of a node, from the time at which this worker begins.
+
+    A time is the position of a sample in the order of its worker. With two workers, the samples
+    that both read third have the same time.
+    """
 
     @property
     def workers(self) -> int:
@@ -62,7 +66,10 @@ class MergedOrder(Protocol):
 
     @property
     def every(self) -> int:
-        """Sampling step: `pieces` has the reads of one rank in every ``every``, for all of them."""
+        """Sampling step of ranks: `pieces` has the reads of every ``every``-th rank only.
+
+        These represent the reads of all ranks. 1: all ranks.
+        """
 
     @property
     def start(self) -> int:
@@ -73,7 +80,10 @@ class MergedOrder(Protocol):
         """Number that all readers of this order have in common."""
 
     def pieces(self) -> Iterator[tuple[Int64s, Int64s] | None]:
-        """Yield ascending times and the sample ids read then, each (n,); None: not known yet."""
+        """Yield ascending times and the sample ids that are read then, both (n,).
+
+        None is yielded as long as the next piece is not known, because it is being computed.
+        """
 
 
 class NextUseIndex:
@@ -87,21 +97,26 @@ class NextUseIndex:
     """
 
     def __init__(self, shards: int, ids: Lookahead, node: MergedOrder | None) -> None:
+        #: Time of the reader's first sample: time = start + position in its ids.
         self.start = 0 if node is None else node.start
+        #: Number that all readers of the same merged order have in common; 0: unknown.
         self.team = 0 if node is None else node.team
+        #: Number of workers whose order is known.
         self.workers = 1 if node is None else node.workers
+        # With many workers, the merged order has one rank in every `_every`; it represents all.
         self._every = 1 if node is None else node.every
         #: Whether the orders of all readers of the cache folders are known.
         self.is_whole = node is not None
         #: Number of readers of this process that use the index.
         self.users = 0
         self._uses = UseTable(shards, self.start)
-        self._lock, self._extending = new_lock(), new_lock()
+        self._lock = new_lock()  # of the table
+        self._extending = new_lock()  # held by the thread that computes the next buckets
         self._ids = ids
+        # Iterator over the merged order: pairs of times and sample ids, see `MergedOrder.pieces`.
         self._pieces = None if node is None else node.pieces()
-        self._waiting: deque[tuple[Int64s, Int64s]] = (
-            deque()
-        )  # buckets that are not in the table yet
+        # Times and shards of the buckets that are computed and not in the table yet.
+        self._waiting: deque[tuple[Int64s, Int64s]] = deque()
 
     def extend(self, samples: int) -> None:
         """Move the horizon by so many samples of each worker, as far as the table may grow.
@@ -138,8 +153,11 @@ class NextUseIndex:
             return self._uses.next_use(shards)
 
     def is_done(self, shards: Int64s) -> npt.NDArray[np.bool_]:
-        """Return a mask of the shards that no worker needs any more in this epoch, (n,)."""
-        if self.is_whole:  # `policy.eviction_order` takes those of them that have no next use
+        """Return a mask of the shards that no worker needs any more in this epoch, (n,).
+
+        Only entries of shards without a next use count, see `policy.eviction_order`.
+        """
+        if self.is_whole:  # the order of all readers is known: no next use means not needed
             return np.ones(len(shards), np.bool_)
         with self._lock:
             return self._uses.is_done(shards)
@@ -168,7 +186,7 @@ class NextUseIndex:
                 return None
             times, ids = piece
             shards = self._ids.offsets.searchsorted(ids, "right") - 1  # of each sample id
-            # A bucket has `BUCKET_SAMPLES` samples of each worker in the piece.
+            # Cut the piece into buckets with `BUCKET_SAMPLES` samples of each worker in it.
             size = BUCKET_SAMPLES * max(self.workers // self._every, 1)
             self._waiting.extend(
                 (times[start : start + size], shards[start : start + size])
@@ -188,6 +206,7 @@ def join_index(
     """
     with budget.oracles_lock:
         for index in budget.oracles:
+            # Equal team and start: the same order from the same time on.
             if (
                 node is not None
                 and isinstance(index, NextUseIndex)
@@ -212,7 +231,9 @@ def leave_index(budget: Budget, index: NextUseIndex) -> None:
 class UseTable:
     """Table of the uses of shards from time ``now`` to before time ``end``, the horizon.
 
-    The docstring of the module has a picture of its buckets and entries.
+    The docstring of the module has a picture of its buckets and entries. Entries are numbered from
+    the first one ever. Their columns are arrays, in which entry k is at index k - ``_base``, since
+    past entries are dropped from the front. Each shard has the number of its first and last entry.
 
     Args:
         shards: Number of shards of the dataset.
@@ -229,13 +250,15 @@ class UseTable:
         self.now = self.end = start
         #: Rows of each shard that are read from the bucket of ``now`` to the horizon.
         self.rows = np.zeros(shards, np.int64)
-        # Entries are numbered from the first one ever: `_start` to `_stop` are in use, `_base` is
-        # the first one in the arrays, so entry k is at index k - _base. `_NONE`: no entry.
+        # Entries `_start` to before `_stop` are in use; `_base` is the first one in the arrays.
+        # `_NONE`: no entry.
         self._first_entry = np.full(shards, _NONE, np.int64)
         self._last_entry = np.full(shards, _NONE, np.int64)
         # End time of each bucket, and number of the entry after its last one.
         self._buckets: deque[tuple[int, int]] = deque()
         self._base = self._start = self._stop = 0
+        # The columns of the entries: `_shard`, `_count` (rows), `_begin` and `_end` (first and last
+        # time), `_next_entry` (number of the next entry of the shard).
         for name, kind in _COLUMNS:
             setattr(self, name, np.zeros(1024, kind))
 
@@ -245,7 +268,11 @@ class UseTable:
         return self._stop - self._start
 
     def append(self, times: Int64s, shards: Int64s) -> None:
-        """Add a bucket: ascending times, and the shard that is read at each, both (n,)."""
+        """Add a bucket: ascending times, and the shard that is read at each, both (n,).
+
+        For example, times [0, 1, 2, 3, 4] and shards [7, 8, 7, 7, 8] become two entries: shard 7,
+        times 0 to 3, 3 rows; and shard 8, times 1 to 4, 2 rows.
+        """
         # Sort by shard, and by time within a shard. Each stretch of one shard becomes an entry.
         order = np.argsort(shards, kind="stable")
         self.end = int(times[-1]) + 1
@@ -259,7 +286,8 @@ class UseTable:
         self._shard[new_entries], self._count[new_entries] = distinct, ends - begins
         self._begin[new_entries], self._end[new_entries] = times[begins], times[ends - 1]
         self._next_entry[new_entries] = _NONE
-        # Link each entry to the earlier one of its shard, if that is not past.
+        # Link the earlier entry of its shard to each new one. If there is none, or if it is in a
+        # bucket that was dropped, the new entry is the first of its shard.
         previous = self._last_entry[distinct]
         is_linked = previous >= self._start
         self._next_entry[previous[is_linked] - self._base] = numbers[is_linked]
@@ -274,7 +302,9 @@ class UseTable:
         self.now = max(self.now, now)
         while self._buckets and self._buckets[0][0] <= self.now:  # the end time of the first
             _, stop = self._buckets.popleft()
-            past = slice(self._start - self._base, stop - self._base)  # entries of the bucket
+            # The oldest bucket has the entries from `_start` to before `stop`, one for each of its
+            # shards. Their successors become the first entries of these shards.
+            past = slice(self._start - self._base, stop - self._base)
             shards = self._shard[past]  # distinct
             self._first_entry[shards] = self._next_entry[past]
             self.rows[shards] -= self._count[past]
@@ -283,7 +313,8 @@ class UseTable:
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:
         """Return the next use of each shard, or `policy.NEVER` beyond the horizon, (n,)."""
         entry = self._first_entry[shards]  # a copy, negative for shards without entries
-        # If all uses in the bucket of `now` are past, the next entry counts.
+        # If all uses in the bucket of `now` are past, the next entry counts. (Entry k is at index
+        # k - _base of the arrays.)
         is_past = entry >= 0
         is_past[is_past] = self._end[entry[is_past] - self._base] < self.now
         entry[is_past] = self._next_entry[entry[is_past] - self._base]

@@ -179,6 +179,7 @@ class UnlimitedPrefetch:
     It searches the next ``predownload`` samples for shards to fetch. It searches further until
     every thread has a shard (while those are small), and further still while threads are idle. The
     first few rows of a distant dataset are fetched by range, because a whole shard takes longer.
+    Positions count from the first id of the worker.
 
     Args:
         runtime: The cache of this process.
@@ -191,6 +192,7 @@ class UnlimitedPrefetch:
         self._predownload = self._ahead = predownload  # `_ahead` grows with the first thread
         self._pool: Pool | None = None
         self._changed = new_event()  # wakes the reader, see `_wake_reader`
+        # The reader is the thread that iterates over the windows.
         self._awaited: Future[Any] | None = None  # the future that the reader waits for
         self._searched = 0  # shards of positions before this one are local or being fetched
         # Shards that need no request any more. Those of the user's own folder never need one.
@@ -199,9 +201,10 @@ class UnlimitedPrefetch:
             if folder.source_folder is not None and not folder.index.zip_size.any():
                 self._is_tracked[folder.first_shard : folder.first_shard + len(folder)] = True
         self._pending: dict[int, Future[Any]] = {}  # fetches by shard
-        self._first_rows: dict[int, Future[Reader]] = {}  # of the first window, by shard
-        self._held_shards: list[int] = []
-        self._is_first = True
+        # Readers of the rows of the first window that are fetched by range, by shard.
+        self._first_rows: dict[int, Future[Reader]] = {}
+        self._held_shards: list[int] = []  # shards whose readers the window holds
+        self._is_first = True  # whether no window has begun yet
         self._is_full = False  # whether a warning said that the disk is full
         self._window = np.zeros(0, np.int64), np.zeros(0, np.int64)  # shards and rows
 
@@ -215,7 +218,11 @@ class UnlimitedPrefetch:
         return max(1, count_fitting(shards, max_shards))
 
     def _preferred_size(self) -> int:
-        """Return the number of ids of the next window if any number of maps were allowed."""
+        """Return the number of ids of the next window if any number of maps were allowed.
+
+        Windows are small while shards are fetched, so that requests follow the reader closely, and
+        large when all is local, so that there are few of them.
+        """
         if self._is_first:
             # The first window is small, so that the first batch arrives early.
             first_rows = MAX_FIRST_BYTES // max(self._runtime.catalog.mean_row_size, 1)
@@ -223,7 +230,7 @@ class UnlimitedPrefetch:
             shards, _ = self._ids.look(0, first_rows)
             return first_rows if not self._runtime.is_local(shards).all() else WARMUP_WINDOW
         if not self._pending and self._is_tracked.all():
-            # Looking ahead would take two thirds of the time of a window.
+            # All shards are local. Do not search: it would take two thirds of the time of a window.
             return LOCAL_WINDOW
         self._schedule()
         return WARMUP_WINDOW if self._pending else LOCAL_WINDOW
@@ -231,10 +238,11 @@ class UnlimitedPrefetch:
     def begin(self, shards: Int64s, rows: Int64s) -> None:
         """Begin a window, given the shard and row of each sample, both of shape (n,)."""
         self._window = shards, rows
-        if self._is_first:  # later windows are requested by `next_size`
+        # `next_size` requests the shards of all later windows ahead of time.
+        if self._is_first:
             self._is_first = False
             self._fetch_first_rows(shards, rows)
-            self._request(shards, 0)
+            self._request(shards, 0)  # they are at position 0 of the order, so the most urgent
             self._schedule()
 
     def open(self, shard: int) -> Reader:
@@ -284,7 +292,8 @@ class UnlimitedPrefetch:
         """Request the shards of the next ``_ahead`` samples, and more while threads are idle.
 
         Samples after them are searched until each thread has a second shard to fetch, at most
-        `MAX_LOOKAHEAD` samples ahead.
+        `MAX_LOOKAHEAD` samples ahead. They are not searched if nothing is being fetched: then the
+        shards of the samples before them are local, and most likely theirs are, too.
         """
         for shard in [shard for shard, future in self._pending.items() if future.done()]:
             # A failed fetch is kept until its shard is read, which raises the error.
@@ -296,6 +305,7 @@ class UnlimitedPrefetch:
             is_busy = self._pool is not None and len(self._pending) >= 2 * self._pool.threads
             if self._searched >= until and (is_busy or not self._pending):
                 return
+            # Search the next samples: up to `until` at first, then a step at a time.
             start = max(self._searched, position)
             count = min(max(until - start, WARMUP_WINDOW), SEARCH_STEP)
             shards, _ = self._ids.look(start, start + count)
@@ -339,6 +349,7 @@ class UnlimitedPrefetch:
             from mds.cache.concurrency import Pool
 
             self._pool = Pool(self._runtime.peers.threads)
+            # Request at least so many samples ahead that each thread has a shard to fetch.
             enough = _samples_of_threads(self._runtime.catalog, self._pool.threads)
             self._ahead = max(self._predownload, enough)
         future = self._pool.submit(function, *args, deadline=deadline)
@@ -348,7 +359,8 @@ class UnlimitedPrefetch:
     def _wake_reader(self, future: Future[Any]) -> None:
         """Wake the reader if it waits for ``future``, or if the threads need more requests.
 
-        Called in a thread of the pool when ``future`` is done.
+        Called in a thread of the pool when ``future`` is done. A reader that waits makes the
+        requests itself (`_wait`), so it is woken when few tasks are left in the queue.
         """
         pool = self._pool
         if future is self._awaited or pool is None or pool.waiting <= pool.threads // 2:
@@ -365,7 +377,8 @@ class UnlimitedPrefetch:
                 self._schedule()
                 if not future.done():
                     self._changed.wait()
-        # The future's callback refers to this object, and so to all open files.
+        # Drop the future: its callback refers to this object. Such a cycle would keep all files
+        # open until a garbage collection.
         self._awaited = None
         return future.result()
 

@@ -56,7 +56,8 @@ class Stopwatch:
         self._seconds = [0.0] * len(PHASES)
         self._last = 0.0
         self._waited = 0.0  # seconds of waits since the last reading
-        self._sample_start = self._function_seconds = 0.0
+        self._sample_start = 0.0  # when the timed sample began
+        self._function_seconds = 0.0  # spent in the user's functions for the timed sample
         #: Whether the functions of the next sample are timed.
         self.is_armed = False
 
@@ -66,7 +67,10 @@ class Stopwatch:
         return self._last
 
     def start(self) -> None:
-        """Start to measure a batch that the calling thread makes, at first or after `take`."""
+        """Start to measure a batch that the calling thread makes, at first or after `take`.
+
+        Waits of this thread are added to this stopwatch until `take`, see `running_watch`.
+        """
         self._waited = 0.0
         self._last = self._clock()
         self._processor_begun = self._processor()
@@ -90,7 +94,8 @@ class Stopwatch:
         ``samples`` is the number of samples that the timed sample represents (default 1).
         """
         _running.watch = None
-        # The user's functions ran while samples were decoded, and were charged to that phase.
+        # Functions of the user ran between the decoding of samples, so their time was charged to
+        # decoding. One sample was timed (`begin_sample`): move the time of all samples accordingly.
         if self._function_seconds:
             moved, self._function_seconds = self._function_seconds * samples, 0.0
             self._seconds[DECODE] -= moved

@@ -107,6 +107,11 @@ class _Victim(NamedTuple):
 class Budget:
     """The open cache folders of a dataset, under one limit.
 
+    - Resident: a whole shard in the folders that this library wrote, and may evict.
+    - Victim: a resident that is locked, to be evicted for a new shard.
+    - Bid: why others should be evicted for the new shard: when it is needed, what it saves.
+    - Oracle: knows when shards are needed next. Times are positions in an order, not seconds.
+
     Args:
         limit: Most bytes in all folders; None: no limit.
         readers: Open readers of this process, whose shards are not evicted.
@@ -124,7 +129,8 @@ class Budget:
         self.limit = limit
         self._readers = readers
         self.folders = folders
-        #: Next uses in the orders of this process's readers.
+        #: Oracles that know when a shard is needed next, one for each order that is read in this
+        #: process. Empty while nothing is read: then the shards used longest ago are evicted.
         self.oracles: list[NextUseOracle] = []
         self._counters = counters
         self.oracles_lock = new_lock()
@@ -326,9 +332,9 @@ class Budget:
         for oracle in oracles:
             next_uses = np.minimum(next_uses, oracle.next_use(shards))
             is_done &= oracle.is_done(shards)
-        order = policy.eviction_order(next_uses, used, is_done)
+        order = policy.eviction_order(next_uses, used, is_done)  # indices into `shards`
         foreign = self._shares_of_others(shards_by_folder, used)
-        if foreign is not None:
+        if foreign is not None:  # move the shards of other jobs to the end, or leave them out
             is_foreign = foreign[order]
             last = order[is_foreign] if is_urgent else order[:0]
             order = np.concatenate([order[~is_foreign], last])
@@ -339,12 +345,16 @@ class Budget:
     ) -> npt.NDArray[np.bool_] | None:
         """Return a mask of the residents within the shares of other jobs, or None without any.
 
-        The limit, without the bytes that are no shards, is divided equally among all jobs.
+        A resident is a whole shard in the cache folders. A job is known by its team: the number
+        that all readers of one order have in common, and that the ledger records for each shard.
+        The limit, without the bytes that are no shards, is divided equally among all jobs, and a
+        job should not evict what another one keeps within its share.
 
         Args:
             shards_by_folder: Numbers of the residents in each folder, in the order of the folders.
             used: Seconds since 1970 at which each resident was last used, shape (all residents,).
         """
+        # The ledger has the low bits of a team only, `team_mark`.
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
         teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
         other_teams = sorted(teams - mine)

@@ -35,7 +35,7 @@ class Pool:
         # The threads refer to the state and not to the pool, so a pool that is never closed is
         # collected, and its threads end.
         self._finalizer = weakref.finalize(self, self._state.stop)
-        self._finalizer.atexit = False
+        self._finalizer.atexit = False  # at exit, daemon threads end by themselves
 
     @property
     def waiting(self) -> int:

@@ -67,8 +67,9 @@ class Counters:
     """
 
     def __init__(self, row: npt.NDArray[Any] | None = None) -> None:
+        # Each count is added to two rows: that of this process alone, and the one in the table,
+        # which other processes see and which may begin with the counts of an earlier process.
         self._own = np.zeros(1, ROW)
-        # The second row is visible to other processes.
         self._rows = [self._own] if row is None else [self._own, row]
         self._lock = new_lock()
 
@@ -122,7 +123,12 @@ ROWS = 512  # processes of all ranks that were forked from one process
 
 
 class CounterTable:
-    """Table of counters in shared memory: a row for each living process of a rank."""
+    """Table of counters in shared memory: a row for each living process of a rank.
+
+    The memory is a file without a name. Forked workers inherit it, and spawned workers receive it
+    with the pickle of this object. Other pickles, such as copies that are saved, create a new table
+    when they are loaded.
+    """
 
     def __init__(self) -> None:
         self._open(RankFile("mds-counters"))

@@ -68,6 +68,7 @@ class ShardDecoder(ShardDownloader):
         """
 
         def reserve(size: int) -> None:
+            """Raise NoRoomError if the cache has no space for ``size`` bytes of the shard."""
             if grow is not None and not grow(size):
                 raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
 
@@ -84,10 +85,14 @@ class ShardDecoder(ShardDownloader):
         return received.total
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """Decode a shard in memory; return its content, in a list, and the bytes transferred."""
+        """Decode a shard in memory; return its content and the bytes transferred.
+
+        The content, that of an MDS file, is in a list of one, as for the shards of an index.
+        """
         received, data = _Sum(), self._data
         files = self._files(received)
-        blocks, name = data.blocks(info.number, files), data.where(info.number, files)
+        blocks = data.blocks(info.number, files)  # iterator over decoded samples, some at a time
+        name = data.where(info.number, files)  # for error messages
         return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:

@@ -1,5 +1,8 @@
 """Downloads the files of one shard into its cache folder, or into memory.
 
+A shard has one file, or a data file and a meta file. In the code, ``raw`` is the index entry of
+such a file, uncompressed, and ``packed`` that of its compressed form on the remote, or None.
+
 A file is written under a temporary name, checked, and renamed, so readers never see an incomplete
 or damaged one. A compressed file is decompressed while it arrives. A file whose size or digest is
 wrong is requested once more, since the error may be in the network; then the error is raised, with
@@ -111,7 +114,10 @@ class ShardDownloader:
         return received
 
     def download_to_memory(self, info: ShardInfo) -> tuple[list[bytes], int]:
-        """Return the raw files of a shard, data and perhaps meta, and the bytes transferred."""
+        """Return the contents of a shard's files, decompressed, and the bytes transferred.
+
+        The first content is that of the data file; the meta file follows if the shard has one.
+        """
         parts, received = [], 0
         self.folder.check_inside(info)
         for raw, packed in info.files:
@@ -150,6 +156,9 @@ class ShardDownloader:
     def _retry_once(self, file: FileInfo, error: CorruptError, fetch: Callable[[], T]) -> T:
         """Call ``fetch`` to fetch a damaged file a second time, and return its result.
 
+        If the index has a digest of the file, the second result was compared with it and can be
+        trusted; if that fails too, its error is raised. Without a digest only the size is checked.
+
         Raises ReplacedError if the file is damaged again and the index has no digest of it: then
         most likely the dataset was published anew.
 
@@ -159,7 +168,7 @@ class ShardDownloader:
             fetch: Function that fetches the file.
         """
         if _Verifier(self, file).has_digest:
-            return fetch()  # the object may have been written again, with the same bytes
+            return fetch()  # even after ReplacedError: the same bytes may have been written again
         if isinstance(error, ReplacedError):
             raise_replaced(error, self.url(file))
         try:

@@ -47,6 +47,9 @@ log = get_logger("mds.cache")
 class ShardFetcher:
     """Fetches the shards of a dataset, each in one process of the node, within the limit.
 
+    Shards are numbered in the dataset, and within their cache folder. ``shard`` is the number in
+    the folder where a folder is given, too (``opened``).
+
     Args:
         catalog: The shards of the dataset.
         limit: Most bytes in all cache folders; None: no limit.
@@ -194,7 +197,8 @@ class ShardFetcher:
         if folder.folder_of(info) != folder.root or not self._is_valid(opened, shard, info):
             return False
         with opened.ledger.change():
-            # Look again under the lock: it may have been evicted while its digest was computed.
+            # Look again under the lock: it may have been evicted while its digest was computed, or
+            # another process may be working on it now (it has an owner).
             size, stamp = folder.stat(info)
             if entries["owner"][shard] or not size:
                 return False
@@ -215,11 +219,14 @@ class ShardFetcher:
         reserved = folder.peak(info)  # bytes
 
         def grow(size: int) -> bool:
-            """Reserve space for a shard that is larger than its index says."""
+            """Reserve space for ``size`` bytes of the shard in total; return whether there is any.
+
+            Called while a shard is decoded, whose size is not in the index: before it grows.
+            """
             nonlocal reserved
             if size <= reserved:
                 return True
-            reserved = size + size // 8  # more than needed, so that this is called less often
+            reserved = size + size // 8  # an eighth more, since reserving locks the folders
             return self._reserve(opened, shard, reserved, bid)
 
         self._refuse_user_files(opened, shard, info)
@@ -237,11 +244,12 @@ class ShardFetcher:
             except NoRoomError:
                 return False
             except NoSpaceError:
-                # Without a limit it is not known which shards are needed, and prefetched
-                # shards would evict each other.
-                is_waiting = is_ahead and self._limit is None
+                # The disk is full: evict shards and try again. But not for a prefetch without a
+                # limit: it is not known which shards are needed, and prefetched shards would evict
+                # each other. The shard is then fetched when it is read.
+                is_prefetch = is_ahead and self._limit is None
                 size = folder.peak(info)
-                if is_waiting or not self.budget.evict_for_disk(folder.root, size):
+                if is_prefetch or not self.budget.evict_for_disk(folder.root, size):
                     if self._limit is not None:
                         return False
                     raise
@@ -276,7 +284,8 @@ class ShardFetcher:
         """Whether files in the folder have the content that the index lists; delete damaged ones.
 
         Files without digests are used if the ledger or their ownership marker identifies them.
-        Name and size are not enough: many datasets have the same, such as blocks of tokens.
+        Equal names and sizes prove nothing: shards of different datasets often have both in common,
+        for example if all samples are blocks of as many tokens.
         """
         folder, entries = opened.folder, opened.ledger.entries
         if not folder.has_digests(info) and not folder.accepts_unverified(info):

@@ -83,7 +83,9 @@ def find_table(
         options: Options of the store.
         timeout: Seconds that a request may take (default 60).
         retries: Number of times that a failed request is repeated (default 2).
-        pinned: Index of files at ``url``; only these files are read. None (default): no index.
+        pinned: The error that parsing the ``index.json`` at ``url`` raised because it lists files
+            in another format. It has the contents of that index; only the listed files are read.
+            None (default): there is no such index.
 
     Raises:
         NotFoundError: There are no files.
@@ -154,6 +156,9 @@ class _TableSearch:
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
         """Return the table of the present files, and keep it in the cache folder.
 
+        A table in the folder is used as it is if another process confirmed it after this call
+        began: it waited for the lock of the folder meanwhile.
+
         ``pinned`` is a function that reads a table that never changes; None (default): list the
         files.
         """
@@ -162,8 +167,8 @@ class _TableSearch:
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
         with translate_write_errors(self._path), locked_folder(self.folder):
             make_control_folder(self._tables)
-            old, since = self._read()  # a table, and when its files were last listed
-            is_fresh = began <= since <= time.time_ns()  # and the clock was not set back
+            old, listed = self._read()  # a table, and when its files were last listed, in ns
+            is_fresh = began <= listed <= time.time_ns()  # the clock may have been set back
             if old is not None and (is_fresh or pinned is not None):
                 return old  # another process has listed the files since this one began
             table = self._make_or_keep(old) if pinned is None else pinned()
@@ -193,7 +198,8 @@ class _TableSearch:
     def _make(self, old: FileTable | None) -> FileTable:
         """Return a table of the present files, or ``old`` if no file has changed.
 
-        Only the headers of files that are not in ``old`` are read.
+        Only the headers of files that are not in ``old`` are read, at most `MOST_PLANNED_BYTES`
+        over a network.
         """
         # A remote with versions, such as a repository, is read at its present version.
         files = open_pinned(self.place.root, self._open_at)
@@ -202,7 +208,8 @@ class _TableSearch:
             raise self._no_files_error()
         if old is not None and self._is_same(old, source_files):
             return old
-        # The header names the data, and the URL with the version if the remote has versions.
+        # The header of the table names the data. If the remote has versions, `files` is opened at
+        # the present one, and the header has the URL with that version.
         header = {"source": self.name}
         if files.store.url != self.files.store.url:
             header["root"] = reveal(files.store.url)
@@ -213,6 +220,7 @@ class _TableSearch:
 
         Pin (a fixed version of all files) and schema, which some formats have, must be equal too.
         """
+        # Files without versions may have changed, unless files of the format never change.
         has_versions = self.kind.has_final_files or all(file.version for file in source_files.files)
         pin_and_schema = old.header.get("pin", {}), old.header.get("schema", "")
         return (
@@ -281,6 +289,7 @@ def _take(folder: str, origin: Origin) -> bool:
     make_cache_folder(folder)
     with locked_folder(folder):
         present = read_origin(folder)
+        # An empty name would match any unnamed source.
         if present is not None and origin.source and present.source == origin.source:
             renewed = dataclasses.replace(present, identity=origin.identity)
             write_origin(folder, renewed, mode_of(folder))

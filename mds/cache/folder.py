@@ -62,6 +62,9 @@ _SECOND = 10**9  # nanoseconds
 class CacheFolder:
     """The folders of one source on this machine.
 
+    A shard is given by its entry in the index (`ShardInfo`). Its files are pairs: the *raw*
+    (uncompressed) file, and the *packed* (compressed) file that is stored in its place, or None.
+
     Args:
         source: The source.
         number: Position of the source in the dataset.
@@ -116,6 +119,8 @@ class CacheFolder:
         Called whenever the ledger is opened: the folder may belong to other data by then, for
         example to a newer version of the dataset, and then a fallback folder is chosen.
         """
+        # For the user's own folder, the index may have been replaced since it was read. Then the
+        # cache folder belongs to the newer index, or soon will.
         is_outdated = self.source_folder is not None and self._version() != self._ownership.version
         root = self._ownership.choose_folder(is_outdated=is_outdated)
         if root != self.root:
@@ -192,7 +197,7 @@ class CacheFolder:
             check_file(raw, path, self.hash_of(raw), path)
 
     def has_raw(self, info: ShardInfo) -> bool:
-        """Whether the user's own folder has a raw file of a shard, of any size."""
+        """Whether the user's own folder has an uncompressed file of a shard, even a damaged one."""
         return self.source_folder is not None and any(
             os.path.exists(self.path(raw, self.source_folder)) for raw, _ in info.files
         )
@@ -203,6 +208,8 @@ class CacheFolder:
         A shard that is damaged or missing there counts as read there, so that reading raises the
         error.
         """
+        # Cached: shards of a remote, and those of the user's own folder that are only there
+        # compressed, since they are decompressed into a cache folder.
         is_cached = self.source_folder is None or (info.zip is not None and not self.has_raw(info))
         return None if is_cached else self.source_folder
 

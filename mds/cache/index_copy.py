@@ -148,7 +148,13 @@ def fetch_index(
 
 
 class _Search(NamedTuple):
-    """One search for the index of a remote source."""
+    """One search for the index of a remote source.
+
+    A *copy* is the `index.json` in a cache folder. The *note* of the folder (`Origin`) has its
+    inode, time and size, and the version of the remote index that was copied. The copy is unchanged
+    if its file still has that inode, time and size, and up to date if the remote still has that
+    version.
+    """
 
     store: Store
     source: str  # name of the source, see `source_of`
@@ -160,8 +166,8 @@ class _Search(NamedTuple):
         If the remote cannot be reached, a verified copy is returned, or the error is raised. Raises
         VanishedError if the copy is deleted meanwhile.
         """
-        before = self._copy()
-        # A copy may have been changed since it was written; without the remote it is read anyway.
+        before = self._copy()  # folder and note of an unchanged copy, or None
+        # A changed copy is fetched again. Only if the remote fails, its digest is compared instead.
         if (noted := _find_copy(self.folder, self.source)) is not None:
             _, origin = noted
             try:
@@ -194,7 +200,8 @@ class _Search(NamedTuple):
             return self._without_writing()
         with translate_write_errors(os.path.join(self.folder, INDEX)), locked_folder(self.folder):
             now = self._copy()
-            # Processes that start together fetch it once.
+            # If processes start together, one of them fetches the index and publishes a copy. The
+            # others, which waited for the lock, see a copy that they did not see before.
             copy = _read_copy(*now) if now is not None and now != before else None
             return copy or self._fetch_and_publish()
 
@@ -233,6 +240,7 @@ class _Search(NamedTuple):
             origin: The note, without the fields ``copy`` and ``since``.
             data: Text of the index.
         """
+        # `noted` is the note that the folder has now, perhaps about an older index.
         noted, path = read_origin(folder), os.path.join(folder, INDEX)
         if noted is None or noted.source != self.source:
             raise VanishedError(f"read {folder}: its note is gone.", url=folder, verb="read")
@@ -241,7 +249,10 @@ class _Search(NamedTuple):
             with publish_control_file(path, mode_of(folder)) as file:
                 file.write(data)
         state, since = os.stat(path), noted.since
-        if is_new:  # files from before have the content of an older index, see `Origin.since`
+        if is_new:
+            # Files that are in the folder already have the content of the older index. On a disk of
+            # this machine, the ledger knows the new ones. On a shared one, other nodes write files
+            # that our ledger lacks: use those that are written from now on (`Origin.since`).
             since = state.st_mtime_ns if is_shared_by_nodes(folder) else -1
         copy = (state.st_ino, state.st_mtime_ns, state.st_size)
         origin = dataclasses.replace(origin, copy=copy, since=since)
@@ -307,7 +318,7 @@ class _Search(NamedTuple):
                     self.folder,
                     self.store.url_of(""),
                 )
-        elif _has_shards(self.folder, index):
+        elif _has_shards(self.folder, index):  # files with names of shards, but no index
             if not is_hashed(index):
                 return None
         elif is_shared_by_nodes(self.folder):  # an empty folder, to which other nodes fetch too
@@ -475,7 +486,8 @@ def _read_copy(folder: str, origin: Origin) -> LocatedIndex | None:
 def _find_copy(folder: str, source: str) -> tuple[str, Origin] | None:
     """Return the folder that has an index and a note of ``source``, and the note, or None.
 
-    ``folder`` is the folder that the user gave.
+    ``folder`` is the folder that the user gave. If it belongs to another source, the copy is in a
+    folder below it, see `mds.cache.ownership`.
     """
     own_folder = folder_for(folder, source)
     origin = read_origin(own_folder) if own_folder is not None else None
@@ -573,8 +585,8 @@ def _overlaps(folder: str, index: Index) -> bool:
         } - {""}
         if any(read_origin(os.path.join(folder, directory)) for directory in directories):
             return True
-    # Find the nearest cache folder above. `below` is the path of ``folder`` in it, with "/" at the
-    # end.
+    # Find the nearest cache folder above. `below` is the path of ``folder`` relative to `above`,
+    # with "/" at the end: for folder /data/a/b, "b/" below /data/a, then "a/b/" below /data.
     below, above = "", os.path.abspath(folder)
     while os.path.dirname(above) != above:
         above, name = os.path.split(above)
@@ -590,7 +602,8 @@ def _lists_files_in(path: str, directory: str) -> bool:
     ``directory`` is its path relative to the index, with "/" at the end.
     """
     try:
-        with open_regular(path) as file:  # a listed name follows a quotation mark in JSON
+        with open_regular(path) as file:
+            # In JSON, a listed path such as "train/shard.00000.mds" follows a quotation mark.
             return f'"{directory}'.encode() in file.read()
     except OSError:
         return False

@@ -58,6 +58,10 @@ _MIN_FORMER = 1 << 20  # entries that are read at least from a ledger of another
 class Ledger:
     """The ledger of one cache folder, as this process has it open. Thread-safe.
 
+    It has an *entry* for each shard of the index (state, bytes, stamp, owner ...), and a *slot* for
+    each process that uses the folder. The owner of an entry is the slot of the process that fetches
+    or evicts the shard. Shards are given by their numbers in the folder.
+
     Args:
         control: Control folder, which holds the files ``ledger`` and ``lock``.
         shards: Number of shards of the index.
@@ -99,7 +103,8 @@ class Ledger:
         self.is_new = False
         #: Bytes of the folder's files that are no shards, when the folder has no other files.
         self.own_bytes = ledger_size(shards) if own_bytes is None else own_bytes
-        #: Entries of files of ours in the ledger that a new one replaced.
+        #: If the last opening replaced another ledger file (of another index, old or damaged): its
+        #: entries of files that mds wrote, by which these are recognised. Else None.
         self.former: npt.NDArray[Any] | None = None
         #: Function that records the files in the folder; called when a new ledger was written.
         self.scan: Callable[[], None] | None = None
@@ -126,7 +131,8 @@ class Ledger:
             with self._held():
                 self._open_or_make_file()
                 self._claim_slot()
-                if self.is_alone():  # forget the object versions that an earlier run saw
+                if self.is_alone():
+                    # Object versions must be equal within a run only. Forget those of earlier runs.
                     self.entries["versions"] = 0
                 if self.is_new and self.scan is not None:
                     self.scan()  # under the lock: until then the folder seems empty
@@ -147,11 +153,14 @@ class Ledger:
     def change(self) -> Iterator[npt.NDArray[Any]]:
         """Hold the lock of the folder and yield the entries, so that they can be changed.
 
-        Do not delete or fetch files in it: all processes wait.
+        Do not delete or fetch files in the block: all other processes wait for the lock. Changes
+        may be nested: the lock is taken by the outermost one.
         """
         with self._threads:
-            if not self._depth and not self._is_current():  # not inside another change
-                # The folder was deleted, or another job brought another index.
+            if not self._depth and not self._is_current():  # the outermost change
+                # The mapped file is not the ledger of the folder any more: the folder was deleted,
+                # or another job replaced the ledger by that of another index. The new ledger does
+                # not have the bytes of the fetches that this process has begun.
                 self.close()
                 self.open()
                 for shard, size in self._reserved.items():
@@ -165,7 +174,7 @@ class Ledger:
         Other processes may change the entries at any time.
         """
         if not self._is_current():
-            with self.change():
+            with self.change():  # opens the present ledger at its beginning
                 pass
         return self.entries
 
@@ -290,7 +299,8 @@ class Ledger:
         assert self._locks is not None
         self._table = ProcessTable(self._open_file.slots, self._locks)
         owners = self.entries["owner"]
-        # The owner of an entry is its slot + 1; those slots are taken last.
+        # Slots that still own entries are taken last: their processes have died, and the entries
+        # would seem to be ours. The owner of an entry is recorded as slot + 1.
         # Not np.unique: its first call imports numpy.ma, which takes 20 ms of every worker.
         if not self._table.claim({owner - 1 for owner in owners[owners > 0].tolist()}):
             raise CacheError(
@@ -320,8 +330,9 @@ class Ledger:
     def take_over_orphans(self) -> list[int]:
         """Make this process the owner of all entries whose owner is not alive; return the shards.
 
-        Also of entries that are being fetched or evicted without an owner. The caller corrects the
-        entries by what is on the disk, in the same change. The result has numbers in the folder.
+        Entries whose state says that they are being fetched or evicted but that have no owner are
+        taken over, too. The caller corrects the entries by what is on the disk, in the same change.
+        The result has numbers in the folder.
         """
         with self.change() as entries:
             self.table.clear_dead()
@@ -373,12 +384,12 @@ class Ledger:
             entries["stamp"][shard], entries["is_checked"][shard] = stamp, is_checked
             entries["owner"][shard] = 0  # last: until here the entry has an owner
 
-    def set_identity(self, shard: int, name: int, tag: int) -> None:
-        """Record the digests of a shard's name and content; call it inside a change.
+    def set_identity(self, shard: int, name: int, content: int) -> None:
+        """Record the digests of a shard's name and content (64 bits); call it inside a change.
 
         A later ledger, of another index, recognises the shard by them.
         """
-        self.entries["name"][shard], self.entries["content"][shard] = name, tag
+        self.entries["name"][shard], self.entries["content"][shard] = name, content
 
     def _set_entry(self, shard: int, state: int, size: int) -> None:
         """Set state and size (in bytes) of an entry, and make this process its owner."""
@@ -444,7 +455,8 @@ class Ledger:
     def fetch_lock(self, shard: int, seconds: float) -> LockFile | None:
         """Take the lock to fetch a shard, and wait for it up to ``seconds``.
 
-        Returns None if another process holds it longer, or is stopped.
+        Returns None if another process holds it longer than that, or earlier if that process is
+        stopped (by a signal or a debugger) and cannot release it.
         """
         self.refresh()
         return lock_within(
@@ -453,13 +465,14 @@ class Ledger:
             seconds,
             self._mode,
             past_stopped=True,
-            suspects=functools.partial(self.owners, shard),
+            suspects=functools.partial(self.owners, shard),  # if the system does not show holders
         )
 
     def owners(self, shard: int) -> list[int]:
         """Return the ids of processes that are fetching a shard, as far as they are visible.
 
-        These hold its fetch lock. If the system does not show them, the owner in the entry counts.
+        These are the holders of its fetch lock, according to the system. If it shows none, as in
+        a container, return the process that the ledger records as the owner, if any.
         """
         slot = int(self.entries["owner"][shard]) - 1
         holders = holders_of(self.lock_path, FETCH_LOCKS + shard)

@@ -267,8 +267,10 @@ class NodeProgress(NamedTuple):
 class ProcessTable:
     """The slots of a ledger: the processes that use a cache folder.
 
-    A slot is used while its process holds the lock of the slot, so slots of dead processes remain
-    until `clear_dead` is called.
+    A slot has the process id (``pid``, 0: free), the number of epochs that the process is reading
+    (``readers``), the number of its order (``team``), and the time of that order before which it
+    has read everything (``served``). A slot is used while its process holds the lock of the slot,
+    so slots of dead processes remain until `clear_dead` is called.
 
     Args:
         slots: Array of `_SLOT`, shape (SLOTS,), shared by all processes.
@@ -286,12 +288,12 @@ class ProcessTable:
         Slots in ``owners`` are taken last: they belonged to dead processes, whose entries have not
         been recovered yet and would seem to be ours.
         """
-        # Slots that were never used come first, then those of others, which may have died.
+        # Free slots come first, then those with a process id, whose processes may have died.
         order = np.argsort(self.slots["pid"] != 0, kind="stable").tolist()
         for slot in sorted(order, key=lambda slot: slot in owners):
             if self._locks.try_lock(SLOT_LOCKS + slot):
                 self.own_slot = slot
-                self.slots[slot] = (os.getpid(), 0, 0, 0)
+                self.slots[slot] = (os.getpid(), 0, 0, 0)  # pid, readers, served, team
                 return True
         return False
 
@@ -351,9 +353,9 @@ class ProcessTable:
         if self.own_slot >= 0:
             slots["served"][self.own_slot], slots["team"][self.own_slot] = time, team
         is_reading = self._is_reading()
-        # The readers of the same order. One that is not in the table counts with its own time.
-        is_mate = is_reading & (slots["team"] == team)
+        is_mate = is_reading & (slots["team"] == team)  # readers of the same order
         readers = slots["readers"]
+        # The slowest of them counts, and at least this process, which may have no slot.
         served = int(slots["served"][is_mate].min(initial=time))
         return NodeProgress(served, int(readers[is_mate].sum()), int(readers[is_reading].sum()))
 

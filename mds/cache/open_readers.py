@@ -48,7 +48,9 @@ class ReaderPool:
     """
 
     def __init__(self, max_open: int = MAX_OPEN_READERS) -> None:
-        #: Readers that may be used without counting the use, while they are in this dict.
+        #: Readers of files that have no pin, since there is no limit: a fast path for single
+        #: samples. They may be used without `acquire`. If that fails because another thread has
+        #: closed the reader meanwhile, use `acquire`.
         self.open: dict[int, Reader] = {}
         self._max_open = max_open
         self._readers: dict[int, OpenReader] = {}
@@ -56,7 +58,7 @@ class ReaderPool:
         self._idle_files: OrderedDict[int, None] = OrderedDict()
         self._idle_memory: OrderedDict[int, None] = OrderedDict()
         self._memory = 0  # bytes of all shards in memory
-        self._opening: dict[int, Future[None]] = {}
+        self._opening: dict[int, Future[None]] = {}  # done when a thread has opened the shard
         self._lock = new_lock()
 
     def __contains__(self, shard: int) -> bool:

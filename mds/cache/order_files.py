@@ -119,7 +119,10 @@ def prepare(order: Order, folder: str) -> list[str]:
 
 
 def _files_of(order: Order, folder: str) -> list[OrderFile]:
-    """Return the files of an order for the canonical nodes that this machine reads."""
+    """Return the files of an order, one for each long part (`share_order`).
+
+    They have the ids of the canonical nodes that this machine reads.
+    """
     if not order.long_orders:
         return []
     nodes = order.nodes_read(order.world.node)
@@ -127,7 +130,9 @@ def _files_of(order: Order, folder: str) -> list[OrderFile]:
 
 
 class OrderFile:
-    """File with the ids of some canonical nodes of an order.
+    """File with the ids of some canonical nodes of an order, one node after the other.
+
+    A canonical node is a share of the data that stays together; its ids are a stretch of the order.
 
     Args:
         order: The order of one stream.
@@ -141,8 +146,9 @@ class OrderFile:
         starts = order.starts()
         lengths = np.diff(starts)[self.nodes]  # number of ids of each node
         self.size = int(lengths.sum()) * order.id_dtype.itemsize  # bytes of the ids
-        # The family is the same in all epochs, so files of earlier epochs are found by name. The
-        # key is a digest of everything that the ids depend on.
+        # Name of the file: order-FAMILY-EPOCH-KEY.ids. The family is the same in all epochs, so
+        # files of earlier epochs are found by it. The key is a digest of everything that the ids
+        # depend on.
         params = order.params
         data = order.resampling.data_key()
         family = digest(order.name(), params.nodes, params.seed, params.block, data, self.nodes)
@@ -153,7 +159,7 @@ class OrderFile:
         self._lock = int(key[:7], 16)  # byte of the lock file: another one for each file
         #: Index in the file of each canonical node's first id, or -1 if it is not in the file.
         self.places = np.full(params.nodes, -1, np.int64)
-        self.places[self.nodes] = np.cumsum(lengths) - lengths
+        self.places[self.nodes] = np.cumsum(lengths) - lengths  # lengths 5, 3, 4: 0, 5, 8
 
     @property
     def is_there(self) -> bool:
@@ -190,6 +196,7 @@ class OrderFile:
             else:
                 self._replace(damaged)
             with contextlib.suppress(FileNotFoundError):  # if the file was deleted just now
+                # If opening it fails, the next attempt replaces the file with this inode.
                 damaged = os.lstat(self.path).st_ino
                 try:
                     return CheckedIds(
@@ -230,6 +237,8 @@ class OrderFile:
         order = self._order
         nodes = self.nodes.tolist()
         if isinstance(order, SequentialOrder):
+            # Such an order is generated from the front. It is faster if all samples of a node may
+            # be kept in memory; only this process needs that memory.
             windows: Iterator[NDArray[Any]] = order.generate(nodes, keep=_KEEP)
         else:
             windows = order.generate(nodes)
@@ -255,9 +264,14 @@ class OrderFile:
 
 
 class _SharedLookup:
-    """Function from positions to sample ids that reads an order file.
+    """Function from positions in an order to sample ids, which reads an order file.
 
-    The file is found or computed at the first call.
+    The file is found or computed at the first call. It has the ids of the canonical nodes that this
+    machine reads, one node after the other, so a position in the order is converted to an index in
+    the file. For example, nodes of 100 ids each, of which the file has nodes 1 and 3:
+
+        position in the order      100 ... 199   300 ... 399
+        index in the file            0 ...  99   100 ... 199
 
     Args:
         epoch: The order of the epoch.
@@ -267,11 +281,11 @@ class _SharedLookup:
 
     def __init__(self, epoch: Order, order: StreamOrder, folder: str) -> None:
         self._epoch, self._order, self._folder = epoch, order, folder
-        self._starts = self._order.starts()
-        self._mapped: CheckedIds | None = None
+        self._starts = self._order.starts()  # position of each canonical node's first id
+        self._mapped: CheckedIds | None = None  # the file, once it is open
         self._damaged: int | None = None  # inode of a damaged file
-        self._places = np.zeros(0, np.int64)  # as in `OrderFile`
-        self._has_all_nodes = False
+        self._places = np.zeros(0, np.int64)  # index in the file of each node's first id, or -1
+        self._has_all_nodes = False  # whether index and position are equal
         self._local_lookup: Any = None  # computes the ids in this process, without the file
 
     def __call__(self, positions: Ids) -> Ids:
@@ -326,12 +340,12 @@ class _SharedLookup:
 
 
 class _Ahead:
-    """The thread of this process that computes the order files of the next epoch."""
+    """The thread of this process that computes the order files of the next epoch ahead of time."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._owner = 0
-        self._started_paths: set[str] = set()
+        self._owner = 0  # id of the process that has the thread; 0: none yet
+        self._started_paths: set[str] = set()  # files whose computation was started in it
         self._thread: threading.Thread | None = None
 
     def begin(self, order: Order, folder: str) -> None:
@@ -400,7 +414,7 @@ def file_size(size: int) -> int:
     """Return the bytes of an order file with ``size`` bytes of ids."""
     padded = -(-size // 8) * 8  # rounded up to a multiple of 8
     blocks = -(-padded // BLOCK)  # rounded up
-    return padded + 8 * blocks + 16
+    return padded + 8 * blocks + 16  # ids, their digests, 8 bytes of magic and 8 of end digest
 
 
 def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None:
@@ -525,6 +539,10 @@ def _end_digest(key: str, digests: bytearray | memoryview) -> int:
 class PackFile:
     """File with the number of packs in each window of an epoch.
 
+    A pack is several documents that fill one row of a batch. Documents are packed a window of some
+    thousands at a time (`mds.plan.pack_plan`). The numbers tell where the packs of each window are
+    in the epoch, and counting them needs the lengths of all documents.
+
     Args:
         key: Digest of everything that the packs depend on, 32 hexadecimal digits.
         windows: Number of windows of each canonical node, shape (nodes,).
@@ -563,6 +581,7 @@ class PackFile:
             return counts
         with (
             contextlib.suppress(OSError, CacheError),
+            # The lock of the file is the byte whose number is the first 28 bits of its key.
             self._files.alone(int(self._key[:7], 16), self.path),
         ):
             counts = self.read()  # another process may have written the file meanwhile
@@ -573,6 +592,7 @@ class PackFile:
 
     def _write(self, counts: list[Ids]) -> None:
         """Write the file, with 4 bytes for each window, and delete the oldest files."""
+        # The empty array: there may be no counts to concatenate.
         payload = np.concatenate([np.zeros(0, np.int64), *counts]).astype("<u4").tobytes()
         with self._files.publish(self.path) as file:
             file.write(pack_sidecar(_PACKS, 1, self._key, payload))
@@ -647,7 +667,10 @@ class ComputedFiles:
         ]
 
     def _make_folder(self) -> None:
-        """Create the folder, so that other users of the folder above can use it."""
+        """Create the folder, so that other users of the folder above can use it.
+
+        It is created again if another process deletes the folder above meanwhile.
+        """
 
         def make() -> None:
             make_shared_folder(os.path.dirname(self.folder))

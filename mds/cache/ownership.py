@@ -81,7 +81,9 @@ class Ownership:
         self.identity = identity_for(source, index, version)
         self._folder = folder
         self._fallback = folder_below(folder, self.identity)
-        self._since = -1  # as in the note of the chosen folder
+        # Time from which files without digests are used: `Origin.since` in the note of the chosen
+        # folder, or -1.
+        self._since = -1
 
     def choose_folder(self, *, is_outdated: bool = False) -> str:
         """Return the folder to use from now on: the cache folder or the fallback folder.
@@ -141,7 +143,11 @@ class Ownership:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """Note of a cache folder: the source that it belongs to."""
+    """Note of a cache folder: the source that it belongs to.
+
+    Stored as JSON: ``{"source": "s3://bucket/data", "identity": "3f...", "version": "...", "size":
+    1234, "copy": [inode, time, size], "since": -1}``. The fields are explained below.
+    """
 
     #: Name of the source, see `source_of`.
     source: str

@@ -80,6 +80,8 @@ def eviction_order(
         is_done: Mask of the residents that this epoch does not need any more, shape (n,).
     """
     is_done = is_done & (next_uses == NEVER)
+    # `lexsort` sorts by its last key first: latest next use, then shards that are done, then last
+    # use (newest first among those that are done, else oldest first).
     return np.lexsort((np.where(is_done, -last_uses, last_uses), ~is_done, -next_uses))
 
 
@@ -105,9 +107,10 @@ def shares_of_others(
     """
     is_kept = np.zeros(len(teams), np.bool_)
     for team in other_teams:
-        mine = np.flatnonzero(teams == team)
-        latest = mine[np.argsort(-last_uses[mine], kind="stable")]
-        is_kept[latest[np.cumsum(sizes[latest]) <= share]] = True
+        of_team = np.flatnonzero(teams == team)
+        newest_first = of_team[np.argsort(-last_uses[of_team], kind="stable")]
+        # Keep those used last, as long as the sum of their bytes is within the share.
+        is_kept[newest_first[np.cumsum(sizes[newest_first]) <= share]] = True
     return is_kept
 
 
@@ -176,7 +179,8 @@ def least_limit(control: int, largest: int) -> int:
 def share(limit: int, processes: int) -> int:
     """Return the bytes that each of ``processes`` may have in use, and as many in transfer.
 
-    Together they leave three quarters of the limit to shards that are kept for later.
+    An eighth of the limit is divided for shards in use, and another eighth for transfers. Three
+    quarters are left for shards that are kept for later.
     """
     return limit // (8 * max(processes, 1))
 
@@ -184,8 +188,10 @@ def share(limit: int, processes: int) -> int:
 def window_sizes(row_size: int, room: int, processes: int) -> tuple[int, int]:
     """Return a small and a large size of windows, in ids.
 
-    A large window fills the memory for rows. In a small one, the shards of the windows of all
-    processes fit into ``room`` bytes of the cache. ``row_size`` is the mean bytes of a row.
+    A large window fills the memory for rows, of which a process holds two windows at a time. In a
+    small one, the rows of the windows of all processes take 1/32 of ``room`` (bytes of the cache),
+    so that their shards, which are larger, are likely to fit. ``row_size`` is the mean bytes of a
+    row.
     """
     large = max(MIN_WINDOW, min(MAX_WINDOW, ROWS_IN_MEMORY // (2 * row_size)))
     return max(MIN_WINDOW, min(large, room // (32 * processes * row_size))), large
@@ -202,7 +208,11 @@ def working_set(shards: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> 
     Args:
         shards: The shard that is read at each position, shape (n,).
         sizes: Bytes of each shard, shape (all shards,).
+
+    >>> working_set(np.array([0, 1, 0, 2]), np.array([10, 20, 40]))
+    40
     """
+    # Add the size of a shard at its first position, subtract it after its last one, and sum up.
     used, first = np.unique(shards, return_index=True)
     last = len(shards) - 1 - np.unique(shards[::-1], return_index=True)[1]
     change = np.zeros(len(shards) + 1, np.int64)
@@ -229,6 +239,6 @@ def lru_bytes(rounds: Iterable[Iterable[int]], sizes: Sizes, capacity: int) -> i
             resident_sizes[shard] = size = int(sizes[shard])
             fetched += size
             used += size
-            while used > capacity and len(resident_sizes) > 1:
+            while used > capacity and len(resident_sizes) > 1:  # the new shard stays in any case
                 used -= resident_sizes.popitem(last=False)[1]
     return fetched

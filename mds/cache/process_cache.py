@@ -75,6 +75,8 @@ class CacheTuning:
 class ProcessCache:
     """State of a `ShardCache` in one process. Thread-safe.
 
+    ``shard`` is the number of a shard in the dataset, and ``number`` its number in its folder.
+
     Args:
         folders: The cache folders of the sources, in order.
         limit: Most bytes in all cache folders; None: no limit.
@@ -172,7 +174,7 @@ class ProcessCache:
         """
         out = np.zeros(len(shards), np.bool_)
         for folder, mask, numbers in self.catalog.groups(shards):
-            if folder.source_folder is not None:
+            if folder.source_folder is not None:  # read in place, unless it is compressed
                 out[mask] = folder.index.zip_size[numbers] == 0
                 continue
             opened = self.fetcher.open(folder)
@@ -377,7 +379,8 @@ class ProcessCache:
     def _prefers_ranges(self, shard: int, rows: int) -> bool:
         """Whether to fetch so many rows by range rather than the whole shard; count their cost.
 
-        The costs of all calls for a shard are added. When they reach its size, it is fetched whole.
+        The costs (in bytes) of all calls for a shard are added. When they reach the size of the
+        shard, it is fetched whole, so at most twice its size is transferred in total.
         """
         if shard in self.readers or not self.can_range(shard):
             return False
@@ -420,8 +423,9 @@ class ProcessCache:
             seconds = time.monotonic() - started
             watch = running_watch()
             if watch is not None:
-                # Divide the wait as the transfers that ended in it; if there were none, because
-                # another process fetched the shard, as all transfers.
+                # Divide the wait into requests, transfers and decompression like the transfers that
+                # ended meanwhile. If none did, because another process fetched the shard, divide it
+                # like all transfers of this process so far.
                 now = TIMES.now()
                 watch.add_wait(seconds, now.since(before).shares if now != before else now.shares)
             name = self.catalog.info(shard).raw.basename
@@ -537,6 +541,9 @@ def fetch_threads(processes: int, *, total: int = 48, limit: int = 16) -> int:
 class Peers:
     """The processes of this machine that read from the same cache folders, including this one.
 
+    A *reader* is one iteration over an epoch. A process may have several of them, and one slot in
+    the ledger of each folder. A *team* is all readers of one order, normally of one training job.
+
     ``open_folders`` is the list of folders that this process has open; it may grow.
     """
 
@@ -548,6 +555,7 @@ class Peers:
     @property
     def processes(self) -> int:
         """Number of readers of our cache folders, including those of this process."""
+        # At least 1: this process, before it has registered a reader.
         return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
 
     @property
@@ -579,7 +587,8 @@ class Peers:
 
         with self._lock:
             self._progress[reader] = team, time
-            # Readers of the same order in this process, which has one slot in each ledger.
+            # A process has one slot in each ledger, so of its readers of one order the slowest
+            # counts.
             own_times = [served for other, served in self._progress.values() if other == team]
             reader_count = len(self._progress)
         reports = [

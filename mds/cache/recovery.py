@@ -80,8 +80,8 @@ class OpenFolder:
     def rescan(self, shard: int) -> None:
         """Record what the disk has of a shard, and delete temporary files of dead processes.
 
-        This process is the owner of its entry, and is not any more afterwards. ``shard`` is the
-        number in the folder.
+        Called after a failed or interrupted fetch. This process must be the owner of the entry of
+        the shard; afterwards the entry has no owner. ``shard`` is the number in the folder.
         """
         info = self.folder.index.shard(shard)
         self.folder.remove_parts(info, set(self.ledger.processes()))
@@ -123,7 +123,7 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
     with ledger.change():
         ledger.size = max(ledger.size, own_bytes)
         opened.recover_entries()
-        if ledger.is_alone():
+        if ledger.is_alone():  # the first process of the node
             _tidy(opened, own_bytes)
     return opened
 
@@ -176,6 +176,7 @@ def used_bytes(folder: CacheFolder) -> int:
     This process does not register in the ledger.
     """
     file = _look_at_ledger(folder)
+    # Bytes of files that are no shards, such as the index, and of all shards.
     return file.size + int(file.entries["size"].sum()) if file is not None else 0
 
 

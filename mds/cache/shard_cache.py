@@ -73,7 +73,7 @@ class ShardCache:
         self._check_limit()
         self._counters = CounterTable()
         self._runtime: ProcessCache | None = None
-        _caches.add(self)
+        _caches.add(self)  # so that a forked child can reset it
 
     @property
     def _folder_ids(self) -> list[int]:
@@ -169,7 +169,7 @@ class ShardCache:
         self.__dict__.update(state)
         self._folders = self._make_folders()
         self._runtime = None
-        _caches.add(self)
+        _caches.add(self)  # so that a forked child can reset it
 
     # ------------------------------------------------------------------ shards
 
@@ -265,6 +265,7 @@ class ShardCache:
         if node and (folders := self._folder_ids):
             from mds.cache.recovery import processes_using
 
+            # Counters of other processes are in their files; those of this rank are at hand.
             users = {pid for folder in cached for pid in processes_using(folder)}
             rows = read_node_rows(users, folders, {table.inode: table.rows_of_all()})
         else:

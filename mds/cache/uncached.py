@@ -86,6 +86,8 @@ class UncachedReads:
         info, downloader = folder.index.shard(number), self._downloaders[folder.number]
         can_range, url = folder.can_range(number), downloader.url(info.raw)
         samples: dict[int, bytes]  # stored bytes by row
+        # Three ways: decode the rows out of a file in another format, fetch ranges of an MDS file,
+        # or fetch the whole shard into memory if it is compressed or small.
         if folder.is_decoded and can_range:
             from mds.cache.decode import ShardDecoder
 
@@ -122,6 +124,8 @@ class UncachedReads:
 
 class RangeReader:
     """Ranged reads of uncompressed shards; keeps the offsets of recently read shards.
+
+    The offsets of a shard say where each sample begins in its file, in bytes.
 
     ``pool`` are the threads that send requests to remotes behind a network.
     """
@@ -166,7 +170,8 @@ class RangeReader:
                 range_index += 1
             first = ranges[range_index][0]
             out[row] = pieces[range_index][start - first : end - first]
-        return out, len(ranges) + bool(received), sum(map(len, pieces)) + received
+        requests = len(ranges) + (1 if received else 0)  # one more if the offsets were fetched
+        return out, requests, sum(map(len, pieces)) + received
 
     def _offsets_of(
         self, downloader: ShardDownloader, shard: int, info: ShardInfo

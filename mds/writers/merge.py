@@ -56,9 +56,9 @@ def read_lengths_files(store: Store, index: str, samples: int) -> Iterator[Lengt
     """
     for name in sidecars_of(store):
         try:
-            sidecar = parse_sidecar(store.get(name), name, None, index)
-            if sidecar.kind == KIND:
-                yield parse_lengths(sidecar.payload, samples, None, name)
+            sidecar = parse_sidecar(store.get(name), name, kind=None, index=index)
+            if sidecar.kind == KIND:  # other kinds are notes, for example
+                yield parse_lengths(sidecar.payload, samples, column=None, location=name)
         except IndexFileError:  # noqa: PERF203 - one file's fault hides no other's
             continue
 

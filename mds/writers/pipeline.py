@@ -334,6 +334,7 @@ def _write_file(
             _update_hashes(hashes, piece)
             size += file.write(piece)
         return _file_entry(name, size, hashes), None
+    # The compressor reads the parts itself, so the raw bytes are hashed before.
     for piece in _pieces(parts) if hashes else ():
         _update_hashes(hashes, piece)
     zip_hashes = {hash_: new_hash(hash_) for hash_ in spec.hashes}

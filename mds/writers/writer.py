@@ -215,7 +215,7 @@ class Writer(ABC):
         self._ended = "never began"
         # The list holds a token, which a thread takes while it uses the writer (`hold_turn`).
         self._turn = [True]
-        register_writer(self)
+        register_writer(self)  # a forked child detaches it
         settings = fill_options(type(self).__name__, options, is_strict=self._is_strict)
         work = parse_work(settings)
         self._notes = make_notes(settings["class_names"] or {}, settings["descriptions"] or {})
@@ -224,6 +224,7 @@ class Writer(ABC):
         self.compression = shards.compression
         self.hashes = list(shards.hashes)
         self.size_limit = shards.size_limit
+        # Bytes of a shard without samples, and bytes of a sample in the header of its shard.
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
         # Largest size of a shard in bytes.
@@ -231,6 +232,7 @@ class Writer(ABC):
         self._max_samples = shards.samples_per_shard or sys.maxsize
         self._shards = 0
         self._samples = 0
+        #: Header of a full shard if shards are written while they are filled (`EarlyFile`).
         self._planned_header: bytes | None = None
         self._buffer_pool = ShardBufferPool(self.size_limit)
         self._begin_shard()
@@ -457,7 +459,8 @@ class Writer(ABC):
         Raises WriterError if no shard can take it, or if there is no size limit to split shards.
         """
         may_split = self.size_limit is not None or len(self._sizes) >= self._max_samples
-        # Only the first shard can be empty, as the format requires.
+        # As the format requires, a first sample that is too large for the limit comes after an
+        # empty shard, and no other shard is empty.
         if may_split and (self._sizes or not self._shards):
             self.flush_shard()
         if self._shard_size + size > self.max_shard_size:

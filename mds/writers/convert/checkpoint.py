@@ -165,6 +165,7 @@ class Checkpoint:
 
         Returns the number of parts that are read already. Raises ConfigError for another plan.
         """
+        # As it is after a run is stored and loaded: with lists instead of tuples.
         plan_as_json = json.loads(json.dumps(plan))
         before = self.load_plan()
         if before is None:
@@ -201,9 +202,10 @@ class Checkpoint:
         write_file(os.path.join(self.folder, "finished"), b"")
 
     def remove(self) -> None:
-        """Delete the files of a conversion, the record that it is finished last.
+        """Delete the files of a conversion, and the folder itself if it is empty then.
 
-        The folder itself is deleted if it is empty then.
+        The record that it is finished goes last, so that a conversion does not look unfinished if
+        the process is killed meanwhile.
         """
         if self.load_plan() is None:
             remove_temporaries(self.folder)

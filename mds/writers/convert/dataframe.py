@@ -192,7 +192,7 @@ def _encoding(name: str, kind: Any) -> str:
 
 def _fits(kind: Any, encoding: str) -> bool:
     """Return whether an encoding can store the values of a Spark type."""
-    parse_encoding(encoding)
+    parse_encoding(encoding)  # raises for an unknown one
     family, encoding_family = type(kind).__name__, encoding.split(":", 1)[0]
     if family == "BinaryType":
         return encoding_family in _OF_BYTES or encoding_family.startswith(

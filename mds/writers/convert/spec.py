@@ -102,6 +102,8 @@ def parse_spec(**options: Any) -> ConvertSpec:
             f"there is no option {unknown[0]!r}.{did_you_mean(unknown[0], every)} Known are "
             f"{', '.join(every)}."
         )
+    # Options about tokens are fields of `TokenSpec`, under other names; the others are fields of
+    # `ConvertSpec`. None means the default.
     tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
     values = {name: value for name, value in options.items() if value is not None}
     if "size_limit" in options:  # here None is a value: no limit
@@ -127,7 +129,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
         values["workers"] = os.cpu_count() or 1
     elif workers < 0:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 for all cores.")
-    parse_compression(values.get("compression"))
+    parse_compression(values.get("compression"))  # raises for an unknown name
     values["hashes"] = _hashes(values["hashes"])
     return ConvertSpec(**values, tokens=_tokens(tokens, values["columns"]))
 

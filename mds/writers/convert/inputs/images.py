@@ -152,6 +152,7 @@ class LabelledImagesInput(ImagesInput):
         names = _short_names(self.listing.names, os.path.dirname(table))
         stems = {os.path.splitext(short)[0]: name for short, name in names.items()}
         column = _file_column(rows, names, stems, table)
+        #: The row of each image, without the column that names the image.
         self._labels: dict[str, dict[str, Any]] = {}
         unmatched = 0
         for row in rows:

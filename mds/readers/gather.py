@@ -288,7 +288,11 @@ def _gather_few(
 
 
 def _assign(column: Any, values: Any, places: Places) -> Any:
-    """Assign values to places of a column, an array or a list, and return the column."""
+    """Assign values to positions of a column of the batch, and return the column.
+
+    ``column`` is an array or a list, ``values`` are those of one shard, and ``places`` a slice or
+    an array of positions. The returned column is another object if the array became a list.
+    """
     if isinstance(values, list) and not isinstance(column, list):
         # This shard (csv) has integers that NumPy cannot hold, so the column becomes a list.
         column = list(column)

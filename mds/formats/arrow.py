@@ -40,7 +40,7 @@ from mds.formats.arrow_values import (
     list_dtype,
     number_name,
     numbers_of,
-    places_of,
+    offsets_of,
     pyarrow,
 )
 from mds.formats.columnar import Columnar, block_of_batch, bytes_of, unreadable
@@ -229,10 +229,10 @@ def _plan(body: Any, size: int) -> FilePlan | None:
             raise
         return None  # a file may have its schema in the footer alone: see `_plan_by_footer`
     with opened as reader:
-        head = body.tell()  # the first byte after the schema
+        schema_end = body.tell()  # the first byte after the schema
         features = features_of(reader.schema)
-        is_one = any(pa.types.is_dictionary(field.type) for field in reader.schema)
-        first = head
+        is_one_shard = any(pa.types.is_dictionary(field.type) for field in reader.schema)
+        first = schema_end
         while True:
             try:
                 batch = reader.read_next_batch()
@@ -240,24 +240,24 @@ def _plan(body: Any, size: int) -> FilePlan | None:
                 break
             for name, encoding in _columns_of(batch, features).items():
                 merged = merge_encodings(columns.get(name, encoding), encoding)
-                columns[name] = merged or encoding
+                columns[name] = merged or encoding  # of images of several kinds: the last kind
             end = body.tell()
             is_mapped &= _is_within(batch, begin, begin + size)
             samples.append(batch.num_rows)
             sizes.append(_decoded_size(batch))
             spans.append((first, end))
             first = end
-        if not columns:
+        if not columns:  # no batch: the encodings follow from the schema alone
             empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
             columns = _columns_of(empty, features)
         if len(set(reader.schema.names)) != len(reader.schema.names):
             raise FormatError("two columns have one name")
     body.seek(start)
     is_mapped &= all(_can_take(field.type) for field in reader.schema)
-    mark = _MAPPED if is_mapped and not is_one else _DECODED
-    note = mark + bytes(body.read(head - start))
-    if is_one and spans:
-        samples, sizes, spans = [sum(samples)], [sum(sizes)], [(head, spans[-1][1])]
+    mark = _MAPPED if is_mapped and not is_one_shard else _DECODED
+    note = mark + bytes(body.read(schema_end - start))
+    if is_one_shard and spans:
+        samples, sizes, spans = [sum(samples)], [sum(sizes)], [(schema_end, spans[-1][1])]
     assert not spans or spans[-1][1] <= size, "a batch ends in its file"
     return FilePlan(columns, samples, sizes, spans, note)
 
@@ -465,10 +465,10 @@ def _from_buffers(field: Field, column: pa.Array) -> Get | None:
         if field.kind is DecodeKind.INT:
             return values.data.__getitem__
         return values.__getitem__
-    places = places_of(column)
-    if places is None:
+    offsets = offsets_of(column)
+    if offsets is None:
         return None
-    starts = places.data
+    starts = offsets.data
     if field.kind is DecodeKind.VECTOR:
         dtype = field.encoding.element_dtype
         inner = column.values

@@ -317,15 +317,15 @@ def check_column(column: pa.Array) -> None:
     is_flat = number_name(kind) is not None or types.is_boolean(kind) or types.is_temporal(kind)
     if is_flat:
         column.validate()
-    elif (places := places_of(column)) is not None:
+    elif (offsets := offsets_of(column)) is not None:
         column.validate()
-        if len(places) and (places[0] < 0 or np.any(np.diff(places) < 0)):
-            raise ValueError("places that go backwards")
+        if len(offsets) and (offsets[0] < 0 or np.any(np.diff(offsets) < 0)):
+            raise ValueError("offsets that go backwards")
     else:
         column.validate(full=True)
 
 
-def places_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
+def offsets_of(column: pa.Array) -> np.ndarray[Any, Any] | None:
     """Return the offsets of text, bytes or lists of numbers, shape (rows + 1,), else None."""
     types, kind = pyarrow().types, column.type
     is_long = (

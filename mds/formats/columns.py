@@ -392,7 +392,7 @@ def as_json(value: Any) -> Any:
     Arrays become lists, dates and times ISO 8601 texts, decimals texts. Raises EncodingError for
     bytes, for which JSON has no equivalent.
     """
-    convert = _JSON.get(type(value))
+    convert = _JSON.get(type(value))  # of a dict, list or tuple, whose values are converted, too
     if convert is not None:
         return convert(value)
     if isinstance(value, np.ndarray):
@@ -411,6 +411,7 @@ def as_json(value: Any) -> Any:
     return value
 
 
+# Converters of values that hold other values.
 _JSON: dict[type, Callable[[Any], Any]] = {
     dict: lambda value: {str(key): as_json(each) for key, each in value.items()},
     list: lambda value: [as_json(each) for each in value],

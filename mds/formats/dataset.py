@@ -114,8 +114,16 @@ class FormatData:
         """
         import xxhash
 
-        schema = ShardSchema("mds", self.columns, None, (), None, None, None,
-                             (Stored("raw_data", ()),))  # fmt: skip
+        schema = ShardSchema(
+            "mds",
+            self.columns,
+            compression=None,
+            hashes=(),
+            size_limit=None,
+            newline=None,
+            separator=None,
+            stored=(Stored("raw_data", ()),),
+        )
         # A shard is one file that is not compressed: it has a raw size and no other sizes.
         count = len(self.table)
         names = [shard_name(number, "mds").encode() for number in range(count)]
@@ -172,10 +180,10 @@ class FormatData:
         first = self.place(0) if len(self.table) else None
         share = self.format.share(first) if first is not None else 1.0
         return FileCosts(
-            self.format.name,
-            len(self.table.keys),
-            int(int(self.table.sizes.sum()) * min(max(share, 0.0), 1.0)),
-            int(self._sizes().sum()),
+            format=self.format.name,
+            files=len(self.table.keys),
+            size=int(int(self.table.sizes.sum()) * min(max(share, 0.0), 1.0)),
+            decoded=int(self._sizes().sum()),
             is_in_place=self.is_in_place,
             slow_columns=tuple(self.format.slow_columns(self.columns)),
             whole_file_reason=self.format.comes_whole(first) if first is not None else "",

@@ -156,6 +156,8 @@ def write_shard(
     """Write blocks as an MDS shard to ``file``, and return its size in bytes.
 
     - ``samples`` (int): Number of samples that were planned.
+    - ``columns`` (Columns): Names, encodings and sizes of the columns, for the configuration.
+    - ``blocks`` (Iterable[Block]): The encoded samples, in order.
     - ``location`` (str): Name of the shard, for errors.
     - ``grow`` (Callable[[int], object]): Called with the new size before the file grows.
 

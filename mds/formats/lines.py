@@ -95,10 +95,11 @@ class Lines(Format):
         columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), location)
         return FilePlan(
             columns,
-            [each.lines for each in stretches],
-            [each.end - each.start + 4 * each.lines for each in stretches],
-            [(each.start, each.end) for each in stretches],
-            note_of(columns),
+            samples=[each.lines for each in stretches],
+            # Estimates: a decoded sample has about as many bytes as its line, and an offset.
+            sizes=[each.end - each.start + 4 * each.lines for each in stretches],
+            spans=[(each.start, each.end) for each in stretches],
+            note=note_of(columns),
         )
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
@@ -242,7 +243,7 @@ class JsonLines(Lines):
         return {column.name: column.encoding for column in infer_columns(records)}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """Parse the object."""
+        """Parse the JSON object in a line. Raises ValueError for any other line."""
         return json_object(line)
 
     def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:

@@ -40,7 +40,17 @@ class MadeReader(Reader):
         selection: ColumnSelection,
         sample: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
-        schema = ShardSchema("mds", columns, None, (), None, None, None, (Stored("raw_data", ()),))
+        # Like a shard in the cache: MDS, one file, neither compressed nor hashed.
+        schema = ShardSchema(
+            "mds",
+            columns,
+            compression=None,
+            hashes=(),
+            size_limit=None,
+            newline=None,
+            separator=None,
+            stored=(Stored("raw_data", ()),),
+        )
         super().__init__(schema, samples, location)
         self._make: Callable[[int], bytes] | None = make
         self._sample = sample

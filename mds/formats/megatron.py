@@ -87,8 +87,9 @@ class Megatron(Format):
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the ``.bin`` files, and a digest of the ``.idx`` files beside them.
 
-        Plans are made again if ``schema`` changes. It holds the versions of the ``.idx`` files
-        here, because they hold the documents from which the plans follow.
+        The digest takes the place of the schema of a table: all files are planned again if it
+        changes. It is made of the keys, sizes and versions of the ``.idx`` files, because the plans
+        follow from their contents.
         """
         files = self.choose(source.find(place), source)
         indexes = [source.beside(_index_key(file)) for file in files]
@@ -116,11 +117,11 @@ class Megatron(Format):
         # An `ndarray` has at least one element, a `tensor` may be empty.
         family = "tensor" if (np.diff(bounds) == 0).any() else "ndarray"
         return FilePlan(
-            {TOKENS: f"{family}:{header.dtype.name}"},
-            counts.tolist(),
-            (np.diff(bounds[cuts]) + 16 * counts).tolist(),
-            list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)),
-            planned.to_bytes(),
+            columns={TOKENS: f"{family}:{header.dtype.name}"},
+            samples=counts.tolist(),
+            sizes=(np.diff(bounds[cuts]) + 16 * counts).tolist(),
+            spans=list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)),
+            note=planned.to_bytes(),
         )
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
@@ -185,15 +186,12 @@ class Megatron(Format):
                 f"{path}: it has {len(data):,} bytes, and documents up to byte {bounds[-1]:,} were "
                 f"planned."
             )
-        convert, encode, places = (
-            _converter(shard, dtype),
-            sample_encoder(shard.columns),
-            bounds.data,
-        )
+        convert, encode = _converter(shard, dtype), sample_encoder(shard.columns)
+        document_bounds = bounds.data  # a memoryview, whose elements are Python integers
 
         def mds_bytes(row: int) -> bytes:
             """Return the bytes of a document's sample as in an MDS shard."""
-            tokens = convert(data[places[row] : places[row + 1]])
+            tokens = convert(data[document_bounds[row] : document_bounds[row + 1]])
             return encode(
                 {TOKENS: tokens}, lambda: f"{path}, {self.shard_of(shard)}, document {row}"
             )

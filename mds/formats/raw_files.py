@@ -127,11 +127,11 @@ class RawFiles(Format):
         cuts = range(step, len(rows), step)
         ends = [*itertools.accumulate(map(len, pieces))]
         return FilePlan(
-            {**columns, self.content: _content_of(rows, self.path)},
-            counts,
-            [int(each.sum()) for each in np.split(self._sizes(rows, location, files), cuts)],
-            [(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)],
-            b"".join(pieces),
+            columns={**columns, self.content: _content_of(rows, self.path)},
+            samples=counts,
+            sizes=[int(each.sum()) for each in np.split(self._sizes(rows, location, files), cuts)],
+            spans=[(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)],
+            note=b"".join(pieces),
         )
 
     def share(self, shard: ShardPlace) -> float:

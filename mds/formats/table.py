@@ -162,16 +162,18 @@ class FileTable:
 
     def plans(self) -> dict[DataFile, FilePlan]:
         """Return the plan of each file, so that unchanged files need not be planned again."""
+        # First shard of each file, and the number of shards at the end: `file` is sorted.
         bounds = np.searchsorted(self.file, np.arange(len(self.keys) + 1)).tolist()
         out = {}
         for number, file in enumerate(self.files):
             shards = slice(bounds[number], bounds[number + 1])
+            begins, ends = self.begin[shards].tolist(), self.end[shards].tolist()
             out[file] = FilePlan(
-                self.schemas[self.schema_of[number]],
-                self.samples[shards].tolist(),
-                self.decoded[shards].tolist(),
-                list(zip(self.begin[shards].tolist(), self.end[shards].tolist(), strict=True)),
-                self.note_of(number),
+                columns=self.schemas[self.schema_of[number]],
+                samples=self.samples[shards].tolist(),
+                sizes=self.decoded[shards].tolist(),
+                spans=list(zip(begins, ends, strict=True)),
+                note=self.note_of(number),
             )
         return out
 
@@ -186,6 +188,7 @@ class FileTable:
         import xxhash
 
         hasher = xxhash.xxh3_128()
+        # Without the history of this cache folder, which differs between machines.
         header = {name: value for name, value in self.header.items() if name != "changes"}
         for data in self._parts(header):
             hasher.update(data)

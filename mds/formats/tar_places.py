@@ -110,6 +110,7 @@ class TarPlaces:
         """
         arrays = _arrays(self)
         header = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
+        # NumPy writes "|u1" for bytes, which have no order; `_TYPES` has "<u1".
         head = json.dumps(header).replace("|u1", "<u1").encode()
         return head + b"\n" + b"".join(each.tobytes() for each in arrays)
 
@@ -283,12 +284,15 @@ def _explain_damage(sidecar: DataFile, name: str, files: Files) -> Iterator[None
 
 
 def _energon(data: bytes, size: int) -> list[int]:
-    """Parse the index of Megatron Energon for a tar of ``size`` bytes. Raises ValueError."""
+    """Parse the index of Megatron Energon for a tar of ``size`` bytes.
+
+    Returns the bytes at which the samples begin and the last one ends. Raises ValueError.
+    """
     places = [
         int.from_bytes(data[offset : offset + 8], "little") for offset in range(0, len(data), 8)
     ]
     is_rising = all(first < second for first, second in itertools.pairwise(places))
-    # The first sample may be behind a folder, which other tars begin with.
+    # The first place need not be 0: some tars begin with a folder.
     is_whole = not any(place % BLOCK for place in places)
     if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
         raise ValueError("it is not a list of places in it")
@@ -301,7 +305,10 @@ def _stats(data: bytes, size: int) -> int:
 
 
 def _wids(data: bytes) -> dict[str, Any]:
-    """Return the samples of each tar, or {} for an index.json of another kind."""
+    """Return the number of samples by file name of a tar, from an index.json of wids.
+
+    Returns {} for an index.json of another kind.
+    """
     counts = json.loads(data)
     if not isinstance(counts, dict) or "shardlist" not in counts:
         return {}

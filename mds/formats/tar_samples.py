@@ -239,10 +239,11 @@ def header_key(data: Buffer, location: str, offset: int = 0) -> str:
     """
     # The common case, without parsing the header: the name is in its first 100 bytes, the kind of
     # the header in byte 156, the magic in byte 257, and a prefix of the name from byte 345 on.
-    short = bytes(data[offset : offset + BLOCK])
-    is_long = short[156:157] not in (b"0", b"\0")  # this header precedes that of the file
-    if len(short) == BLOCK and not is_long and not (short[257:263] == b"ustar\0" and short[345]):
-        name = short[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    header = bytes(data[offset : offset + BLOCK])
+    is_of_file = header[156:157] in (b"0", b"\0")  # else it has attributes or a long name
+    has_prefix = header[257:263] == b"ustar\0" and header[345:346] not in (b"", b"\0")
+    if len(header) == BLOCK and is_of_file and not has_prefix:
+        name = header[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         folder, slash, base = name.rpartition("/")
         return folder + slash + base.partition(".")[0]
     for member in members(lambda start, end: bytes(data[start:end]), location, offset=offset):

@@ -159,7 +159,11 @@ def is_file(kind: pa.DataType) -> bool:
 
 
 def features_of(schema: pa.Schema) -> dict[str, str]:
-    """Return "Image" or "Audio" for the columns that `datasets` declares as such, by name."""
+    """Return "Image" or "Audio" for the columns that `datasets` declares as such, by name.
+
+    `datasets` stores its declarations as JSON in the metadata of the schema. Schemas of other
+    programs have none, or something else there.
+    """
     try:
         metadata = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata["info"]["features"].items()

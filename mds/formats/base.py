@@ -147,7 +147,7 @@ class Format(ABC):
         raise NotImplementedError
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader | None:
-        """Return a reader of the shard in the local file ``path``; None decodes it to the cache.
+        """Return a reader of the shard in the local file ``path``, or None to decode to the cache.
 
         ``columns`` are the columns to decode. All shards of a dataset are read in place, or none
         is: see `is_read_in_place`.

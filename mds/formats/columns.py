@@ -251,7 +251,7 @@ def merge_encodings(first: str, second: str) -> str | None:
             if encoding == "json" or encoding.startswith("optional[")
             else f"optional[{encoding}]"
         )
-    if "json" in (first, second):
+    if "json" in (first, second):  # JSON would return values of the other column as another type
         return None
     if first.startswith("optional[") or second.startswith("optional["):
         inner = merge_encodings(_inside(first), _inside(second))

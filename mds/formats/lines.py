@@ -108,7 +108,7 @@ class Lines(Format):
         return file.size
 
     def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the lines of a shard, encoded."""
+        """Yield the lines of a shard as MDS samples."""
         location = files.url(shard.file)
         chunks: Iterable[bytes]
         if compression_of(shard.file.key):

@@ -219,6 +219,7 @@ def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
 def _names_below(folder: str) -> Iterator[str]:
     """Yield the names of all files in and below a folder, except in hidden folders."""
     for _, folders, names in os.walk(folder):
+        # Assigned to the list itself: `os.walk` only enters the folders that remain in it.
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         yield from names
 

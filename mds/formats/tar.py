@@ -69,9 +69,10 @@ class Tar(Format):
         Without a sidecar the headers of the whole tar are read. If a sidecar counts the samples,
         only some samples at the start are read, for the columns.
         """
-        # By a sidecar: None without one, the number of samples, or the bytes at which the samples
-        # begin and the last one ends.
-        location, noted = files.url(file), noted_samples(file, files)
+        location = files.url(file)
+        # What a sidecar says: the number of samples, or the bytes at which the samples begin and
+        # the last one ends. None without a sidecar.
+        noted = noted_samples(file, files)
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
         is_whole = True  # whether all samples were looked at
@@ -91,7 +92,7 @@ class Tar(Format):
                 f"{count:,} were planned by a note beside it. Delete the note, and the tar itself "
                 f"is read."
             )
-        extra = b""
+        extra = b""  # for readers: places of files or of samples, if they are known
         if count is None:
             extra = places.places().to_bytes()
         elif isinstance(noted, list):
@@ -141,7 +142,8 @@ class Tar(Format):
     def comes_whole(self, shard: ShardPlace) -> str:
         """Return why a reader of some columns fetches whole tars, or '' if it does not.
 
-        It does if a sidecar counts the samples but does not say where their files are.
+        It fetches whole tars if a sidecar counts the samples, so that no scan found their files,
+        and if requests for single files would not pay.
         """
         places = TarPlaces.of(shard)
         is_known = (places is not None and places.files) or self._skips_unwanted_files(shard)

@@ -332,9 +332,9 @@ class LimitedPrefetch:
                 break
             times.append(piece_times - self._node.start)
             ids.append(piece_ids)
-        shards = self._ids.offsets.searchsorted(np.concatenate(ids), "right") - 1
+        shards = self._ids.offsets.searchsorted(np.concatenate(ids), "right") - 1  # of each id
         read_times = np.concatenate(times)
-        count = int(read_times.searchsorted(SAMPLED))
+        count = int(read_times.searchsorted(SAMPLED))  # the last piece may reach further
         return read_times[:count], shards[:count]
 
     def _warn_limit_too_small(self, times: float, need: int) -> None:

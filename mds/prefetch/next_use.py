@@ -313,8 +313,8 @@ class UseTable:
     def next_use(self, shards: Int64s) -> npt.NDArray[np.float64]:
         """Return the next use of each shard, or `policy.NEVER` beyond the horizon, (n,)."""
         entry = self._first_entry[shards]  # a copy, negative for shards without entries
-        # If all uses in the bucket of `now` are past, the next entry counts. (Entry k is at index
-        # k - _base of the arrays.)
+        # If all uses in the bucket of `now` are past, the next entry counts. Masks are used instead
+        # of a loop over the shards; entry k is at index k - _base of the arrays.
         is_past = entry >= 0
         is_past[is_past] = self._end[entry[is_past] - self._base] < self.now
         entry[is_past] = self._next_entry[entry[is_past] - self._base]

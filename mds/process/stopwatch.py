@@ -42,6 +42,10 @@ _running = _RunningWatch()
 class Stopwatch:
     """Seconds by phase of the batches that one thread makes.
 
+    `start` begins a batch, `charge` adds the time since the last reading of the clock to a phase,
+    and `take` ends the batch. Functions of the user that run while samples are decoded are timed
+    for one sample of a batch, which represents the others (`begin_sample`, `end_sample`).
+
     Args:
         clock: Function that returns the time in seconds (default: `time.perf_counter`).
         processor: Function that returns the processor time of the calling thread in seconds

@@ -438,6 +438,7 @@ def keep_limit(budget: Budget) -> None:
     for opened in budget.folders:
         entries = opened.ledger.entries
         foreign += int(entries["size"][entries["state"] == UNMANAGED].sum())
+        # Bytes of files that are no shards: ours, and compressed files that were here before.
         foreign += opened.ledger.size - opened.ledger.own_bytes
         other_processes.update(opened.ledger.processes())
     other_processes.discard(os.getpid())

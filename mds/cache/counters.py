@@ -88,7 +88,7 @@ class Counters:
                 row["waited_seconds"] += seconds
                 if seconds > row["longest_wait"][0]:
                     row["longest_wait"] = seconds
-                    # Of a long name the end, which tells shards apart.
+                    # Keep the end of a name that is too long, in which shards differ.
                     row["longest_wait_for"] = name.encode()[-ROW["longest_wait_for"].itemsize :]
 
     def __getitem__(self, name: str) -> int:

@@ -252,6 +252,7 @@ class _TableSearch:
         with contextlib.suppress(OSError, CacheError, FormatError):
             data = read_control_file(self._path, _MAX_TABLE_BYTES)
             table = FileTable.parse(data, self._path)
+            # `PINNED` is the name in a table of fixed files, which `mds index` has written.
             if table.header.get("source") in (self.name, PINNED):
                 return table, os.stat(self._path).st_mtime_ns
         return None, 0

@@ -427,10 +427,11 @@ def write_ids(file: BinaryIO, windows: Iterable[NDArray[Any]], key: str) -> None
     """
     import xxhash
 
-    digests, hasher, size = bytearray(), xxhash.xxh3_64(), 0
+    digests, hasher = bytearray(), xxhash.xxh3_64()  # of the full blocks, and of the present one
+    size = 0  # bytes written so far
 
     def add(data: memoryview) -> None:
-        """Write bytes, and add a digest whenever a block is full."""
+        """Write bytes of the ids, and add a digest whenever a block is full."""
         nonlocal size
         file.write(data)
         while data:

@@ -554,8 +554,8 @@ class Peers:
 
     @property
     def processes(self) -> int:
-        """Number of readers of our cache folders, including those of this process."""
-        # At least 1: this process, before it has registered a reader.
+        """Number of readers of our cache folders, normally one in each process; at least 1."""
+        # 0 before this process has registered its reader.
         return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
 
     @property

@@ -88,6 +88,7 @@ class OpenFolder:
         size, stamp = self.folder.stat(info)
         is_ours = self.folder.is_ours(info, stamp, int(self.ledger.entries["stamp"][shard]))
         is_whole = is_ours and self.folder.folder_of(info) == self.folder.root
+        # A part of a shard counts as not ours: it is not used, and fetching the shard replaces it.
         state = UNMANAGED if size else ABSENT
         if is_whole:
             state = MANAGED

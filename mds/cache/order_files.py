@@ -298,13 +298,13 @@ class _SharedLookup:
             places = positions  # indices in the file
             if not self._has_all_nodes:
                 node = np.searchsorted(self._starts, positions, side="right") - 1
-                places = self._places[node]  # of the first id of the canonical node; -1: no place
+                places = self._places[node]  # of the node's first id; -1: it is not in the file
                 if len(places) and int(places.min()) < 0:
-                    break  # another node reads these; an audit asks for all, and computes them
+                    break  # other machines read these; an audit asks for all, and computes them
                 places += positions - self._starts[node]
             try:
                 return self._mapped.take(places)
-            except CorruptError as error:
+            except CorruptError as error:  # the next attempt replaces the file
                 self._damaged, self._mapped = self._mapped.inode, None
                 log.warning("%s The order is computed again.", error)
         return self._compute(positions)

@@ -41,8 +41,12 @@ _MAX_GAPS = 1.25  # memory that a tensor with strides may span, relative to its 
 class Layout(NamedTuple):
     """Layout of an encoded value in memory.
 
+    For example, inputs and labels are the tokens 0 to 99 and 1 to 100 (int64) of one tensor. They
+    share a block of 808 bytes, so ``buffers`` is ((0, 0, 800), (0, 8, 800)), and ``sizes`` is
+    (808, bytes of the pickle).
+
     ``sizes``: bytes of each block and, last, of the pickle. ``buffers``: for each array or tensor
-    of the pickle, (number of its block, offset in the block, size in bytes); empty if each of them
+    of the pickle, (number of its block, offset in the block, size), in bytes; empty if each of them
     has a block of its own.
     """
 
@@ -53,8 +57,9 @@ class Layout(NamedTuple):
 class Encoded(NamedTuple):
     """Encoded value: a pickle, in parts, and the blocks of memory that it refers to.
 
-    ``blocks``: memory of arrays and tensors. ``buffers``: see Layout. ``owners`` keep the memory of
-    the blocks alive.
+    ``blocks``: memory of arrays and tensors. ``pickle``: parts of the pickle, to be joined.
+    ``buffers``: see `Layout`. ``owners``: buffers of the arrays and tensors, kept here because
+    ``blocks`` may be bare addresses in their memory.
     """
 
     blocks: list[memoryview]
@@ -96,6 +101,8 @@ class _Parts(list[bytes]):
 
 def encode(value: Any) -> Encoded:
     """Encode a value for `decode`. Raises what pickling the value raises."""
+    # Protocol 5 calls buffer_callback with the memory of each array, which is then left out of the
+    # pickle.
     parts, buffers = _Parts(), list[pickle.PickleBuffer]()
     pickler = pickle.Pickler(parts, 5, buffer_callback=buffers.append)
     pickler.dispatch_table = _reducers()
@@ -108,8 +115,14 @@ def encode(value: Any) -> Encoded:
 def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int, int, int], ...]]:
     """Return blocks of memory that do not overlap, and the place of each buffer in them.
 
-    So two views of one tensor, such as inputs and labels, are copied once. A place is (block,
-    offset, size). There are no places if no buffers overlap; each buffer is then a block.
+    So two views of one tensor, such as inputs and labels, are copied once:
+
+        memory:  | buffer 0          |        | buffer 2 |
+                 |      | buffer 1          |
+        blocks:  | block 0                  | | block 1  |
+
+    A place is (number of the block, offset in the block, size), in bytes. There are no places if no
+    buffers overlap; each buffer is then a block.
     """
     if len(buffers) < 2:
         return buffers, ()
@@ -129,7 +142,10 @@ def _merge(buffers: list[memoryview]) -> tuple[list[memoryview], tuple[tuple[int
 
 
 def _memory_at(start: int, size: int) -> memoryview:
-    """Return the ``size`` bytes of this process's memory from address ``start`` on."""
+    """Return the ``size`` bytes of this process's memory from address ``start`` on.
+
+    The result does not keep this memory alive: the caller keeps its owners (`Encoded.owners`).
+    """
     if not size:
         return memoryview(b"")
     bytes_ = (ctypes.c_ubyte * size).from_address(start)
@@ -146,12 +162,12 @@ def decode(memory: Memory, offset: int, layout: Layout) -> tuple[Any, int]:
 
     Returns the value, whose arrays are views of the memory, and the offset after the value.
     """
-    parts = []
+    parts = []  # memory of each block, and of the pickle after them
     for size in layout.sizes:
         parts.append(memory[offset : offset + size])
         offset += _aligned(size)
     pickled = parts.pop()
-    if layout.buffers:
+    if layout.buffers:  # several arrays share a block: cut the blocks
         parts = [parts[block][start : start + size] for block, start, size in layout.buffers]
     # The sender is a worker process of this program, as for all pickles of multiprocessing.
     return pickle.loads(pickled, buffers=parts), offset  # type: ignore[arg-type]  # noqa: S301
@@ -172,9 +188,13 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_array(array: npt.NDArray[Any]) -> Any:
-    """Return the call of `_open_array` that makes an array again: (function, arguments)."""
+    """Return the call of `_open_array` that makes an array again: (function, arguments).
+
+    The receiver gets the memory of the array in its order: column by column ("F") for a Fortran
+    array, else row by row ("C").
+    """
     dtype = array.dtype
-    if dtype.hasobject:
+    if dtype.hasobject:  # Python objects: pickled as NumPy does
         return array.__reduce_ex__(5)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat = np.ravel(array, order)  # type: ignore[call-overload]
@@ -190,15 +210,19 @@ def _open_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> 
 def _reduce_tensor(by_torch: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
     """Return the call of `_open_tensor` that makes a tensor again: (function, arguments).
 
+    A tensor with gaps between its elements, such as all but the last token of each row, is sent
+    with the gaps if they are small, because one copy of the whole span is fast:
+
+        x[:, :-1]:  | row 0 | gap | row 1 | gap | row 2 |        the span that is sent
+
     ``by_torch``: torch's own function, for tensors that are not plain numbers in memory.
     """
     if not is_plain(tensor):
         return by_torch(tensor)
-    tensor = tensor.resolve_conj().resolve_neg()
-    flat, strides = tensor, None
+    tensor = tensor.resolve_conj().resolve_neg()  # write conjugated or negated values out
+    flat, strides = tensor, None  # no strides: contiguous
     if not tensor.is_contiguous():
-        # Send the memory from the first element to the last one, with the gaps between them, if
-        # the gaps are small. Otherwise copy the elements.
+        # Number of elements from the first one to the last one, gaps included.
         extent = 1 + sum(
             (length - 1) * stride
             for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
@@ -209,7 +233,7 @@ def _reduce_tensor(by_torch: Callable[[Any], Any], tensor: torch.Tensor) -> Any:
         else:
             flat = tensor.contiguous()
     name = _dtype_name(tensor.dtype)
-    if numpy_dtype(tensor.dtype) is None:  # bfloat16, for example
+    if numpy_dtype(tensor.dtype) is None:  # bfloat16, for example: send its bytes
         flat = flat.reshape(-1).view(torch.uint8)
     values = flat.numpy()
     return _open_tensor, (_as_buffer(values), name, tuple(tensor.shape), strides)

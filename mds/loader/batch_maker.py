@@ -39,10 +39,12 @@ class BatchMaker:
         transposes: Whether dicts and lists are collated as torch does.
 
     Attributes:
-        takes_columns: Whether batches can be made of columns, without a sample.
-        has_functions: Whether functions of batches are called.
-        is_keyed: Whether one of them takes random numbers.
-        is_ours: Whether no code of the user takes part.
+        takes_columns: Whether batches can be made of columns, without a Python object for each
+            sample.
+        has_functions: Whether functions of whole batches are called: those of `map_batches`, and a
+            collate function of `mds.transforms`.
+        is_keyed: Whether one of these functions takes random numbers.
+        is_ours: Whether batches are made without code of the user.
 
     Raises ConfigError for arguments that do not go together.
     """
@@ -56,7 +58,7 @@ class BatchMaker:
         transposes: bool = False,
     ) -> None:
         self._collate, self._size = collate, size
-        self._links = chain.of_batches
+        self._links = chain.of_batches  # functions of whole batches, in the order of their calls
         is_default = collate in {default_collate, default_convert}
         # Refuse functions and a collate function that contradict each other.
         if self._links and size is None:
@@ -77,11 +79,13 @@ class BatchMaker:
             self._collate = functools.partial(collate_samples, transposes=transposes)
         self.takes_columns = bool(self._links) or collate is default_collate
         self.has_functions = bool(self._links)
-        self._last_of_caller = len(chain.of_batches) - 1  # index of the last of `map_batches`
+        # Index in _links of the last function of `map_batches`. The time up to its end is charged
+        # to the user's functions; a collate function of `mds.transforms` may follow it.
+        self._last_of_caller = len(chain.of_batches) - 1
         self.is_keyed = any(link.is_keyed for link in self._links)
-        self.is_ours = all(link.is_ours for link in self._links) and (
-            self.has_functions or is_default
-        )
+        # Without functions of batches, the collate function makes them.
+        are_links_ours = all(link.is_ours for link in self._links)
+        self.is_ours = are_links_ours and (self.has_functions or is_default)
 
     def collate(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
         """Collate the samples of a batch, and return the same rows with the finished batch.
@@ -91,6 +95,7 @@ class BatchMaker:
             describe: Describes a batch for an error, from its first place and number of places.
             watch: Stopwatch, to which the time of collating is charged.
         """
+        # Without a batch size, each "batch" is a single sample.
         values = rows.values if self._size is not None else rows.values[0]
         rows.values = None  # so that the samples are released as soon as they are collated
         if self._links:
@@ -125,9 +130,9 @@ class BatchMaker:
             watch: Stopwatch, to which the time of the user's functions is charged.
         """
         values = columns
-        # Only functions that take random numbers are numbered, so that adding another function does
-        # not change their random numbers.
-        streams = itertools.count()
+        # Each function that takes random numbers has its own stream of them, by number. Other
+        # functions are not numbered, so that adding one does not change the random numbers.
+        stream_numbers = itertools.count()
         for position, link in enumerate(self._links):
             if not link.is_ours:
                 values = _in_one_shape(values)
@@ -139,7 +144,7 @@ class BatchMaker:
             row_keys = None
             if link.is_keyed:
                 assert keys is not None
-                row_keys = keys_of_link(keys, next(streams))
+                row_keys = keys_of_link(keys, next(stream_numbers))
             values = self._call(link, values, row_keys, describe)
             if position == self._last_of_caller:
                 watch.charge(FUNCTIONS)
@@ -170,7 +175,7 @@ def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
     """Turn the columns of a batch into tensors, where torch's default collate would.
 
     ``rows`` is changed and returned. ``transposes``: whether dicts and lists inside columns are
-    collated as torch does.
+    collated as torch does: a list of pairs becomes a pair of lists.
     """
     if type(rows.values) is dict:
         rows.values = tensors_of(rows.values, transposes=transposes)
@@ -180,7 +185,10 @@ def make_tensors(rows: Rows, *, transposes: bool = False) -> Rows:
 
 
 def _in_one_shape(values: Any) -> Any:
-    """Return columns for a function of the user: an array if all its values have one shape."""
+    """Return columns for a function of the user: lists of values of one shape become arrays.
+
+    Values other than a dict of columns are returned unchanged.
+    """
     if not isinstance(values, dict):
         return values
     return {name: column_of(v) if isinstance(v, list) else v for name, v in values.items()}

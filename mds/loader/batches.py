@@ -3,6 +3,10 @@
 The stages are ``read -> filter -> map -> collate | pack -> mask -> transport``, see `rows.py`. This
 file joins them. If samples are as stored and batches are collated by torch's default, columns are
 read, without a Python object for each sample. All other batches are collated from samples.
+
+Terms: a *worker* is a process or thread that makes batches, or the trainer's thread if there is
+none. A `WorkerEpoch` is a worker's part of an epoch. A *place* is the number of a sample in the
+order of this part, from 0. "Ours" is what runs without code of the user.
 """
 
 from __future__ import annotations
@@ -63,10 +67,12 @@ _PARTS = 3
 class Batches(IterableDataset[Any]):
     """Batches of a dataset, in messages from the worker to the trainer.
 
-    A message is one pair (`BatchInfo`, batch) or a group of several such pairs.
+    A message is one pair (`BatchInfo`, batch), or several such pairs as a `BatchGroup` or a
+    `BatchList`.
 
-    In a worker process this object is torch's "dataset". All other attributes are those of the
-    user's dataset, so that code of the user that asks torch for the dataset finds them.
+    In a worker process this object is torch's "dataset". An attribute that it does not have is
+    looked up on the user's dataset (`__getattr__`), for code of the user that asks torch for the
+    dataset.
 
     Args:
         dataset: A StreamingDataset, or a class of the user's that iterates one.
@@ -107,10 +113,13 @@ class Batches(IterableDataset[Any]):
         Args:
             worker: Number of the worker of this rank.
             workers: Number of workers of this rank.
-            group: Number that all workers of this iteration share.
+            group: Number of the iteration. All its workers give the same number, so that they make
+                batches of the same epoch.
             allocate: Allocates the memory of batches if they are used in another thread or process
-                than this one. Several batches may then come in one message.
+                than this one. Several batches may then come in one message. None if they are used
+                in this thread: each message is then a single batch.
         """
+        # Filled while messages are made: a class of the user may begin epochs at any time.
         epochs: list[WorkerEpoch] = []
         messages = self._begin_messages(worker, workers, group, allocate, epochs)
         return _close_windows_after(messages, epochs)
@@ -123,11 +132,12 @@ class Batches(IterableDataset[Any]):
         allocate: Allocator | None,
         epochs: list[Any],
     ) -> Iterator[Message]:
-        """Begin an epoch, and return its messages.
+        """Begin an epoch, and return its messages; this chooses the stages of a batch.
 
-        ``epochs`` is filled here, at once or while messages are made, with the worker's epochs of
-        the StreamingDataset. The caller needs them when the messages end, to release the shards of
-        their windows (the shards that are open for reading). The class of a user may begin several.
+        For the arguments, see `begin_epoch`. ``epochs`` is filled here, at once or while messages
+        are made, with the worker's epochs of the StreamingDataset. The caller needs them when the
+        messages end, to release the shards of their windows (the shards that are open for reading).
+        The class of a user may begin several.
         """
         watch = Stopwatch(self._clock)
         # Samples that a class of the user makes by iterating.
@@ -158,6 +168,7 @@ class Batches(IterableDataset[Any]):
         if self._is_sliceable and not is_masked:
             chunks = self._read_tensors(epoch, watch, pool, MAX_GROUP_BATCHES)
             groups = send_chunks(chunks, self._size or 1, min_size, worker, epoch, watch)
+            # In the trainer's thread, cut the groups into batches here; else the receiver does.
             return BatchIterator(groups, workers) if allocate is None else groups
         tensors = self._read_tensors(epoch, watch, pool, most_batches=1)
         return send_batches(map(add_mask, tensors), epoch, watch, min_size)
@@ -165,7 +176,7 @@ class Batches(IterableDataset[Any]):
     def _send_samples(
         self, samples: Iterator[Rows], epoch: WorkerEpoch | None, watch: Stopwatch
     ) -> Iterator[Message]:
-        """Collate batches of samples and send them."""
+        """Collate batches of samples and send them; ``epoch`` is None for a class of the user."""
         describe = epoch.describe if epoch is not None else _describe_custom
         collate = functools.partial(self._maker.collate, describe=describe, watch=watch)
         return send_batches(map(add_mask, map(collate, samples)), epoch, watch)
@@ -204,7 +215,10 @@ class Batches(IterableDataset[Any]):
         return timed(map(tensors, chunks), watch, COLLATE)
 
     def _call_functions(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
-        """Read columns, cut them into batches, and call the functions of `map_batches`."""
+        """Read columns, cut them into batches, and call the functions of `map_batches`.
+
+        Columns of fixed width are read for several batches at once, which costs less.
+        """
         keys = epoch.key_stream() if self._maker.is_keyed else None
         most_batches = MAX_GROUP_BATCHES if self._fixed_columns else 1
         chunks = self._read_columns(epoch, watch, TensorPool(), most_batches)
@@ -215,17 +229,18 @@ class Batches(IterableDataset[Any]):
     def _read_samples(self, epoch: WorkerEpoch, watch: Stopwatch) -> Iterator[Rows]:
         """Read the samples of each batch, and call the functions of `map` and filters.
 
-        Samples are read by number if they can be dropped, or if a class of the user reads them.
+        There are two ways. Samples are read one by one, by number, if they can be dropped or if a
+        class of the user reads them. Otherwise many are decoded at once.
         """
         dataset, size, min_size = self.dataset, self._size or 1, self._min_size
         chain = dataset._filter.chain
         keys = epoch.key_stream() if chain.is_keyed or self._maker.is_keyed else None
         parts = BatchParts(
-            lambda: size,
-            _PARTS if chain.maps else 1,
-            epoch.start,
-            keys.take if keys is not None else None,
-            epoch.next_mask if isinstance(epoch, PaddedWorkerEpoch) else None,
+            size=lambda: size,
+            parts=_PARTS if chain.maps else 1,
+            first=epoch.start,
+            keys=keys.take if keys is not None else None,
+            masks=epoch.next_mask if isinstance(epoch, PaddedWorkerEpoch) else None,
         )
         if dataset._has_own_items or not dataset._filter.keeps_everything:
             from mds.loader.sample_functions import SampleJudge, keep_samples
@@ -249,7 +264,8 @@ class Batches(IterableDataset[Any]):
     def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
         """Read the documents of each step, and pack them into a batch.
 
-        Documents are read as columns if they are used as stored, else as samples.
+        Documents are read as columns if they are used as stored, else as samples. Both ways end in
+        ``documents``, which collects their values, and ``rows``, the documents of each step.
         """
         from mds.loader.pack_documents import SampleDocuments, StoredDocuments, is_columnar
         from mds.loader.packed_batches import BatchPacker, PackSteps
@@ -269,7 +285,10 @@ class Batches(IterableDataset[Any]):
             from mds.loader.sample_functions import SampleJudge
 
             def describe(_: int, number: int) -> str:
-                """Describe a document for an error, whose place is that of its pack."""
+                """Describe a document for an error, by its sample number.
+
+                The place is ignored: it is the place of the whole pack.
+                """
                 return f"sample {number} (of a pack of epoch {order.epoch})"
 
             documents = SampleDocuments(*arguments)
@@ -296,7 +315,10 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _is_ours(self) -> bool:
-        """Whether this library iterates. Code of the user makes single samples at most."""
+        """Whether this library iterates over the dataset, and no ``__iter__`` of the user.
+
+        Code of the user may still make single samples (``map``, ``__getitem__``).
+        """
         dataset = self.dataset
         return (
             isinstance(dataset, StreamingDataset)
@@ -321,9 +343,10 @@ class Batches(IterableDataset[Any]):
     def of_thread(self) -> Batches:
         """Return these batches for one of several threads.
 
-        If code of the user is called, the batches of each thread have a copy of the dataset, as in
-        a worker process, so that threads do not share its attributes.
+        If code of the user makes samples, the batches of each thread have a copy of the dataset, as
+        in a worker process, so that threads do not share its attributes.
         """
+        # A class that iterates by itself is never run in several threads: it is not copied either.
         if not self._is_ours or (self.is_plain and self._maker.takes_columns):
             return self
         thread_batches = copy.copy(self)
@@ -332,7 +355,7 @@ class Batches(IterableDataset[Any]):
 
     @property
     def is_made_here(self) -> bool:
-        """Whether samples and batches are made without code of the user."""
+        """Whether samples and batches are made by this library alone, without code of the user."""
         return self.is_plain and self._maker.is_ours
 
     @property
@@ -350,7 +373,11 @@ class Batches(IterableDataset[Any]):
 
     @property
     def _is_sliceable(self) -> bool:
-        """Whether rows of a larger batch are a batch: no shape or nesting depends on other rows."""
+        """Whether rows cut out of the columns of a larger batch are what a batch of them would be.
+
+        It is false for arrays of different shapes, for example: they are a list in a batch, or a
+        tensor if all of the batch happen to have one shape.
+        """
         encodings = map(parse_encoding, self._schemas[0].columns.encodings)
         kinds_of_lists = {DecodeKind.TEXT, DecodeKind.BYTES}  # batches of these are lists
         return all(
@@ -372,7 +399,7 @@ class Batches(IterableDataset[Any]):
 def _close_windows_after(
     messages: Iterator[Message], epochs: list[WorkerEpoch]
 ) -> Iterator[Message]:
-    """Yield messages; after the last one, and after an error, release all shards.
+    """Yield messages; after the last one, and after an error, release all open shards.
 
     ``epochs`` may grow while messages are made; the shards of all its epochs are released.
     """
@@ -417,7 +444,8 @@ def _read_custom(
     """Yield batches of samples that the user's class makes.
 
     The class may read more or fewer samples than it returns. So the places of a batch are those
-    that the StreamingDataset gave out while the batch was made.
+    that the StreamingDataset gave out while the batch was made: if the class joins 20 samples into
+    a batch of 8, the batch takes 20 places.
 
     Args:
         dataset: Object of the user's class, named in messages.
@@ -427,7 +455,7 @@ def _read_custom(
         batch_size: Samples of a batch; None gives single samples.
         drop_last: Whether a last batch that is not full is left out.
     """
-    position = checksum = 0
+    position = checksum = 0  # place and sum of the order hash after the last batch
     count = batch_size or 1
     while True:
         with collect_epochs(source, epochs):  # a generator may begin an epoch at any sample
@@ -435,7 +463,7 @@ def _read_custom(
         if not batch:
             return
         if len(batch) < count and drop_last:
-            continue
+            continue  # the next round finds the end
         first, earlier = position, checksum
         epoch = epochs[-1] if epochs else None
         if epoch is not None:

@@ -200,7 +200,8 @@ def refuse_sampling(names: list[str]) -> None:
 def _walk_datasets(dataset: Any) -> Iterator[Any]:
     """Yield a dataset, the datasets in its attributes, those in their attributes, and so on.
 
-    Each comes once. Lists in attributes are searched too; a StreamingDataset is not searched.
+    Each comes once, also if datasets refer to each other. Lists in attributes are searched too, up
+    to their first `_MAX_LISTED` items; a StreamingDataset is not searched.
     """
     waiting, seen_ids = [dataset], {id(dataset)}
     while waiting:

@@ -2,6 +2,11 @@
 
 A batch counts when the trainer receives it, not when it is made, so batches that workers made ahead
 are not part of the position.
+
+*Places* are the numbers of samples in the order of an epoch, from 0, over all ranks. A rank's batch
+of 8 samples takes 8 places. With ``exact=True``, the last batch of some ranks is smaller or
+missing: then each rank counts as many places as the rank with the most (`CountedBatches._level`),
+so that all ranks save the same state.
 """
 
 from __future__ import annotations
@@ -33,15 +38,16 @@ class EpochCount:
     Attributes:
         samples: Places of the order that the batches of this rank took.
         steps: Batches, of which ``empty_steps`` had no kept sample.
-        share: ``samples``, or more at the end of an epoch if other ranks get more. The position of
-            all ranks is ``begin`` and ``share`` times the number of ranks.
+        share: ``samples``, or at the end of an epoch the samples of the rank with the most. So it
+            is equal on all ranks, and their position is ``begin`` plus ``share`` times the number
+            of ranks.
         begin: Position at which the iteration began; None before the first batch.
         end: Position after the last batch, with packs; else None.
         dropped: Samples that a filter dropped.
-        wrapper_samples: Number of samples that a wrapper around the dataset has returned: with a
-            list of samples counted as one, and with its entries counted.
+        wrapper_samples: Number of samples that a wrapper around the dataset has returned, counted
+            in two ways: a list of samples as one sample, and as as many as it has entries.
         is_finished: Whether the epoch has ended on all ranks.
-        is_over: Whether the iteration has ended, by the end of the epoch or in another way.
+        is_over: Whether the iteration has ended, by the end of the epoch, an error or deletion.
         order_hash: Hash of the samples that came.
         waits: Times that the trainer waited for batches, for `StreamingDataLoader.report`.
     """
@@ -89,19 +95,25 @@ class CountedBatches:
         self._clock = loader._clock
         self.count = EpochCount()
         self._failure: Exception | None = None
-        self._until = _NEVER  # samples of this rank after which batches are made anew
+        # Value of count.samples at which batches are made anew, see `change_at`.
+        self._until = _NEVER
         streaming = loader._streaming
-        # Whether ranks may get different numbers of samples. Their states must be equal.
+        # Whether ranks may get different numbers of samples. Their states must be equal all the
+        # same, so `_level` then adjusts the counts.
         self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
-        # Fewest and most samples of a rank from the beginning of this iteration on.
+        # Fewest and most samples of a rank from the beginning of this iteration on; None until
+        # `_find_shares` computes them.
         self._shares: tuple[int, int] | None = None
-        _living.add(self)
+        _living.add(self)  # all iterators of this process, for `_leave_to_parent`
 
     def __iter__(self) -> CountedBatches:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch, after its bookkeeping was added to ``count``."""
+        """Return the next batch, after its bookkeeping was added to ``count``.
+
+        The new counts are computed first and stored last, all at once.
+        """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         try:
@@ -116,6 +128,7 @@ class CountedBatches:
                 self._warn_if_empty()
                 raise
             count.waits.add(begin_of_wait, self._clock(), info.making)
+            # Compute the new counts.
             if self._loader._count is not count:  # state_dict() is about the last active iterator
                 self._loader._take_over(self)
             self._loader._samples_read += info.samples
@@ -128,8 +141,8 @@ class CountedBatches:
             if self._is_uneven:
                 share, is_finished = self._level(info.samples, samples, share, begin)
             order_hash, (added, places) = count.order_hash, info.order
-            # No function is called from here to the return: CPython handles signals at calls, so
-            # an interrupt changes all of these counts or none.
+            # Store the new counts. No function is called from here to the return: CPython handles
+            # signals at calls, so an interrupt changes all of these counts or none.
             count.samples, count.share, count.begin = samples, share, begin
             order_hash.total = (order_hash.total + added) & SUM_BITS
             order_hash.count += places
@@ -137,7 +150,7 @@ class CountedBatches:
             count.empty_steps += info.is_empty
             count.end, count.is_finished = info.end, is_finished
             count.dropped += info.dropped
-            if info.wrapper_samples[0]:
+            if info.wrapper_samples[0]:  # samples of a wrapper, see EpochCount
                 samples_before, entries_before = count.wrapper_samples
                 new_samples, new_entries = info.wrapper_samples
                 count.wrapper_samples = samples_before + new_samples, entries_before + new_entries
@@ -179,14 +192,23 @@ class CountedBatches:
 
     @property
     def is_exact(self) -> bool:
-        """Whether batches are those of the order, so that a change can begin with any batch."""
+        """Whether a batch is ``batch_size`` consecutive places of this rank's order.
+
+        Then a change of the order can begin with any batch. It is false if a class of the user
+        iterates, or if the loader's batch size is not the dataset's.
+        """
         loader = self._loader
         return bool(
             loader._batches.is_of_order and loader.batch_size == loader._streaming.batch_size
         )
 
     def change_at(self, epoch: int, sample: int) -> None:
-        """Make batches anew from the place on at which the order changes, if it is in this epoch.
+        """Plan to make batches anew from the place at which the order changes, if in this epoch.
+
+        Workers may have made batches after that place already, in the old order: `__next__`
+        discards them when it arrives there. For example, with 2 ranks, ``batch_size=8``, an
+        iteration that began at place 0 and a change at place 100, each rank gets 50 samples of the
+        old order. Rounded down to whole batches, batches are made anew after 48 samples.
 
         Args:
             epoch: Epoch of the change.
@@ -196,7 +218,8 @@ class CountedBatches:
         if self.count.is_over or begin is None or begin.epoch != epoch:
             return
         order = self._loader._streaming._order
-        samples: int = order.given_before(epoch, begin.place, sample) // self._ranks  # of this rank
+        # Samples that this rank gets in this iteration before the change; skipped ones do not come.
+        samples: int = order.given_before(epoch, begin.place, sample) // self._ranks
         self._shares = None  # fewer samples may follow than before
         # Round down to a whole batch: the change may begin inside a batch if the state was saved
         # with another global batch.
@@ -207,7 +230,10 @@ class CountedBatches:
         return int(self._loader._streaming.num_ranks)
 
     def _make_anew(self) -> None:
-        """Discard the batches that were made ahead, and continue in the changed order."""
+        """Discard the batches that were made ahead, and continue in the changed order.
+
+        The rest of the epoch begins like a resume at the present position.
+        """
         self._until = _NEVER
         position = self.position
         if self.count.is_over or self.count.is_finished or position is None:
@@ -221,14 +247,16 @@ class CountedBatches:
     def _finish(self) -> None:
         """Count the end of the epoch."""
         count, loader = self.count, self._loader
-        if not count.is_over and count.begin is None:  # no batch came: use the epoch's start
-            start = loader._streaming._order.epochs.last
+        # Batches report where the iteration began. If none came, the epoch itself knows it.
+        if not count.is_over and count.begin is None:
+            start = loader._streaming._order.epochs.last  # None if no epoch has begun
             if start is not None:
                 count.begin = start.position
                 loader._take_over(self)
                 self._log_nothing_left(start)
         if self._is_uneven and count.begin is not None:
-            count.share = max(count.share, self._find_shares(count.begin)[1])
+            _, most_samples = self._find_shares(count.begin)
+            count.share = max(count.share, most_samples)  # equal on all ranks
         count.is_over = count.is_finished = True
 
     def _log_nothing_left(self, start: ResumePoint) -> None:
@@ -237,9 +265,11 @@ class CountedBatches:
         ``start``: where the iteration began.
         """
         streaming, epoch = self._loader._streaming, start.position.epoch
-        # Only a state of mds in the middle of an epoch explains that.
+        # The reason below is right only for a state of mds that was saved after a batch.
         if not start.is_ours or not start.position.place:
             return
+        # For users of mosaicml-streaming, and for a rank with fewer batches than others, it is no
+        # mistake.
         if streaming._is_strict and not self._is_uneven:
             log.warning(
                 "Epoch %d has no batches left: the state was saved after its last batch, inside "
@@ -254,26 +284,33 @@ class CountedBatches:
     ) -> tuple[int, bool]:
         """Return ``share`` and ``is_finished`` of `EpochCount` after a batch, equal on all ranks.
 
-        The last batch of an epoch counts as that of the rank with the most samples. If another rank
-        has no such batch, its epoch is finished before it, so that of this rank is finished too.
+        For example, with ``batch_size=8``, rank 0 gets batches of 8, 8 and 1 samples in the rest of
+        the epoch, and rank 1 gets batches of 8 and 8. After two batches ``share`` is 16 on both.
+        Then rank 0 gets its third batch, while rank 1 finds that the epoch has ended (`_finish`).
+        So this batch makes ``share`` 17 and the epoch finished, as on rank 1. If rank 1 gets 8, 8
+        and 2 samples, ``share`` is 18 on both after the third batch.
 
         Args:
             added: Samples of the batch.
-            samples: Samples of this rank, those of the batch included.
-            share: Share with the samples of the batch.
+            samples: Samples of this rank, including those of the batch.
+            share: Share of `EpochCount`, including the samples of the batch.
             begin: Position at which the iteration began.
         """
-        fewest, largest = self._find_shares(begin)
+        fewest, most = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
         size = self._loader.batch_size
-        if added >= size and samples < largest:  # not the last batch
+        if added >= size and samples < most:  # not the last batch
             return share, self.count.is_finished
-        # The epoch is finished before this batch if another rank has fewer batches.
         if self._loader.drop_last:
-            return max(share, largest), fewest // size < largest // size
-        return max(share, largest), -(-fewest // size) < -(-largest // size)  # rounded up
+            fewest_batches, most_batches = fewest // size, most // size
+        else:
+            fewest_batches, most_batches = -(-fewest // size), -(-most // size)  # rounded up
+        return max(share, most), fewest_batches < most_batches
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
-        """Return the minimum and the maximum of the samples of a rank in this iteration."""
+        """Return the fewest and the most samples that a rank gets in this iteration.
+
+        ``begin``: position at which the iteration began.
+        """
         if self._shares is None:
             assert begin is not None
             streaming = self._loader._streaming

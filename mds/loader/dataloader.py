@@ -207,7 +207,11 @@ class StreamingDataLoader(DataLoader[Any]):
         check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether ``workers="auto"`` may use threads: only their speed would differ."""
+        """Whether ``workers="auto"`` may use threads instead of processes.
+
+        That is so if nobody could notice but by the speed: no code of the user runs in the workers
+        (``is_made_here``), and no option of worker processes is given.
+        """
         return (
             self.num_workers > 0
             and self._batches.is_made_here
@@ -308,7 +312,8 @@ class StreamingDataLoader(DataLoader[Any]):
             return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
         spec, workers = streaming._order.spec, max(1, self.num_workers)
         counted = self._counted
-        # Loading a state makes another spec, also of equal settings.
+        # Counting is slow, so count again only for other settings. Loading a state makes another
+        # spec, which may have equal values; so compare the objects.
         if counted is None or counted[0] is not spec or counted[1] != workers:
             counted = self._counted = spec, workers, self._count_batches(streaming, workers)
         return counted[2]
@@ -388,7 +393,7 @@ class StreamingDataLoader(DataLoader[Any]):
         return batches
 
     def _take_over(self, batches: CountedBatches) -> None:
-        """Make this the iteration that `state_dict` and changes of the order are about."""
+        """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""
         assert self._streaming is not None
         self._count = batches.count
         # A function that returns the iterator, or None after the iterator has been deleted.
@@ -452,15 +457,18 @@ class StreamingDataLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any] | None:
         """Return the position of all ranks, for `load_state_dict` on any number of ranks.
 
-        It is None if the dataset is not a streaming one, with a warning if a wrapper hides one.
+        It is the dict that `load_state_dict` takes: the keys of ``dataset.state_dict()``, and the
+        ``order_hash`` of the samples so far. Returns None if the dataset is not a streaming one,
+        with a warning if a wrapper hides one.
         """
         if self._streaming is None:
             if find_wrapped(self.dataset) is not None:
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
         count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
-        # Only a class of the user that iterates can hold samples back. Batches of packs report
-        # their position, and after the whole epoch the position is its end in any case.
+        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
+        # a resume would lose. Batches of packs report their position, and after the whole epoch the
+        # position is its end in any case.
         if not (is_packed or self._batches.is_of_order or count.is_finished):
             self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
@@ -494,8 +502,9 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         assert self._streaming is not None
         name = type(dataset).__name__
-        samples = count.samples - count.dropped
-        # A sample of the wrapper may be one of ours or a list of ours: either count may be equal.
+        samples = count.samples - count.dropped  # that the wrapper has read
+        # A sample of the wrapper may be one of ours, or a list of ours. If either of its counts is
+        # the number that it has read, it holds none back.
         if samples not in count.wrapper_samples:
             self._has_warned = True
             warnings.warn(
@@ -505,6 +514,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 "with num_workers=0.",
                 stacklevel=3,
             )
+        # With a filter, each worker reads other numbers of places for its batches.
         elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
             self._has_warned = True
             warnings.warn(
@@ -610,7 +620,10 @@ def _usable_cores() -> int:
 
 
 def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
-    """Return what this rank fetched, to compare with what ``samples`` samples need.
+    """Return what this rank fetched, to compare with the shards that it needs.
+
+    `report` compares ``fetches`` with ``needed``, both in shards: many more fetches mean that
+    shards were evicted and fetched again.
 
     ``samples``: number of samples that this rank has read in all its epochs.
     """
@@ -619,9 +632,11 @@ def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
     stats, indexes = dataset.stats(), dataset._shards.indexes
     shards = sum(len(index) for index in indexes)
     world = dataset._world()
-    # Fraction of the dataset that this rank needs: all ranks together read each sample at most
-    # once before the dataset is complete, and each rank reads an equal part of them.
+    # Fraction of the dataset that this rank needs, at most 1 / number of ranks. For example, with 4
+    # ranks that have each read 1,000 of 10,000 samples it is 0.1.
     part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks
+    # A shard that does not fit into the cache is fetched to memory and released after its use: that
+    # counts as a fetch and an eviction.
     fetches = int(stats["fetched_shards"] + stats["in_memory_shards"])
     return CacheUse(
         limit=dataset.cache_limit,

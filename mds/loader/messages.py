@@ -10,6 +10,10 @@ it arrives early. A batch is a view that keeps the memory of its group, at most 
 Functions that cut columns, or change them in place, return views of the memory that was gathered
 for several batches. Such batches are joined again by a view of that memory. Small new arrays are
 copied end to end. All other batches are sent one by one.
+
+A worker sends three kinds of messages, each with the bookkeeping (`BatchInfo`) of its batches: a
+pair (info, batch), a `BatchGroup` of batches whose columns lie end to end, and a `BatchList` of
+separate batches. An empty group or list says that the worker has no more.
 """
 
 from __future__ import annotations
@@ -91,6 +95,9 @@ class BatchIterator:
     A message that is neither a BatchGroup nor a BatchList is a single batch. An error is raised in
     the place of the batch that it prevented.
 
+    Workers take turns batch by batch, but send several batches at once. So batches wait here: if
+    workers 0 and 1 each send messages of two batches, their batches come as 0, 1, 0, 1.
+
     Args:
         messages: Messages of all workers, each worker's in its order.
         workers: Number of workers.
@@ -98,13 +105,14 @@ class BatchIterator:
 
     def __init__(self, messages: Iterable[Any], workers: int) -> None:
         self._messages = iter(messages)
+        # By worker: batches that were received and wait for the worker's turn.
         self._waiting: dict[int, collections.deque[Batch]] = {
             worker: collections.deque() for worker in range(workers)
         }
         # Workers that have not ended, in the order of their turns.
         self._turns = collections.deque(range(workers))
-        self._ended: set[int] = set()
-        self._failures: dict[int, Any] = {}
+        self._ended: set[int] = set()  # workers whose last message was received
+        self._failures: dict[int, Any] = {}  # torch's ExceptionWrapper, by worker
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -136,6 +144,7 @@ class BatchIterator:
                     self._failures.pop(worker).reraise()
                 continue
             message = next(self._messages)
+            # Single batches come already in turn, from threads or from this thread itself.
             if not isinstance(message, (BatchGroup, BatchList)):
                 batch: Batch = message
                 return batch
@@ -227,7 +236,9 @@ def send_joined(
 ) -> Iterator[Message]:
     """Yield messages of batches that functions made, joined where they are views of one memory.
 
-    A batch that took long is sent at once, and so are batches that were made before an error.
+    Batches are collected until one ends the tensors that they were cut out of
+    (``rows.ends_sources``). A batch that took long is sent at once with those before it, and so are
+    batches that were made before an error.
 
     Args:
         batches: Batches of columns that the functions of `map_batches` returned.
@@ -236,12 +247,12 @@ def send_joined(
         watch: Stopwatch of the batches.
     """
     failure = None
-    infos: list[BatchInfo] = []
+    infos: list[BatchInfo] = []  # of the batches that are collected
     values: list[Any] = []
     watch.start()
-    begin = watch.last
+    begin = watch.last  # time when the first of them was begun
     while True:
-        rows = None
+        rows = None  # stays None after the last batch, and after an error
         try:
             rows = next(batches, None) if failure is None else None
         except Exception as error:  # noqa: BLE001 - raised below
@@ -314,7 +325,11 @@ _NOTHING = np.zeros((), np.uint8)
 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
-    """Return the array of a value, or `_NOTHING`, which joins with no other, if it has none."""
+    """Return a tensor or array as an array of numbers that can be joined with others.
+
+    For all other values it returns `_NOTHING`. Its shape () is that of no column of a batch, so
+    `_join_column` then joins nothing.
+    """
     if type(value) is torch.Tensor and is_plain(value) and numpy_dtype(value.dtype) is not None:
         value = value.resolve_conj().resolve_neg().numpy()
     if type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.isnative:
@@ -331,13 +346,18 @@ def _join_column(
 
         source:  | ... | piece 0 | piece 1 | piece 2 | ... |
                        begin                         end
+
+    Args:
+        rows: Number of rows of each piece.
+        pieces: The column in each batch, as `_as_array` returns it.
+        sources: Tensors that the pieces may be views of.
     """
     first = pieces[0]
     dtype, row_shape, strides = first.dtype, first.shape[1:], first.strides
     for count, piece in zip(rows, pieces, strict=True):
         if piece.shape != (count, *row_shape) or piece.dtype != dtype:
             return None
-    begin = end = _address(first)
+    begin = end = _address(first)  # in this process's memory, in bytes
     is_run = True  # whether each piece begins in memory where the one before ends
     for count, piece in zip(rows, pieces, strict=True):
         is_run = is_run and piece.strides == strides and _address(piece) == end
@@ -354,10 +374,15 @@ def _join_column(
 
 
 def _row_gap(array: npt.NDArray[Any]) -> int:
-    """Return how many bytes of a row of the source may be missing in a row of a view.
+    """Return how many bytes the last row of a view may seem to end after its source.
 
-    If a function has cut off the first values of each row, the view begins later than the source,
-    and so its last row seems to end as many bytes after the source.
+    For example, the source has 2 rows of 4 bytes, and a function has cut off the first byte of each
+    row. The view begins at byte 1, and 2 rows at a distance of 4 bytes seem to end at byte 9:
+
+        source:  | 0 1 2 3 | 4 5 6 7 |
+        view:       1 2 3     5 6 7 (8)
+
+    It is at most the distance of two rows less one value.
     """
     return max(0, array.strides[0] - array.itemsize)
 

@@ -7,6 +7,12 @@ tokens of the document (weights, labels); of all other columns there is a value 
 Stored columns are copied once, from the shards to their place in the batch. Samples of functions
 or of a user's class come one by one. If a document is cut into pieces, functions are called for
 each piece with the whole document and the same random numbers.
+
+Terms: a *document* is a sample with a column of tokens. A *piece* is a document, or a part of one
+if packs cut long documents: so a document of 300 tokens may be the pieces 0 to 99 and 100 to 299.
+`RankPacks` has for each piece of a step its document (``ids``), its first token in the document
+(``starts``) and its number of tokens (``sizes``). `Packing` is the user's ``packing=``, whose
+``lengths`` names the column of tokens.
 """
 
 from __future__ import annotations
@@ -74,17 +80,20 @@ class StoredDocuments:
     ) -> None:
         self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
         self._lengths, self._allocate = lengths, allocate
+        # Columns that follow the tokens, with their dtype in batches, and names of the others.
         self._following, self._extra = stored_columns(dataset, self._tokens)
-        self._has_form = False  # whether a document has shown how many axes its arrays have
+        # The index does not say how many axes arrays have: the first document shows that.
+        self._knows_axes = False
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
         """Collect the values of documents; see `DocumentValues.collect`."""
         if rows is None:
-            if not self._has_form and len(self._following) > 1:
-                self._find_form(self._dataset._stored_item(0))
+            # The step has the same columns as all others, so look at any sample.
+            if not self._knows_axes and len(self._following) > 1:
+                self._sort_by_axes(self._dataset._stored_item(0))
             return packs, padding(self._following), {name: [] for name in self._extra}
         columns = rows.values
-        self._find_form({name: columns[name][0] for name in self._following})
+        self._sort_by_axes({name: columns[name][0] for name in self._following})
         lengths = self._lengths.take(packs.ids)
         # Whether the values of a piece differ from those of its document.
         is_cut = self._packing.separator is not None or not np.array_equal(packs.sizes, lengths)
@@ -107,14 +116,16 @@ class StoredDocuments:
         }
         return packs, flat, extra
 
-    def _find_form(self, sample: Mapping[str, Any]) -> None:
+    def _sort_by_axes(self, sample: Mapping[str, Any]) -> None:
         """Move columns whose arrays have several axes to those that do not follow the tokens.
 
-        ``sample``: columns of one document. Later calls do nothing.
+        Only the first call does so, since all documents have the same columns.
+
+        ``sample``: columns of one document.
         """
-        if self._has_form:
+        if self._knows_axes:
             return
-        self._has_form = True
+        self._knows_axes = True
         for name in [*self._following]:
             if name != self._tokens and np.ndim(sample[name]) != 1:
                 del self._following[name]
@@ -166,13 +177,15 @@ class SampleDocuments:
         self._lengths, self._allocate = lengths, allocate
         self._chain = dataset._filter.chain
         self._number = 0  # of the sample that is being checked, for messages
-        # By column, set by the first sample: whether it follows the tokens, and its dtype if so.
+        # By column: whether it follows the tokens. The first sample sets this "form", and all
+        # others must have the same columns.
         self._form: dict[str, bool] = {}
+        # By column that follows the tokens: its dtype in batches, as of the last step.
         self._types: dict[str, np.dtype[Any]] = {}
 
     def collect(self, packs: RankPacks, rows: Rows | None) -> tuple[RankPacks, Tensors, Columns]:
         """Collect the values of documents; see `DocumentValues.collect`."""
-        samples = [] if rows is None else rows.values
+        samples = [] if rows is None else rows.values  # a sample for each piece, or DROPPED
         is_dropped = np.array([sample is DROPPED for sample in samples], bool)
         if is_dropped.any():
             packs = packs.without(is_dropped)
@@ -216,9 +229,9 @@ class SampleDocuments:
         return padding(self._types), extra
 
     def _check_form(self, sample: Any) -> None:
-        """Check that a sample has the columns that the first one had.
+        """Check that a sample is a dict with the columns of the first one, which sets them.
 
-        Raises FunctionError, or ConfigError for stored ones.
+        Raises FunctionError for a sample that a function made, ConfigError for a stored one.
         """
         if not isinstance(sample, Mapping):
             raise self._wrong(f"is a {type(sample).__name__}, and packs are made of dicts")
@@ -238,18 +251,20 @@ class SampleDocuments:
     def _find_form(self, sample: Mapping[str, Any]) -> dict[str, bool]:
         """Return for each column whether it follows the tokens.
 
-        Vectors do, unless the dataset stores them with a fixed length that is not the tokens'.
+        Arrays with one axis do, such as a weight for each token. An exception is a column that the
+        dataset stores with a fixed shape other than that of the tokens, such as an embedding of 768
+        numbers for each document.
         """
         stored = encodings_of(self._dataset)
         tokens = stored.get(self._tokens)
-        shape = None if tokens is None else tokens.shape
-        fixed = {
+        shape_of_tokens = None if tokens is None else tokens.shape  # None: lengths differ
+        of_other_shape = {
             name
             for name, encoding in stored.items()
-            if encoding.shape is not None and encoding.shape != shape
+            if encoding.shape is not None and encoding.shape != shape_of_tokens
         }
         form = {
-            name: name == self._tokens or (name not in fixed and _is_vector(value))
+            name: name == self._tokens or (name not in of_other_shape and _is_vector(value))
             for name, value in sample.items()
         }
         check_names(
@@ -306,11 +321,14 @@ def cut_pieces(
 ) -> list[Vector]:
     """Return the pieces of documents in a column that follows the tokens, with separators.
 
+    For example, a document [5, 6, 7] with separator 0 has 4 tokens. Cut into the pieces of 2 tokens
+    from 0 on and 2 tokens from 2 on, it gives [5, 6] and [7, 0].
+
     Args:
         name: Name of the column.
         values: Values of each document.
         starts: First token of each piece in its document.
-        sizes: Tokens of each piece, with a separator that it ends with.
+        sizes: Tokens of each piece. The last piece of a document counts the separator.
         packing: Settings of packs, with the separator.
 
     Raises ConfigError if there is a separator, and the column is neither tokens nor labels.
@@ -346,11 +364,11 @@ def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def join_values(
     name: str, values: Sequence[NDArray[Any]] | NDArray[Any], out: NDArray[Any]
 ) -> None:
-    """Copy the values of documents end to end into ``out``.
+    """Copy the values of documents end to end into ``out``, whose dtype they are cast to.
 
     Args:
         name: Name of the column, for messages.
-        values: Values of each document.
+        values: Values of each document, or of each piece if documents are cut.
         out: Array of shape (values of all documents,).
 
     Raises ConfigError for numbers beyond int64, which become negative when they are copied.
@@ -387,7 +405,10 @@ def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
 
 
 def is_columnar(dataset: Samples) -> bool:
-    """Whether all streams have the same columns, with tokens stored as one-dimensional arrays."""
+    """Whether documents can be read as columns: streams with the same columns, tokens as arrays.
+
+    Tokens must be stored as an array with one axis or of a fixed shape.
+    """
     schemas = [schema for index in dataset._shards.indexes for schema in index.schemas]
     if any(schema.columns != schemas[0].columns for schema in schemas):
         return False
@@ -399,11 +420,14 @@ def is_columnar(dataset: Samples) -> bool:
 def stored_columns(dataset: Samples, tokens: str) -> tuple[dict[str, Any], list[str]]:
     """Return the columns that follow the tokens with their dtype in batches, and the others.
 
-    If the column ``tokens`` has no fixed length, all one-dimensional arrays without a fixed length
-    follow it, else all arrays of the same shape.
+    For example, with tokens of any length ("ndarray:int32"), weights of any length follow them and
+    an embedding of fixed shape ("ndarray:float32:768") does not. If the tokens have a fixed shape,
+    only columns of the same shape follow them.
+
+    ``tokens``: name of the column of tokens.
     """
     encodings = encodings_of(dataset)
-    shape = encodings[tokens].shape
+    shape = encodings[tokens].shape  # of all tokens arrays; None if they differ
     following: dict[str, Any] = {}
     extra: list[str] = []
     for name, encoding in encodings.items():

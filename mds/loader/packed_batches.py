@@ -3,6 +3,16 @@
 `check_packs` refuses loaders and datasets that cannot make packs. `PackSteps` has the documents of
 each step read, and `BatchPacker` makes a batch of them. The columns that it adds (positions, and
 labels that a loss leaves out) follow from the plan.
+
+Terms: a *document* is a sample with a column of tokens. A *piece* is a document, or a part of a
+long one. A *pack* is one or more pieces that share the ``capacity`` of tokens of a row. A *step* is
+the global batch of packs that all ranks take at once. `RankPacks` are the packs of one rank in it:
+
+    counts  [2, 1, 0]       pieces of each pack; 0 for a place of the batch without a pack
+    sizes   [60, 40, 80]    tokens of each piece, for all packs end to end
+    ids     [17, 4, 9]      sample number of each piece's document
+
+"Flat" columns hold the tokens of all pieces end to end: here 180, of which 0 to 59 are document 17.
 """
 
 from __future__ import annotations
@@ -131,10 +141,13 @@ def _check_streams(dataset: StreamingDataset) -> None:
 
 
 def _pack_kind(text: str) -> Any:
-    """Return what must be equal for columns of two streams to fit into one column of a batch.
+    """Return a description of a column that two streams must share to be packed together.
 
-    ``text``: encoding of the column, such as "ndarray:int32". Returns "list" for lists, else the
-    name of the dtype in batches (int64 for all integers), or None for other values.
+    For example, "ndarray:int32" and "ndarray:uint16" are both "int64", because integers are int64
+    in batches. Returns "list" for lists, else the name of the dtype in batches, or None for values
+    without a dtype, such as text.
+
+    ``text``: encoding of the column, such as "ndarray:int32".
     """
     encoding = parse_encoding(text.removeprefix("optional[").removesuffix("]"))
     if text.startswith(("list[", "optional[list[")):
@@ -146,7 +159,9 @@ def _pack_kind(text: str) -> Any:
 class PackSteps:
     """Steps of a worker in an epoch of packs: which documents to read, and for which packs.
 
-    A step is a global batch of packs. `blocks` runs ahead of `join`, since shards are prefetched:
+    A step is a global batch of packs. The reader takes the documents of coming steps from `blocks`
+    long before it returns their values, since it prefetches shards. For each step it asks
+    `next_size` how many documents to return at once, and `join` joins them with the packs again:
 
         blocks() -> ids of documents -> reader, which asks next_size() -> rows -> join()
 
@@ -159,23 +174,30 @@ class PackSteps:
 
     def __init__(self, epoch: WorkerEpoch, *, drop_last: bool, is_keyed: bool) -> None:
         self._epoch, self._drop_last, self._is_keyed = epoch, drop_last, is_keyed
-        # Steps whose documents join() has not got yet, and those that next_size() has not counted.
+        # Steps that blocks() has given out and join() has not returned yet.
         self._waiting: collections.deque[RankPacks] = collections.deque()
+        # Those of them that have documents and that next_size() has not counted yet.
         self._unread: collections.deque[RankPacks] = collections.deque()
-        self._keys: Keys = np.empty(0, np.uint64)  # of the documents of the step that is read
+        # Row keys of the step that is read: those that take_keys() has not returned yet.
+        self._keys: Keys = np.empty(0, np.uint64)
 
     def blocks(self) -> Iterator[Ids]:
         """Yield the ids of the documents of each step, int64."""
-        packs_of_step = self._epoch.order.shape.global_batch
+        packs_of_full_step = self._epoch.order.shape.global_batch  # of all ranks
         for packs in self._epoch.packs():
-            if packs.packs == packs_of_step or not self._drop_last:
+            # packs.packs are those of all ranks: so all ranks leave out the same last step.
+            if packs.packs == packs_of_full_step or not self._drop_last:
                 self._waiting.append(packs)
                 if len(packs.ids):
                     self._unread.append(packs)
                 yield packs.ids
 
     def next_size(self) -> int:
-        """Return the number of documents of the next step that has any, and make their keys."""
+        """Return the number of documents of the next step, and make their row keys.
+
+        The reader calls it when it begins to read a step. Steps without documents are left out,
+        since there is nothing to read.
+        """
         packs, order = self._unread.popleft(), self._epoch.order
         if self._is_keyed:
             self._keys = keys_of_places(order.shuffle_seed, order.epoch, packs.places, packs.ids)
@@ -189,7 +211,8 @@ class PackSteps:
     def join(self, steps: Iterable[Rows]) -> Iterator[tuple[RankPacks, Rows | None]]:
         """Yield the packs of each step with its documents, or None if the step has no documents.
 
-        ``steps``: documents of each step that has any.
+        ``steps``: documents of each step that has any. Steps without documents come from
+        ``_waiting``, in their order.
         """
         for rows in steps:
             while not len(self._waiting[0].ids):
@@ -211,7 +234,8 @@ class BatchPacker:
         pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
         documents: Collects the values of the documents.
-        dropped: Documents that a filter dropped; their tokens become padding.
+        dropped: Documents that a filter dropped, filled by an earlier stage and emptied here with
+            each batch. Their tokens become padding.
     """
 
     def __init__(
@@ -240,6 +264,7 @@ class BatchPacker:
         ``step``: packs of this rank in the step, and their documents; None if there are none.
         """
         planned, rows = step
+        # ``packs`` are the planned packs without the documents that a filter dropped.
         packs, flat, extra = self._documents.collect(planned, rows)
         self._add_columns(packs, flat)
         if self._pack_as == "varlen":
@@ -247,7 +272,7 @@ class BatchPacker:
         else:
             columns = dense(packs, flat, self._capacity)
         self._watch.charge(COLLATE)
-        # Pieces that the plan had dropped are not read, so nothing else counts them.
+        # Pieces that the plan itself dropped are not read, so no other stage counts them.
         self._dataset._dropped.add((), planned.dropped)
         skipped, _ = self._dropped.take()
         info = BatchInfo(
@@ -267,7 +292,14 @@ class BatchPacker:
         """Add the columns that packs have besides those of the samples, to ``flat``.
 
         They are the positions in the documents, and labels (the tokens) unless the samples have
-        some. The first label of each document is ignored: no token of the document predicts it.
+        some. The first label of each document is ignored: no token of the document predicts it. For
+        documents of 3 and 2 tokens:
+
+            tokens        [ 5, 6, 7,    8, 9]
+            position_ids  [ 0, 1, 2,    0, 1]
+            labels        [-100, 6, 7, -100, 9]
+
+        Without documents, ``flat`` has one token of padding (`DocumentValues.collect`).
         """
         sizes = packs.sizes if len(packs.ids) else np.ones(1, np.int64)
         flat["position_ids"] = self._positions(sizes)
@@ -278,11 +310,14 @@ class BatchPacker:
             np.copyto(labels.numpy(), tokens.numpy())
             flat[LABELS] = labels
         if LABELS in flat:
-            first_tokens = np.cumsum(sizes) - sizes
+            first_tokens = np.cumsum(sizes) - sizes  # index of the first token of each piece
             flat[LABELS].numpy()[first_tokens] = IGNORED
 
     def _positions(self, sizes: Ids) -> torch.Tensor:
         """Return the place of each token in its piece of a document, int64 of shape (tokens,).
+
+        Sizes 3 and 2 give [0, 1, 2, 0, 1]. All pieces are copied from the beginning of ``_ramp``,
+        which is kept because it is the same in every step.
 
         ``sizes``: tokens of each piece.
         """
@@ -327,16 +362,20 @@ class BatchPacker:
     def _keys(self, packs: RankPacks) -> Keys:
         """Return the key of each row for random numbers, uint64.
 
-        It is the key of the row's first document, or of place -1 for padding.
+        It is the key of the first piece in the row, so that it depends on the samples and not on
+        the batch. Rows without a piece are padding, whose key is made of -1 instead. If rows are
+        packs with ``counts`` [2, 1, 0], their first pieces are 0 and 2, and the last row has none.
         """
         places, starts, ids = packs.places, packs.starts, packs.ids
         if self._has_rows_of_packs:
             firsts = np.cumsum(packs.counts) - packs.counts  # index of each pack's first piece
             is_real = packs.counts > 0
-            rows = np.minimum(firsts, max(len(ids) - 1, 0))  # valid also for an empty last pack
+            # Packs without a piece at the end of the batch have firsts == len(ids), which is no
+            # valid index; np.where() replaces their values.
+            valid_firsts = np.minimum(firsts, max(len(ids) - 1, 0))
             if len(ids):
                 places, starts, ids = (
-                    np.where(is_real, values[rows], -1) for values in (places, starts, ids)
+                    np.where(is_real, values[valid_firsts], -1) for values in (places, starts, ids)
                 )
             else:
                 places = starts = ids = np.full(len(firsts), -1)
@@ -345,7 +384,10 @@ class BatchPacker:
         return piece_keys(self._epoch.order, places, starts, ids)
 
     def _mask(self, packs: RankPacks) -> NDArray[np.bool_]:
-        """Return the mask of the rows of a batch (packs or documents), bool, False for padding."""
+        """Return the mask of the rows of a batch (packs or documents), bool, False for padding.
+
+        Rows of documents are all real. If none remains, the batch is a single row of padding.
+        """
         if self._has_rows_of_packs:
             is_real: NDArray[np.bool_] = packs.counts > 0
             return is_real
@@ -371,9 +413,12 @@ def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:
 def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Lay the documents of all packs end to end, for attention kernels for varying lengths.
 
-    ``flat``: columns with all documents end to end, tensors of shape (tokens,). Adds ``cu_seqlens``
-    (int32), which has 0 and the end of each document, and ``max_seqlen``, the longest length.
+    Adds ``cu_seqlens`` (int32), which has 0 and the end of each document, and ``max_seqlen``, the
+    longest length: pieces of 60, 40 and 80 tokens give [0, 60, 100, 180] and 80.
+
+    ``flat``: columns with all documents end to end, tensors of shape (tokens,).
     """
+    # Without documents, ``flat`` has one token of padding, which counts as a document.
     sizes = packs.sizes if len(packs.sizes) else np.ones(1, np.int64)
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
@@ -385,7 +430,11 @@ def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None)
 
     Without a capacity (with a budget), each row is a document, as long as the longest one. Returns
     tensors of shape (rows, tokens) and adds ``document_ids``, the number of each token's document
-    in its row, from 0; -1 for padding.
+    in its row, from 0; -1 for padding. For packs of 2 and 1 documents and a capacity of 5:
+
+        flat tokens   [1, 2, 3, 4, 5, 6]        documents of 2, 2 and 2 tokens
+        row 0         [1, 2, 3, 4, 0]           document_ids [0, 0, 1, 1, -1]
+        row 1         [5, 6, 0, 0, 0]           document_ids [0, 0, -1, -1, -1]
 
     ``flat``: columns with all documents end to end, tensors of shape (tokens,).
     """
@@ -395,11 +444,13 @@ def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None)
         numbers = np.zeros(len(sizes), np.int64)
         width = max(int(row_sizes.max()), 1)
     else:  # rows are packs
-        piece_ends = np.concatenate([[0], np.cumsum(sizes)])  # in tokens
-        pack_ends = np.concatenate([[0], np.cumsum(packs.counts)])  # in pieces
-        row_sizes, width = np.diff(piece_ends[pack_ends]), capacity
+        # In the example: sizes [2, 2, 2], counts [2, 1], piece_bounds [0, 2, 4, 6] (in tokens),
+        # pack_bounds [0, 2, 3] (in pieces), and so row_sizes [4, 2].
+        piece_bounds = np.concatenate([[0], np.cumsum(sizes)])
+        pack_bounds = np.concatenate([[0], np.cumsum(packs.counts)])
+        row_sizes, width = np.diff(piece_bounds[pack_bounds]), capacity
         first_pieces = np.repeat(np.cumsum(packs.counts) - packs.counts, packs.counts)
-        numbers = np.arange(len(sizes)) - first_pieces  # of each piece in its pack
+        numbers = np.arange(len(sizes)) - first_pieces  # of each piece in its pack: [0, 1, 0]
     columns = {}
     documents = torch.from_numpy(np.repeat(numbers, sizes))
     for name, values in {**flat, "document_ids": documents}.items():

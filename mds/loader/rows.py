@@ -5,6 +5,11 @@ takes an iterator of `Rows` and returns one: it is a generator, or a function un
 sets the values of its `Rows` and returns them. It keeps no reference to what it has handed on, so
 that the memory of one chunk can be that of the next.
 
+Terms: a *place* is the number of a sample in this worker's order of the epoch, from 0. Padding has
+places, too; its mask is False. A `WorkerEpoch` is this worker's part of an epoch: the order of its
+samples. A `Window` is a run of places whose shards are open for reading. A *row key* is a uint64
+for each place, from which functions that take random numbers draw them.
+
 Where a sample is nothing but the readers' columns, columns are gathered for several batches at
 once, into the memory that becomes the tensor. Samples are decoded a third of a batch at a time if
 functions are called with them: that bounds the memory of what waits for the functions, and needs
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
 #: may be larger.
 MAX_GROUP_BATCHES = 8
 MAX_GROUP_BYTES = 4 << 20
+#: Mask that takes the sum of an order hash modulo 2**64.
 SUM_BITS = (1 << 64) - 1
 
 
@@ -59,14 +65,18 @@ class BatchInfo(NamedTuple):
 
     Attributes:
         samples: Places of the order that the batch took.
-        order: Its part of the order hash: (sum modulo 2**64, number of samples).
-        begin: Position at which this iteration began.
-        skipped: The first of the samples that were dropped; ``dropped`` is the number of all.
+        order: What the batch adds to the order hash: (sum of the hashes of its samples modulo
+            2**64, number of samples without padding).
+        begin: Position at which this iteration began, equal in all its batches.
+        skipped: Descriptions of the first samples that were dropped from the batch.
+        dropped: Number of all samples that were dropped from the batch.
         is_empty: Whether no sample was kept; the batch then has one masked sample.
-        making: Seconds of making it; in a message of several batches, only the first one has them.
-        end: With packs, the position after its step.
-        wrapper_samples: Number of samples that a wrapper's class made of them: with a list of
-            samples counted as one, and with its entries counted.
+        making: Seconds of making the batch, by phase. In a message of several batches, the first
+            one has the seconds of all, and the others None.
+        end: With packs, the position after the batch's step; else None.
+        wrapper_samples: Number of samples in the batch if a user's class around the dataset made
+            them, else 0. It is counted in two ways: a list of samples as one sample, and as as many
+            as it has entries.
     """
 
     samples: int
@@ -91,6 +101,7 @@ def batch_info(
         count: Places of the batch.
         making: Seconds of making it.
     """
+    # The hash of a stretch of the order is a difference of sums, as every sample adds to the sum.
     earlier = epoch.checksum_until(position)
     added = (epoch.checksum_until(position + count) - earlier) & SUM_BITS
     return BatchInfo(count, (added, count), epoch.begin, making=making)
@@ -119,12 +130,14 @@ class Rows:
         first: The first of the places, counted from the beginning of the worker's order.
         size: Number of places.
         values: Columns (a dict), samples (a list), or the finished batch.
-        keys: Row keys of the places, uint64, if a function takes random numbers.
-        mask: Which values count, bool; None if all do.
+        keys: Row keys of the places, uint64; None if no function takes random numbers.
+        mask: Which values count, bool, False for padding; None if all do.
         ends_batch: Whether a batch ends with these places.
-        info: Bookkeeping of the batch, where it is not simply that of the places.
-        sources: Tensors that the columns may be views of, together with other batches.
-        ends_sources: Whether these are the last rows of ``sources``.
+        info: Bookkeeping of the batch; None if it follows from ``first`` and ``size``
+            (`batch_info`).
+        sources: Tensors of a whole chunk of several batches if these columns were cut out of them.
+            A stage that joins these batches again returns views of the tensors, without a copy.
+        ends_sources: Whether these are the last rows that are cut out of ``sources``.
     """
 
     __slots__ = (
@@ -181,6 +194,7 @@ def cut_columns(
             columns = {name: tensor.numpy() for name, tensor in columns.items()}
         for start in range(0, chunk.size, batch_size):
             count = min(batch_size, chunk.size - start)
+            # Keys come in the order of the places, so those of a batch that is left out are taken.
             row_keys = keys.take(count) if keys is not None else None
             if count < min_size:
                 continue
@@ -259,7 +273,9 @@ def with_mask(batch: Any, mask: Mask) -> Any:
 
 
 class ChunkSize:
-    """Number of rows to gather at once: whole batches, the more the smaller they are.
+    """Number of rows to gather at once: one or more whole batches, more if they are small.
+
+    For example, chunks of batches of 100 KB have 1, 2, 4, 8, 8, ... batches.
 
     ``batch_size``: rows of a batch. ``most_batches``: maximum number of batches.
     """
@@ -278,7 +294,8 @@ class ChunkSize:
         It at most doubles, and its tensors have at most `MAX_GROUP_BYTES`.
         """
         nbytes = sum(v.nbytes for v in columns.values() if isinstance(v, torch.Tensor))
-        fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)  # batches
+        # Batches whose tensors have MAX_GROUP_BYTES together: a row has nbytes / count bytes.
+        fit = MAX_GROUP_BYTES * count // (max(nbytes, 1) * self._batch_size)
         self._batches = max(1, min(self._batches * 2, self._limit, fit))
 
 
@@ -308,7 +325,7 @@ def read_columns(
     for count, columns in chunks:
         mask = epoch.next_mask(count) if isinstance(epoch, PaddedWorkerEpoch) else None
         sources = [*columns.values()] if fixed else []
-        size.adapt(columns, count)
+        size.adapt(columns, count)  # before the next chunk, whose size it sets
         first += count
         yield Rows(first - count, count, columns, mask=mask, sources=sources)
         del columns, sources
@@ -328,12 +345,15 @@ def gather_chunks(
         windows:  |  window 0  |  window 1  |  window 2  |
         chunks:   |    chunk 0     |    chunk 1    | ...        each joined of one or more parts
 
-    ``most_rows``: an upper bound of the rows of all windows. For the other arguments, see
-    `read_columns`.
+    Columns of fixed width are written part by part into tensors of the whole chunk. Of all other
+    columns, the parts are joined when the chunk is complete.
+
+    ``most_rows``: an upper bound of the rows of all windows, so that a short epoch gets no larger
+    tensors. For the other arguments, see `read_columns`.
     """
-    parts: list[Columns] = []
+    parts: list[Columns] = []  # columns of the parts of this chunk
     filled = rows = 0  # rows that the chunk has, and rows of the complete chunk
-    tensors: Columns = {}
+    tensors: Columns = {}  # columns of fixed width
     for window in windows:
         start, end = 0, len(window.ids)
         while start < end:
@@ -362,12 +382,18 @@ def gather_chunks(
 class BatchParts:
     """Cutter of windows of places into parts of batches.
 
+    For example, windows of 10 and 6 places, and batches of 8 places in 2 parts:
+
+        windows:  |        10         |     6     |
+        batches:  |       8       |       8       |
+        parts:    |   4   |   4   | 2 | 2 |   4   |        each is one `Rows`
+
     Args:
         size: Returns the number of places of the next batch.
         parts: Number of parts of a batch; windows that end inside a batch make more.
         first: The first place.
-        keys: Returns the row keys of so many next places; None if no function takes random numbers.
-        masks: Returns the mask of so many next places, False for padding; None without padding.
+        keys: Returns the row keys of the next n places; None if no function takes random numbers.
+        masks: Returns the mask of the next n places, False for padding; None without padding.
     """
 
     def __init__(
@@ -384,9 +410,9 @@ class BatchParts:
         self._limit = 0  # most places of a part
 
     def cut(self, count: int) -> Iterator[Rows]:
-        """Yield rows without values for the next ``count`` places."""
+        """Yield rows without values for the next ``count`` places, those of a window."""
         while count:
-            if not self._missing:
+            if not self._missing:  # begin a batch
                 self._missing = self._size()
                 self._limit = -(-self._missing // self._parts)  # rounded up
             length = min(self._limit, self._missing, count)
@@ -427,8 +453,9 @@ def read_numbers(
 ) -> Iterator[Rows]:
     """Yield parts of batches with sample numbers, for functions that read samples by number.
 
-    The shards of these samples stay open until the next rows are asked for, for getters that
-    ``epoch.lend`` has returned. The arguments are those of `read_samples`.
+    The shards of these samples stay open until the next rows are asked for. Until then, a function
+    that ``epoch.lend`` has returned reads the samples from these open shards. The arguments are
+    those of `read_samples`.
     """
     try:
         for window in read_windows(dataset, blocks, epoch):
@@ -471,6 +498,8 @@ def fixed_columns(dataset: Any, schemas: Sequence[Any]) -> FixedColumns:
     """
     from mds.encodings import parse_encoding
 
+    if any(schema.is_split for schema in schemas):  # lines of text, whose values must be parsed
+        return []
     columns = schemas[0].columns
     encodings = [parse_encoding(text) for text in columns.encodings]
     fixed = []
@@ -479,4 +508,4 @@ def fixed_columns(dataset: Any, schemas: Sequence[Any]) -> FixedColumns:
             return []
         if name in dataset._columns:
             fixed.append((name, encoding.dtype, encoding.shape))
-    return fixed if not any(schema.is_split for schema in schemas) else []
+    return fixed

@@ -1,4 +1,13 @@
-"""Stages that call the user's functions of samples: ``map``, and filters."""
+"""Stages that call the user's functions of samples: ``map``, and filters.
+
+`SampleMapper` calls ``map`` where no sample can be dropped. Otherwise `SampleJudge` reads each
+sample, calls its functions and puts `DROPPED` in the place of a dropped one, and `keep_samples`
+removes these.
+
+A stage takes and returns `Rows`: consecutive places of this worker's order with their samples. A
+*place* is the number of a sample in that order, from 0; a row key is a uint64 for each place, from
+which functions draw random numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from mds.transforms.chain import FunctionChain
 
 _MAX_TRIED_SAMPLES = 1000
-#: Fates of samples with which all functions were called.
+#: Fates of samples with which all functions were called. Broken samples were dropped before that.
 _COMPLETE = (Fate.KEPT, Fate.DROPPED)
 #: Placeholder of a dropped sample in a list of samples.
 DROPPED: Any = object()
@@ -52,12 +61,15 @@ class SampleMapper:
         waiting.extend(rows.values)
         rows.values = None
         keys = rows.keys.tolist() if rows.keys is not None else None
-        # Calls waiting.popleft() once for each sample, when the runner asks for the next one.
+        # An iterator that calls waiting.popleft() when the runner asks for the next sample. So no
+        # list refers to samples whose functions were called, and len(waiting) tells the place of
+        # the present one (`_describe`). A generator would do the same, more slowly.
         samples = itertools.starmap(waiting.popleft, itertools.repeat((), len(waiting)))
         rows.values = [*self._runner.over(samples, keys, self._epoch.fail)]
         return rows
 
     def _describe(self) -> str:
+        """Describe the sample that is being mapped: the one before those that wait."""
         return self._epoch.describe(self._end - 1 - len(self._waiting))
 
 
@@ -76,9 +88,9 @@ class SampleJudge:
 
     Attributes:
         dropped: Samples that were dropped and that no batch has reported yet.
-        spare: List of at most one sample that has passed all functions, whether it was then kept or
-            dropped. A batch of which no sample is kept is given as this sample with a mask of
-            False, see `keep_samples`.
+        spare: List of at most one sample with which all functions were called, whether it was then
+            kept or dropped; it has the columns that a batch needs. If no sample of a batch is kept,
+            the batch is this sample with a mask of False, see `keep_samples`.
     """
 
     def __init__(
@@ -90,6 +102,7 @@ class SampleJudge:
     ) -> None:
         self._dataset, self._epoch, self._watch = dataset, epoch, watch
         self._filter = dataset._filter
+        # Reads a sample by its number from the open shards of the present window.
         self._get = epoch.lend(item_getter(dataset))
         self._place = self._number = 0  # of the sample that is being judged, for `describe`
         self._runner = SampleRunner(self._filter.chain, lambda: describe(self._place, self._number))
@@ -97,14 +110,16 @@ class SampleJudge:
         self.dropped = DropCount()
         self.spare: list[Any] = []
         self._drops = not self._filter.keeps_everything
-        self._is_spare_due = self._drops  # whether this batch may still set `spare`
+        self._is_spare_due = self._drops  # whether this batch has not set `spare` yet
 
     def judge(self, rows: Rows) -> Rows:
         """Replace numbers by the samples after all functions, and dropped ones by `DROPPED`.
 
         The first sample of the batch that all functions were called with also becomes the spare
-        sample. Each batch sets its own, so that an empty batch is given as one of its own samples
-        where it has one, whatever came before it. The ``rows`` may be a part of a batch.
+        sample. Each batch sets its own, so that an empty batch does not depend on earlier batches,
+        which another worker may have made after a resume.
+
+        ``rows``: places of a batch or of a part of one, with the numbers of their samples.
         """
         samples: list[Any] = []
         keys = rows.keys.tolist() if rows.keys is not None else [0] * rows.size
@@ -129,7 +144,9 @@ class SampleJudge:
     def _judge(self, key: int) -> tuple[Any, Fate]:
         """Return the sample with number ``_number`` after all functions, and its fate.
 
-        ``key``: row key for random numbers. One sample of each batch is timed.
+        One sample of each batch is timed, because reading the clock for all would be slow.
+
+        ``key``: row key for random numbers; 0 if no function takes them.
         """
         judge = functools.partial(
             self._filter.judge, self._number, self._get, self._report, self._runner, key
@@ -149,8 +166,8 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
     """Return a batch of the samples that were kept, with its mask.
 
     A batch is never filled from later places, so every rank takes as many steps as without a
-    filter. So a batch of which no sample is kept still comes: as one sample whose mask is False,
-    because empty tensors break most models.
+    filter. If no sample of a batch is kept, it still comes, so that all ranks take the step: as one
+    sample whose mask is False, because empty tensors break most models.
 
     Args:
         rows: Samples of a batch, with `DROPPED` in the place of dropped ones.
@@ -166,10 +183,15 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
         judge.spare = judge.spare or [any_sample(dataset)]
         samples, keys = [*judge.spare], np.zeros(1, np.uint64)
     info = batch_info(epoch, rows.first, rows.size)
-    real = rows.size if rows.mask is None else int(rows.mask.sum())
+    # The order hash counts dropped samples, which are in the order, and no padding.
+    places_with_samples = rows.size if rows.mask is None else int(rows.mask.sum())
+    order_sum, _ = info.order
     skipped, dropped = judge.dropped.take()
     info = info._replace(
-        order=(info.order[0], real), skipped=tuple(skipped), dropped=dropped, is_empty=is_empty
+        order=(order_sum, places_with_samples),
+        skipped=tuple(skipped),
+        dropped=dropped,
+        is_empty=is_empty,
     )
     rows.values, rows.keys, rows.info = samples, keys, info
     rows.mask = np.full(len(samples), not is_empty)
@@ -177,10 +199,11 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
 
 
 def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
-    """Return any sample after all functions, for a worker that had none yet.
+    """Return any sample after all functions, whose columns show those of a batch.
 
-    It is the first of ``numbers`` (default: all) that is not broken and that no filter before a
-    function of `map` refuses. Raises ConfigError if none of the first 1,000 is such a sample.
+    A worker needs it for a batch without samples if it has had no sample yet. It is the first of
+    ``numbers`` (default: all) that is not broken and that no filter before a function of `map`
+    refuses. Raises ConfigError if none of the first 1,000 is such a sample.
     """
     faults, number = [], -1
     for number in itertools.islice(

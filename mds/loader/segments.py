@@ -68,7 +68,10 @@ class SegmentFile:
         self._take_over(next(_names), open_nameless("mds-batches"))
 
     def _take_over(self, name: int, descriptor: int) -> None:
-        """Set the attributes; make room for the bytes of the segments if the file is new."""
+        """Take the file ``descriptor`` as this object's own, in the trainer or in a worker.
+
+        A new file, in the trainer, is extended by the bytes that mark segments as lent.
+        """
         self.name, self.descriptor = name, descriptor
         self.close = weakref.finalize(self, os.close, descriptor)
         if os.fstat(descriptor).st_size < MAX_SEGMENTS:
@@ -104,8 +107,9 @@ class SegmentPool:
 
     def __init__(self, file: SegmentFile) -> None:
         self._file = file
+        # By number of the segment: 1 if it is lent; the trainer sets it to 0.
         self._lent = np.frombuffer(file.lent, np.uint8)
-        self._places: list[Segment] = []
+        self._places: list[Segment] = []  # all segments of the file, by number
         self._maps: dict[int, mmap.mmap] = {}  # by number, of the segments that have memory
         # End of the last segment in the file. The first one begins after the MAX_SEGMENTS bytes
         # that mark segments as lent.
@@ -119,14 +123,15 @@ class SegmentPool:
     def take(self, size: int) -> tuple[Segment, memoryview] | None:
         """Lend a segment of at least ``size`` bytes, and return it with its memory.
 
-        Returns None if there is no memory.
+        The trainer returns it when it needs it no more. Returns None if there is no memory, or if
+        the file has its maximum number of segments.
         """
         free = np.flatnonzero(self._lent[: len(self._places)] == 0).tolist()
         max_size = max(_MAX_WASTE * size, MIN_SEGMENT_BYTES)
         fitting = [n for n in free if size <= self._places[n].size <= max_size]
         with_memory = [n for n in free if n in self._maps]
-        # Prefer a segment that has its pages, then one that had them, then a new one; of equal ones
-        # the smallest.
+        # Prefer a segment that has memory, then one whose memory was given back, then a new one; of
+        # several the smallest.
         fitting.sort(key=lambda n: (n not in self._maps, self._places[n].size))
         number = fitting[0] if fitting else self._add(_size_class(size))
         # Give the memory of all but a few free segments back to the system.
@@ -154,7 +159,7 @@ class SegmentPool:
         return number
 
     def _memory(self, number: int) -> mmap.mmap:
-        """Return the map of a segment; reserve its pages if it has none."""
+        """Return the map of a segment to memory; reserve its pages if it has none."""
         memory = self._maps.get(number)
         if memory is None:
             place = self._places[number]

@@ -39,7 +39,8 @@ class TensorPool:
         self._free: collections.deque[np.ndarray[Any, Any]] = collections.deque(
             maxlen=_MAX_FREE_BLOCKS
         )
-        # By the id() of a lent block, a reference that calls back when the array on it is deleted.
+        # By the id() of a lent block, a weak reference to the array on it, which calls back when
+        # the array is deleted.
         self._lent: dict[int, weakref.ref[Any]] = {}
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
@@ -63,14 +64,18 @@ class TensorPool:
         """Return a free block of ``size`` to ``2 * size`` bytes, or a new one of ``size``."""
         for _ in range(len(self._free)):
             block = self._free.popleft()
-            # Blocks of the first batches, which are smaller than later ones, are dropped here.
+            # Blocks of another size are not put back: those of the first batches, for example,
+            # which are smaller than later ones and would never be used again.
             if size <= len(block) <= 2 * size:
                 return block
         return np.empty(size, np.uint8)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in this process's memory and nothing else."""
+    """Whether a tensor is numbers in this process's memory, which NumPy can read, and no more.
+
+    Subclasses, tensors on a GPU, sparse and quantized tensors, and tensors with gradients are not.
+    """
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"

@@ -44,6 +44,7 @@ class ThreadedBatches(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch, start its threads, and return an iterator over its batches."""
+        # All threads get the same number, which no other iteration of this process has: -2, -3, ...
         group = -2 - next(_iterations)  # -1 is the group outside of workers
         # Epochs begin here, so that all threads are of the same epoch; batches are made later.
         parts = [
@@ -55,10 +56,12 @@ class ThreadedBatches(IterableDataset[Any]):
 
 
 class _Failed(NamedTuple):
+    """Last item of a queue: the error that ended its thread's batches."""
+
     error: BaseException
 
 
-_END = object()
+_END = object()  # last item of a queue whose thread has no more batches
 
 
 class ThreadedWorkers:
@@ -122,6 +125,8 @@ class ThreadedWorkers:
 class _BoundedQueue:
     """Queue of at most ``ahead`` batches between the thread that makes and the one that takes them.
 
+    Besides batches it holds one last item: `_END`, or `_Failed` with an error.
+
     ``ahead``: maximum number of batches, at least 1. One condition wakes both threads.
     """
 
@@ -180,7 +185,7 @@ class _BoundedQueue:
             return item
 
     def stop(self) -> None:
-        """Stop the maker at its next batch."""
+        """Discard the batches, and stop the making thread at its next batch."""
         with self._changed:
             self._stopped = True
             self._items.clear()

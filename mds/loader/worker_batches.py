@@ -50,18 +50,20 @@ _CHOICES = (
 class WorkerBatches(IterableDataset[Any]):
     """Messages of worker processes: the dataset of torch's DataLoader in the trainer's process.
 
-    It is pickled to each worker. All other attributes are those of the user's dataset, so that code
-    of the user that asks torch for the dataset finds them.
+    It is pickled to each worker process, where torch iterates over it. An attribute that it does
+    not have is looked up on the user's dataset (`__getattr__`), for code of the user that asks
+    torch for the dataset.
 
     ``batches``: batches of the dataset. ``workers``: number of worker processes.
     """
 
     def __init__(self, batches: Batches, workers: int) -> None:
         self._batches = batches
+        # Shared memory of each worker. Empty if the system has none: batches are pickled then.
         self._files: list[SegmentFile] = []
-        with contextlib.suppress(OSError):  # without shared memory batches go through the pipe
+        with contextlib.suppress(OSError):
             self._files = [SegmentFile() for _ in range(workers)]
-        # Used by the trainer when it unpickles messages.
+        # Kept for the trainer: when it unpickles a message, `find_reader` finds the file's reader.
         self._readers = [SegmentReader(file) for file in self._files]
         self._pool: SegmentPool | None = None  # the worker's
 
@@ -138,7 +140,7 @@ def open_message(
     worker: int,
     file: int,
     place: tuple[int, int, int] | None,
-    layouts: list[tuple[Any, Any]],
+    layouts: list[tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]],
     block: bytes | None,
     seconds: float,
 ) -> BatchGroup | BatchList:
@@ -148,8 +150,8 @@ def open_message(
         worker: Number of the worker.
         file: Name of its segment file.
         place: Segment of the batches, or None.
-        layouts: Layout of each batch.
-        block: Bytes of the batches if there is no segment.
+        layouts: Layout of each batch, or of the only BatchGroup, as a tuple.
+        block: Bytes of the batches if there is no segment, else None.
         seconds: Seconds of encoding and copying, which count as sending.
     """
     if place is not None:
@@ -187,15 +189,16 @@ class MessageSender:
     def send(self, batches: Iterator[Message]) -> Iterator[Any]:
         """Yield the messages of an epoch.
 
-        A message is as large as its first batch suggests (`_next_count`). It is sent when it is
-        full, when a batch took long, and before a group. The last message has no batch, and the
-        error if one ended the epoch.
+        The first batch of a message decides how many batches the message may have
+        (`_next_count`). It is sent when it is full, when a batch took long, and before a group,
+        which has a message of its own. The last message has no batch. If an error ended the epoch,
+        it is in the last message.
         """
-        self._failure: Any = None
-        message: SharedMessage | None = None
+        self._failure: Any = None  # torch's ExceptionWrapper, set by _encoded()
+        message: SharedMessage | None = None  # the message that is being filled
         batch_count = 0  # batches for which this message has memory
         clock = self._clock
-        for encoded, seconds, end, is_group in self._encoded(_unlisted(batches)):
+        for encoded, seconds, made_at, is_group in self._encoded(_unlisted(batches)):
             if message is not None and (is_group or not message.has_room(encoded)):
                 yield message
                 message = None
@@ -206,7 +209,7 @@ class MessageSender:
                     self._worker, self._pool, encoded.size * batch_count + slack
                 )
             message.add(encoded)
-            message.seconds += clock() - end
+            message.seconds += clock() - made_at  # encoding and copying
             del encoded  # now, so that the next batch can use its memory
             if len(message) >= batch_count or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
                 yield message
@@ -221,25 +224,28 @@ class MessageSender:
         """Encode each batch or group of batches.
 
         Yields (encoded batch, seconds of making it, time when it was made, whether it is a group).
-        Stores an error in ``_failure`` and ends.
+        The time is a reading of the clock, before encoding. An error is stored in ``_failure`` and
+        ends the batches, so that those before it are sent.
         """
         clock = self._clock
         while True:
             begin = clock()
             try:
                 batch = next(batches)
-                end = clock()
+                made_at = clock()
                 is_group = isinstance(batch, BatchGroup)
                 encoded = encode(batch)
             except StopIteration:
                 return
             except Exception:  # noqa: BLE001 - it is raised in the trainer
                 place = f"in DataLoader worker process {self._worker}"
+                # The wrapper takes the exception that is being handled, with its traceback.
                 self._failure = ExceptionWrapper(where=place)  # type: ignore[no-untyped-call]
                 return
+            # The empty last group is not sent: send() ends each epoch with an empty BatchList.
             if not (isinstance(batch, BatchGroup) and batch.is_last):
                 del batch
-                yield encoded, end - begin, end, is_group
+                yield encoded, made_at - begin, made_at, is_group
             del encoded
 
 
@@ -256,8 +262,11 @@ def _unlisted(messages: Iterator[Message]) -> Iterator[Batch | BatchGroup]:
 def _next_count(last: int, size: int, seconds: float) -> int:
     """Return the number of batches for the next message, if all are like its first one.
 
+    Messages begin with one batch, which then comes early, and grow to 2, 4 and 8 batches if these
+    are small and quickly made.
+
     Args:
-        last: Number of batches of the last message, which at most doubles.
+        last: Number of batches of the last message, which at most doubles; 0 before the first.
         size: Bytes of the first batch.
         seconds: Seconds of making the first batch.
     """

@@ -91,9 +91,10 @@ class NoRemoteError(NotFoundError, ValueError):
 
 
 def _family_of(url: str | None) -> str:
-    """Return the beginning of the names of the classes for a URL or path, such as "S3".
+    """Return the family of classes for a URL or path: "S3" for S3Downloader and S3Uploader.
 
-    It is "Cloud", for the base classes, if mds or fsspec has a store and 0.13 has no class.
+    It is "Local" for a path, and "Cloud", the family of the base classes, for a URL of a store that
+    mds or fsspec has and mosaicml-streaming has no class for.
 
     Raises ConfigError (a ValueError) for a scheme without a store.
     """
@@ -132,13 +133,15 @@ class CloudDownloader(metaclass=Sealed):
     ``_download_file_impl``.
     """
 
-    #: Key of `_SCHEMES`; empty for this class and those of users.
+    #: Key of `_SCHEMES`, such as "S3" for S3Downloader; empty for this class and those of users.
     _family = ""
+    #: Methods that mds never calls, and what to use instead of overriding them.
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "_download_file_impl" not in vars(cls):  # which may use a client that the class makes
+        # A class that downloads by itself may also define methods that make its clients.
+        if "_download_file_impl" not in vars(cls):
             check_overrides(cls, vars(cls))
 
     @classmethod
@@ -147,7 +150,8 @@ class CloudDownloader(metaclass=Sealed):
 
         Raises ConfigError (a ValueError) for a scheme without a store.
         """
-        for kind in CloudDownloader.__subclasses__():  # a user's class comes before ours
+        # A user's class prevails over the built-in class for the same scheme.
+        for kind in CloudDownloader.__subclasses__():
             if remote_dir is not None and kind._is_for(remote_dir):  # noqa: SLF001 - of this class
                 return kind()
         name = f"{_family_of(remote_dir)}Downloader"
@@ -191,12 +195,15 @@ class CloudDownloader(metaclass=Sealed):
 
     def _validate_remote_path(self, remote: str) -> None:
         """Raise ConfigError (a ValueError) for a URL of another store than the class is for."""
-        if self._family and not (self._family == "Local" and is_local(remote)):
-            scheme = _SCHEMES[self._family]
-            if not scheme or not remote.startswith(f"{scheme.partition(':')[0]}:"):
-                raise ConfigError(
-                    f"{type(self).__name__} is for URLs of scheme {scheme!r}, got {Url(remote)}."
-                )
+        if not self._family:  # the base class and classes of users take any URL
+            return
+        if self._family == "Local" and is_local(remote):
+            return
+        scheme = _SCHEMES[self._family]  # "" for Local; "dbfs:/Volumes" for Unity Catalog
+        if not scheme or not remote.startswith(f"{scheme.partition(':')[0]}:"):
+            raise ConfigError(
+                f"{type(self).__name__} is for URLs of scheme {scheme!r}, got {Url(remote)}."
+            )
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
         with open_store(remote, timeout=timeout) as store, publish(local) as temporary:
@@ -235,8 +242,9 @@ class CloudUploader(Overridable):
     a folder that is not empty, and ConfigError (a ValueError) for a place without a store.
     """
 
-    #: Key of `_SCHEMES`; empty for this class and those of users.
+    #: Key of `_SCHEMES`, such as "S3" for S3Uploader; empty for this class and those of users.
     _family = ""
+    # Tables of methods that mds never calls, see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = _CLIENTS
     _ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
         (

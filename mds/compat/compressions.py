@@ -88,7 +88,7 @@ class Compression(metaclass=Sealed):
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
-        """Yield each name of the compression, and an object that compresses with that name."""
+        """Yield each name that users may give, such as "br", with an object that compresses so."""
         yield cls.extension, cls()
 
     @abstractmethod

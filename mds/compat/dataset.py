@@ -9,6 +9,9 @@ StreamingDataset adds four things to that of `mds`:
 - an error if another dataset in this process reads another remote through the same local
   directory. `mds` keeps the two apart, but programs rely on the error. A dataset that is made again
   for the same remote is accepted.
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -99,7 +102,9 @@ class _NamedSetting(OrderSetting[str]):
 
     Code puts such functions into a live registry. The plan of mds then has the setting ``native``
     instead, and the user's function makes the order. The dataset keeps the user's name, by the name
-    of the setting, in ``_user_names``.
+    of the setting, in ``_user_names``. For example, after ``batching_methods["mine"] = function``,
+    a dataset with ``batching_method="mine"`` has {"batching_method": "mine"} there, and its plan
+    has "random".
 
     - ``registry`` (LiveRegistry): functions by name, those of mds and of the user.
     - ``native`` (str): value of the setting in the plan if the user's function is used.
@@ -136,8 +141,12 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     through the same local directory.
     """
 
+    #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
+    #: Methods that code may set on the class, see `mds.compat.overrides.Sealed`.
     _live = _LIVE
+    # Methods that mds never calls, and attributes that cannot be set on one object, with what to
+    # use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             ("_each_sample_id", "_share_work", "_attach_work"),
@@ -184,7 +193,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
                 stacklevel=2,
             )
         self._world()  # keeps the ranks of this moment, as 0.13 does
-        _datasets[self] = os.getpid()
+        _datasets[self] = os.getpid()  # for the check of local directories (_find_conflict)
 
     def _check_streams(self) -> None:
         """Raise ConfigError if another remote is read through one of the local directories.
@@ -195,8 +204,9 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         for folder, source in sources:
             if any(other == folder and remote != source for other, remote in sources):
                 raise _reused_error([folder], [folder])
+        # The other dataset may be deleted, but still exist in a reference cycle.
         if _find_conflict(sources):
-            gc.collect()  # a dataset in a reference cycle still exists after its last use
+            gc.collect()
         conflict = _find_conflict(sources)
         if conflict:
             raise _reused_error(
@@ -217,7 +227,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         self.__dict__.pop("_shard_readers", None)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises an error for a setting that has been used already."""
+        """Set an attribute. Raises an error for a setting that has been used already.
+
+        Setting it to its present value is allowed.
+        """
         is_made = "_shards" in vars(self)
         if name in _CONSTRUCTOR_ONLY and is_made and value != vars(self).get(name):
             raise_fixed(self, name, value)
@@ -280,13 +293,17 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         return _get_many(at, self._shards.num_samples, self.get_item)
 
     def get_item(self, sample_id: int, retry: int = 7) -> Any:
-        """Return one sample by its number; subclasses override this to change what a sample is."""
+        """Return one sample by its number; subclasses override this to change what a sample is.
+
+        Raises MissingShardError, which is a ValueError and a FileNotFoundError, since code catches
+        either.
+        """
         try:
             if type(self).prepare_shard is not _PREPARE_SHARD:
                 self._call_prepare_shard(int(sample_id))
             return super().get_item(int(sample_id), retry)
         except NotFoundError as error:
-            if isinstance(error, ValueError):
+            if isinstance(error, ValueError):  # it has both types already
                 raise
             raise MissingShardError(str(error), url=error.url, verb=error.verb) from error
 
@@ -375,7 +392,10 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     def _worker_epoch(
         self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
     ) -> WorkerEpoch:
-        """Return this worker's part of an epoch, with a user's order if there is one.
+        """Return this worker's part of an epoch, in an order made by code if there is one.
+
+        There are three kinds of orders: the whole order is made by code (``_get_work`` or functions
+        that it calls), only the shuffle is, or everything is made by the plan of mds.
 
         - ``start`` (ResumePoint): where the epoch begins.
         - ``world`` (World): ranks and workers, with the place of this worker.
@@ -385,7 +405,9 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         if self._has_own_work:
             return self._own_worker_epoch(start, world, position, for_loader)
         if self.shuffle and not shuffle_algos.is_original(self.shuffle_algo):
-            # Without the order file of the node, whose name does not depend on the function.
+            # All processes of a node share a file with the order of an epoch, whose name is made of
+            # the settings. It does not depend on the function of the shuffle, so each process
+            # computes the order here.
             kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
             order = self._order.order(start, world)
             return kind(order, world, position, is_counted=for_loader)
@@ -465,11 +487,14 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
         - ``point`` (ResumePoint): the state.
         - ``data`` (Mapping): field of the state with its nodes, ranks and batch size.
+
+        Returns (samples that the epoch repeats, samples that it misses).
         """
         nodes, ranks = int(data["nodes"]), int(data["ranks"])
         spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
         old_world = World(nodes, ranks // nodes, 1, 0)
         epoch, order = max(point.position.epoch, 0), self._order
+        # The whole epoch in the world of the state, and its rest in this world.
         old_plan = order.plan(point.at(Position(epoch)), old_world, spec)
         new_plan = order.plan(order.epochs.pending or ResumePoint(Position(epoch)), self._world())
         counts_before, counts_after, counts_of_epoch = [
@@ -480,7 +505,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
                 (old_plan, old_world, None),
             )
         ]
-        excess = counts_before + counts_after - counts_of_epoch
+        excess = counts_before + counts_after - counts_of_epoch  # of each sample
         return int(excess[excess > 0].sum()), int(-excess[excess < 0].sum())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -588,7 +613,11 @@ Sources = list[tuple[str, str | None]]
 
 
 def _sources_of(streams: Sequence[NativeStream]) -> Sources:
-    """Return the local folder and the source of each stream; see `Sources`."""
+    """Return the local folder and the source of each stream.
+
+    A source says which data are read: the URL with the options that decide it. It is None for data
+    that are read in place, without a remote.
+    """
     sources: Sources = []
     for stream in streams:
         remote = stream.remote_folder
@@ -616,7 +645,10 @@ def _find_conflict(sources: Sources) -> Sources:
 
 
 def _reused_error(folders: list[str], other_folders: list[str]) -> ConfigError:
-    """Return the error for folders of two datasets, in the words of 0.13."""
+    """Return the error for two datasets that share a folder, in the words of 0.13.
+
+    ``folders``, ``other_folders``: local folders of both.
+    """
     return ConfigError(
         f"Reused local directory: {sorted(folders)} vs {sorted(other_folders)}. Provide a "
         "different one."
@@ -688,11 +720,15 @@ class _NumPyIds:
 
 
 class _NumPyShardMap(ShardMap):
-    """ShardMap that numbers samples as np.int64 when a dataset is iterated; see `_NumPyIds`."""
+    """ShardMap that numbers samples as np.int64 when a dataset is iterated.
+
+    As in 0.13, a subclass whose ``get_item`` is called for each sample may call ``.item()`` on its
+    number. The native ShardMap gives it an int.
+    """
 
     @classmethod
     def of(cls, shards: ShardMap) -> ShardMap:
-        """Return a map of this class with the same shards."""
+        """Return a map of this class with the same shards; it shares all attributes."""
         if isinstance(shards, cls):
             return shards
         copied = cls.__new__(cls)

@@ -2,6 +2,7 @@
 
 Their constructors keep the parameters and defaults that mosaicml-streaming had before 0.7, such as
 ``partition_algo="orig"`` and ``shuffle_algo="py1s"``; `keyword_parameters` gives them to a class.
+In ``get_item(sample_id, retry)``, ``retry`` has no effect, as in `mds.StreamingDataset`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ MDS columns come first: `mds_encode`, `mds_decode` and a class for each name, wh
 encoding of mds with that name. `_encodings` is a live registry: a class that code puts into it is
 used by readers and writers from then on, also in place of a built-in one. Columns of JSON, CSV, TSV
 and XSV files are ``str``, ``int`` or ``float``; their registry is sealed.
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -91,7 +94,10 @@ def _get_coder(encoding: str) -> Any:
 
 
 def _check_type(data: Any, expected_type: Any) -> bool:
-    """Return True. Raises EncodingTypeError (an AttributeError) for a value of another type."""
+    """Return True if ``data`` has a type, as 0.13 does.
+
+    Raises EncodingTypeError (an AttributeError) for a value of another type.
+    """
     if isinstance(data, expected_type):
         return True
     raise EncodingTypeError(
@@ -101,6 +107,8 @@ def _check_type(data: Any, expected_type: Any) -> bool:
 
 class Encoding(metaclass=Sealed):
     """Base of encodings of MDS columns, built-in ones and those of users.
+
+    It is sealed: methods of a built-in class cannot be replaced by code (`mds.compat.overrides`).
 
     ``size``: bytes of every value; None if values differ in size.
     """
@@ -120,6 +128,7 @@ class Encoding(metaclass=Sealed):
         _check_type(data, expected_type)
 
 
+#: Encodings of mds that encode images, and also take the bytes of an image file as a value.
 _IMAGE_FILES = {"jpeg", "png"}
 
 
@@ -133,7 +142,10 @@ class BuiltIn(Encoding):
         self._set_native(self._name)
 
     def _set_native(self, name: str) -> None:
-        """Set the encoding of mds that encodes and decodes."""
+        """Set the encoding of mds that encodes and decodes.
+
+        ``name``: its name with parameters, such as "ndarray:int32" or "list[jpeg]".
+        """
         family = name.partition(":")[0].partition("[")[0]
         # Not parse_encoding(): code may have replaced the name by a class that calls this one.
         self._native = _NATIVE_FAMILIES[family](name)
@@ -141,8 +153,9 @@ class BuiltIn(Encoding):
 
     def encode(self, obj: Any) -> bytes:
         """Return the stored bytes of a value. Raises EncodingError."""
+        # As in 0.13, only images (which have a mode) are encoded here, and no bytes of a file.
         if self._name in _IMAGE_FILES and not hasattr(obj, "mode"):
-            raise self._native.refuse(obj)  # only mds_encode takes the bytes of an image file
+            raise self._native.refuse(obj)
         return self._native.encode(obj)
 
     def decode(self, data: bytes) -> Any:
@@ -197,7 +210,10 @@ _CLASSES: dict[str, type[Encoding]] = {"ndarray": NDArray}
 
 
 def _make_classes(base: type[BuiltIn], **encodings: str) -> None:
-    """Define a class of this module for each keyword: name of the class, name of the encoding."""
+    """Define classes of this module: ``JPEG="jpeg"`` defines class JPEG of encoding "jpeg".
+
+    ``base``: their base. ``encodings``: name of each class, with the name of its encoding.
+    """
     for class_name, encoding in encodings.items():
         namespace = {
             "_name": encoding,
@@ -259,12 +275,13 @@ def _apply_encoding(name: str) -> None:
     """
     families = registry._families  # noqa: SLF001 - the registry has no method to replace one
     kind = _encodings.get(name)
-    if kind is None:
+    if kind is None:  # code has deleted the entry
         families.pop(name, None)
     elif _encodings.is_original(name):
         families[name] = _NATIVE_FAMILIES[name]
     else:
         families[name] = partial(_UserEncoding, user_class=kind)
+    # Both functions keep encodings that they have made.
     parse_encoding.cache_clear()
     fields.fields_of.cache_clear()
 
@@ -278,9 +295,12 @@ _encodings: LiveRegistry[str, Any] = LiveRegistry(
 
 
 class TextEncoding(metaclass=Sealed):
-    """Base of the types of text columns: ``is_encoded`` is for JSON, the rest for separated text.
+    """Base of the types of text columns: a class each for str, int and float.
 
-    ``_type``: Python type of the values.
+    A value in a JSON line keeps its type, which `is_encoded` checks. In CSV, TSV and XSV all values
+    are text, which `encode` and `decode` convert.
+
+    ``_type``: Python type of the values, such as int.
     """
 
     _type: ClassVar[type]

@@ -390,16 +390,17 @@ def _full_name(module: str) -> str:
 def _by_module() -> dict[str, dict[str, tuple[str, str]]]:
     """Return `MODULES`, made of both tables: module of streaming -> name -> object of mds.
 
-    An object of mds is described by (module of mds, name in it).
+    An object of mds is described by (module of mds, name in it). For example, the row
+    ``("streaming streaming.base", "mds.compat.writers", "MDSWriter CSVWriter")`` of `_TABLE` gives
+    both modules both names.
     """
     modules: dict[str, dict[str, tuple[str, str]]] = {}
     for streaming_modules, mds_module, names in _TABLE:
         for streaming_module in streaming_modules.split():
             objects = modules.setdefault(streaming_module, {})
             for name in names.split():
-                streaming_name, _, mds_name = name.partition(
-                    "="
-                )  # mds_name is empty if it is equal
+                # "Int=TextInt" means Int of streaming and TextInt of mds, "List" both.
+                streaming_name, _, mds_name = name.partition("=")
                 objects[streaming_name] = (mds_module, mds_name or streaming_name)
     for defining_module, imports in _IMPORTED.items():
         definitions = modules[_full_name(defining_module)]

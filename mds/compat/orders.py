@@ -12,6 +12,9 @@ mosaicml-streaming, and takes its part (`ids_of_worker`). The functions call eac
 
 The three registries are live: a function that code puts into one is used, under a name of its own
 or in place of a built-in function.
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -118,12 +121,16 @@ generate_work_device_per_stream_batching = batching_methods["device_per_stream"]
 def _work_of_plan(
     method: str, dataset: Dataset, world: World, epoch: int, sample_in_epoch: int
 ) -> SampleIds:
-    """Return the order that the dataset's plan has for a batching method; see `generate_work`."""
+    """Return the order that the dataset's plan has for a batching method.
+
+    For the arguments and the shape of the result, see `generate_work`.
+    """
     order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
     spec = dataclasses.replace(order_state.spec, batching_method=method)
     position = Position(epoch, sample_in_epoch)
     start = ResumePoint(position)
-    if sample_in_epoch:  # the order of the rest depends on the world in which the epoch began
+    if sample_in_epoch:
+        # The order of the rest depends on the world in which the epoch began, which is in a state.
         start = parse_state(dataset.state_dict(sample_in_epoch, True)).at(position)
     plan = order_state.plan(start, world, spec)
     ids_per_worker = [
@@ -139,8 +146,12 @@ def _work_of_plan(
 def _work_of_parts(dataset: Dataset, world: World, epoch: int, sample_in_epoch: int) -> SampleIds:
     """Return the order for batching_method "random", made by functions that code has replaced.
 
-    An array of positions is partitioned among the workers first. Each position then becomes a
-    shuffled position, and that the id of a sample. For arguments and result, see `generate_work`.
+    First the positions 0, 1, 2, ... of the epoch are dealt out to the workers. Then the shuffle
+    gives each position another one, and ``sample_ids`` gives that the id of a sample. For example,
+    with ``sample_ids`` [10, 11, 12] and the shuffle [2, 0, 1], a worker with positions [0, 2] reads
+    samples [12, 11]. Position -1 is padding and stays -1.
+
+    For arguments and result, see `generate_work`.
     """
     partition: Callable[..., SampleIds] = (
         replacement(_RANDOM_BATCHING, "get_partitions") or get_partitions
@@ -222,17 +233,19 @@ def resample(
     number of samples taken from each shard (a shard that is repeated may come several times), and
     the ids of the samples taken, in the order of the shards.
     """
+    # A plan for "random" has one order for all streams, a plan for "per_stream" one for each.
     method = "random" if stream_id is None else "per_stream"
     order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
     spec = dataclasses.replace(order_state.spec, batching_method=method)
     world = dataset._world()  # noqa: SLF001 - this module is a part of the dataset
     plan = order_state.plan(ResumePoint(Position(epoch)), world, spec)
-    streams = plan.inputs.streams()
+    streams = plan.inputs.streams()  # indexes of the streams that the epoch takes samples of
     if not streams or (stream_id is not None and stream_id not in streams):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     stream_order: Any = plan.orders[0 if stream_id is None else streams.index(stream_id)]
     resampling = stream_order.resampling
     ids = resampling.to_sample_ids(np.arange(resampling.samples, dtype=np.int64))
+    # Virtual shards are the parts of shards that are taken, by their number of samples.
     return np.asarray(resampling.virtual_shards, np.int64), ids
 
 
@@ -253,8 +266,11 @@ class _FunctionShuffle(SequentialShuffle):
     uses_blocks = True
 
     def prepare(self) -> np.random.Generator:
-        """Call the function. Returns a generator that is never used: the function draws itself."""
-        spec = self.spec
+        """Call the function and keep its order, for `generate`.
+
+        Returns a random generator that is never used: the function draws random numbers by itself.
+        """
+        spec = self.spec  # sizes of the shards and settings of the shuffle
         order = type(self).function(
             spec.sizes, spec.num_canonical_nodes, spec.seed, spec.epoch, spec.block_size
         )
@@ -273,7 +289,10 @@ class _FunctionShuffle(SequentialShuffle):
 
 
 def _apply_shuffle(name: str) -> None:
-    """Make plans use the function that `shuffle_algos` has under a name now."""
+    """Make plans use the function that `shuffle_algos` has under a name now.
+
+    Plans use classes, so a function becomes a class derived from `_FunctionShuffle`.
+    """
     native_shuffles = mds.shuffle.algos.data
     function = shuffle_algos.get(name)
     if shuffle_algos.is_original(name) and name in _BUILT_IN_SHUFFLES:

@@ -12,6 +12,10 @@ outside, so that mosaicml-streaming calls the replacement. Here such a name is
 
 The same holds for methods that a user's class overrides (`Overridable`) and for attributes that are
 set on one object.
+
+Words: *code* is code of the user that was written for mosaicml-streaming. A *replacement* is what
+code has set in place of the *original*, the object of mds. A *remedy* is a sentence without a full
+stop that says what to do instead; error messages end with it.
 """
 
 from __future__ import annotations
@@ -220,13 +224,15 @@ _originals: dict[tuple[type, str], Any] = {}
 class Sealed(ABCMeta):
     """Metaclass of the classes of `import streaming`, which refuses to set methods on them.
 
-    Methods in ``_live`` of a class may be set. A user's class may get any attribute that it could
-    have been defined with.
+    ``MDSWriter.write = function``, for example, raises SealedNameError, because mds would not call
+    the function. Methods in ``_live``, a tuple of names that a class has, may be set. On a user's
+    class, any attribute may be set that its ``class`` statement may define (`check_overrides`).
     """
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _check_class_attribute(cls, name, value)
-        if name in vars(cls) and name in getattr(cls, "_live", ()):  # for `overrides`
+        if name in vars(cls) and name in getattr(cls, "_live", ()):
+            # Keep the original, to which `overrides` compares.
             _originals.setdefault((cls, name), vars(cls)[name])
         super().__setattr__(name, value)
 
@@ -238,7 +244,12 @@ class Sealed(ABCMeta):
 def overrides(kind: type, base: type, name: str) -> bool:
     """Whether a method of ``kind`` is not the one that ``base`` was defined with.
 
-    Either a subclass overrides the method, or code has set another one on a class.
+    Either ``kind`` or a class between the two overrides the method, or code has set another method
+    on one of these classes, ``base`` included.
+
+    - ``kind`` (type): class of an object, derived from ``base``.
+    - ``base`` (type): class of mds that defines the method.
+    - ``name`` (str): name of the method.
     """
     # If code has set the method on ``base`` itself, its original is in _originals.
     original = _originals.get((base, name), vars(base).get(name))
@@ -250,6 +261,7 @@ def _check_class_attribute(kind: type, name: str, value: Any) -> None:
 
     ``value`` is `_ABSENT` if the attribute is deleted.
     """
+    # Special names such as __doc__ may be set, but not the methods in _BYPASSED.
     is_special = name.startswith("__") and name.endswith("__")
     # ABCMeta itself sets names that begin with _abc_.
     if name.startswith("_abc_") or (is_special and name not in _BYPASSED):
@@ -283,7 +295,7 @@ class Overridable(metaclass=Sealed):
     _refused: ClassVar[Mapping[str, str]] = {}
     _ignored: ClassVar[Mapping[str, str]] = {}
     _fixed: ClassVar[Mapping[str, str]] = {}
-    #: Names of the three tables: one look for each attribute that is set.
+    #: Names in the three tables, in one set, so that setting an attribute is fast.
     _all_names: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -305,12 +317,13 @@ class Overridable(metaclass=Sealed):
 
 
 def uncalled_of(kind: type) -> dict[str, str]:
-    """Return the methods that mosaicml-streaming calls and mds does not.
+    """Return the methods that mosaicml-streaming calls and mds does not, with what to use instead.
 
-    They are mapped to what to use instead of overriding them.
+    They are those in the tables ``_refused`` and ``_ignored`` (`Overridable`) of ``kind`` and its
+    bases.
     """
     uncalled: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(kind.__mro__):  # a subclass comes last, and so prevails
         for table in ("_refused", "_ignored"):
             uncalled |= vars(base).get(table, {})
     return uncalled
@@ -362,12 +375,15 @@ _registries: dict[str, LiveRegistry[Any, Any]] = {}
 
 
 class LiveRegistry(MutableMapping[K, V]):
-    """Registry whose entries users' code may set and delete; mds uses its present entries.
+    """Registry of functions or classes by name, whose entries code may set and delete.
+
+    For example, ``shuffle.algos["mine"] = function`` adds a shuffle, which a dataset then uses by
+    ``shuffle_algo="mine"``: mds looks entries up when it needs them.
 
     - ``name`` (str): full name of the variable; `load_replacements` imports its module.
-    - ``values`` (Mapping): entries of mds.
+    - ``values`` (Mapping): entries of mds, the originals.
     - ``apply`` (Callable | None, default None): function that is called with each key whose entry
-      has changed.
+      has changed, so that it can change tables of mds, too.
     """
 
     def __init__(
@@ -476,6 +492,7 @@ def save_replacements() -> dict[str, Any]:
     Returns a dict that may have ``functions`` ({(module, name): function}), ``methods`` ({(class,
     name): method}) and ``entries`` ({registry: {key: value}}); empty if nothing is replaced.
     """
+    # A worker uses no names of LIVE_MODULES, which only users import, and no process group.
     functions = {
         key: value
         for key, value in _replacements.items()

@@ -3,6 +3,9 @@
 A Reader knows the files of one shard in a local folder and decodes its samples. It describes
 itself with the entry that ``index.json`` has for the shard; samples are decoded by a reader of mds,
 which is opened when a sample is first asked for.
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -109,7 +112,9 @@ class Reader(Array, ABC):
     - ``samples`` (int): number of samples.
     - ``size_limit`` (int | str | None, bytes): limit that its writer had.
 
-    Raw files must be in the folder when a sample is read.
+    A shard has a *raw* file with samples (text formats have a second one with their offsets), and
+    with compression a compressed ("zip") file of each. Raw files must be in the folder when a
+    sample is read.
     """
 
     #: Name of the format in the index.
@@ -159,7 +164,7 @@ class Reader(Array, ABC):
 
     def _evict(self, files: Sequence[FileInfo | None]) -> int:
         """Delete those of the files that exist; return their bytes. None is no file."""
-        _open_readers.pop(id(self), None)
+        _open_readers.pop(id(self), None)  # closes the file if this shard is open
         deleted_bytes = 0
         for file in files:
             if file is not None and os.path.lexists(self._path(file)):
@@ -189,7 +194,7 @@ class Reader(Array, ABC):
         zip_files = [file for _, file in self.file_pairs if file is not None]
         has_raw = all(self._path(file) in listing for file in raw_files)
         has_zip = bool(zip_files) and all(self._path(file) in listing for file in zip_files)
-        if not has_raw:  # one of the files may be there
+        if not has_raw:  # one of two files may exist
             self._evict_raw()
         if zip_files and not has_zip:
             self._evict_zip()
@@ -218,6 +223,8 @@ class Reader(Array, ABC):
     def get_persistent_size(self, keep_zip: bool) -> int:
         """Return the bytes of the files that stay after the shard was decompressed.
 
+        They are the raw files, and with ``keep_zip`` the compressed files, too.
+
         ``keep_zip``: whether compressed files are kept.
         """
         if self.compression and not keep_zip:
@@ -240,7 +247,11 @@ class Reader(Array, ABC):
 
 
 class KnownFormatReader(Reader):
-    """Reader of a format that mds reads; the arguments are those of `Reader`."""
+    """Reader of a format that mds reads; the arguments are those of `Reader`.
+
+    The attributes of the object describe the shard as 0.13 does. From them `info` makes the
+    description that readers of mds need.
+    """
 
     def _own_fields(self) -> dict[str, Any]:
         """Return the fields of the index entry that the format adds to those of every shard."""
@@ -271,7 +282,8 @@ class KnownFormatReader(Reader):
         """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed."""
         from mds.index import refuse_unsafe
 
-        refuse_unsafe([self.info.schema], allow_unsafe_types, self._path(self.file_pairs[-1][0]))
+        data_file, _ = self.file_pairs[-1]
+        refuse_unsafe([self.info.schema], allow_unsafe_types, self._path(data_file))
 
     def decode_sample(self, data: bytes) -> dict[str, Any]:
         """Return the sample of its stored bytes."""
@@ -289,6 +301,7 @@ class KnownFormatReader(Reader):
         return super().get_item(idx) if self.sample is None else self.sample(idx)
 
     def __getstate__(self) -> dict[str, Any]:
+        # The decoder is made of functions that cannot be pickled.
         return {name: value for name, value in vars(self).items() if name != "_decode"}
 
     @classmethod
@@ -382,6 +395,7 @@ _open_readers: collections.OrderedDict[int, tuple[Reader, NativeReader]] = colle
 
 def _open(reader: KnownFormatReader) -> NativeReader:
     """Return the native reader of a shard, which stays open until `_MAX_OPEN` others are used."""
+    # Taken out and put back at the end, so that the first entry is the one used longest ago.
     entry = _open_readers.pop(id(reader), None)
     if entry is None:
         entry = reader, open_reader(reader.folder, reader.info, allow_unsafe_types=True)
@@ -671,6 +685,7 @@ class ShardReaders(Sequence[Any]):
         """Return a new reader of a shard, from the entry in the index of its stream."""
         stream = int(self._shards.stream_per_shard[shard])
         first_shard = int(self._shards.shard_offset_per_stream[stream])
+        # The index numbers the shards of each stream from 0.
         entry = json.loads(self._shards.indexes[stream].shard_json(shard - first_shard))
         if self._cache is None:
             return reader_from_json(self._folder, "", entry)

@@ -6,6 +6,9 @@ scheme ``mds-compat``, whose store, `SubclassStore`, calls ``prepare_shard`` for
 
     cache -> SubclassStore -> prepare_shard -> _prepare_shard_part -> _download_file
                                                                    -> _decompress_shard_part
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -90,7 +93,10 @@ class Stream(Overridable, NativeStream):
     """
 
     __doc__ = NativeStream.__doc__
+    #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
+    # Methods that mds never calls, and attributes that cannot be set on one object, with what to
+    # use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         "get_shards": "select() or limit() of the dataset to leave samples out",
         "apply_weights": "proportion, repeat and choose of each Stream",
@@ -165,13 +171,17 @@ class Stream(Overridable, NativeStream):
         url = super().remote_folder
         if url is None or not self._brings_shards:
             return url
-        # The cache tells folders apart by URL: another class may make other files of the same URL.
+        # The cache tells data apart by URL, and another class may make other files of the same
+        # remote. So the URL is mds-compat://<digest of class name and remote>.
         class_name = f"{type(self).__module__}.{type(self).__qualname__}"
         source = f"{class_name} {source_name(url)}".encode()
         return Url(f"{_SCHEME}://{hashlib.blake2s(source, digest_size=16).hexdigest()}")
 
     def _find(self) -> Source:
-        """Find the index; return a description of the data. Raises errors of 0.13's types."""
+        """Find the index, and return a description of the data.
+
+        Raises NoIndexError and BrokenIndexError, which have the types of the errors in 0.13.
+        """
         try:
             return self._without_missing_hash(super()._find())
         except NotFoundError as error:
@@ -332,6 +342,7 @@ class Stream(Overridable, NativeStream):
         if not os.path.exists(path):
             if self.remote is None:
                 raise NoIndexError(f"there is no {path}, and no remote to fetch it from.")
+            # Fetched under another name first, so that no process reads a part of an index.
             fetched_path = self._download_file(_INDEX, _INDEX_COPY)
             with publish(path) as temporary, open(fetched_path, "rb") as file:
                 write_file(temporary, file.read())
@@ -418,7 +429,10 @@ class SubclassStore(Store):
         self._open_files: dict[str, _FileDescriptor] = {}
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Return bytes ``start`` to ``end`` (None: the last) of a file, which the stream brings."""
+        """Return the bytes of a file from ``start`` up to ``end`` (not included; None: to its end).
+
+        ``key``: "index.json", or the name of a raw file, which the user's stream brings first.
+        """
         file: Any = io.BytesIO(self._read_index()) if key == _INDEX else self._open(key)
         info = self._object_info(key, file.seek(0, os.SEEK_END))
         file.seek(start)
@@ -428,7 +442,7 @@ class SubclassStore(Store):
         )
 
     def head(self, key: str) -> ObjectInfo:
-        """Return the size of a file, as the index has it."""
+        """Return the size of a file, as the index has it: the stream need not bring it for that."""
         index = self._read_index()
         if key == _INDEX:
             return self._object_info(key, len(index))
@@ -500,7 +514,7 @@ class SubclassStore(Store):
         """Call ``prepare_shard`` of the stream for an index entry; return its raw file, opened."""
         stream = self._stream
         path = os.path.join(stream.folder, key)
-        existed = os.path.exists(path)
+        existed = os.path.exists(path)  # then the stream does not make it
         stream.prepare_shard(reader_from_json(stream.local, stream.split, entry))
         file = _FileDescriptor(os.open(path, os.O_RDONLY))
         if not existed:

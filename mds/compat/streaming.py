@@ -54,7 +54,7 @@ class Facade(ModuleType):
     def _find_original(self, name: str) -> Any:
         """Return what the name means before code has set it, or `_ABSENT`.
 
-        It is an object of mds or a module below this one.
+        It is an object of mds, or a module below this one (``streaming.base`` of ``streaming``).
         """
         names = MODULES[self.__name__]
         if name in names:
@@ -90,15 +90,20 @@ class Facade(ModuleType):
         return is_live(self.__name__, name) and f"{self.__name__}.{name}" not in MODULES
 
     def _replaces(self, name: str, value: Any) -> bool:
-        """Whether setting a name would make mosaicml-streaming use another object."""
-        child = f"{self.__name__}.{name}"  # Python sets a module on its parent when it imports it
-        if child in MODULES and name not in MODULES[self.__name__]:
-            return not isinstance(value, Facade) or value.__name__ != child
+        """Whether setting a name would make mosaicml-streaming use another object.
+
+        It would not if the value is what the name means already. Python itself sets each module on
+        its parent when it imports the module.
+        """
+        child = f"{self.__name__}.{name}"
+        is_import = isinstance(value, Facade) and value.__name__ == child
         if name in MODULES[self.__name__]:
-            is_import = isinstance(value, Facade) and value.__name__ == child
             is_same = name in vars(self) and vars(self)[name] is value
             return not (is_same or is_import)
-        # Code sets other private names only to mark a module that it has changed.
+        if child in MODULES:
+            return not is_import
+        # A public name that mds does not have may be one of mosaicml-streaming. A private name is
+        # not, except for the listed ones: code sets such a name to mark a module as changed.
         is_private = name.startswith("_")
         return not is_private or name in MISSING_PRIVATE_NAMES.get(self.__name__, ())
 

@@ -1,7 +1,18 @@
 """Writers as in mosaicml-streaming 0.13: `streaming.base.format.*.writer`.
 
 Each class derives from the writer of mds for its format. A format of one's own derives from
-JointWriter or SplitWriter and encodes whole shards from ``new_samples``.
+JointWriter or SplitWriter and encodes whole shards from ``new_samples``:
+
+    class NumbersWriter(JointWriter):
+        format = "numbers"
+
+        def encode_joint_shard(self) -> bytes: ...
+
+The writer of mds encodes each sample and calls ``_files`` for a full shard. For such a format, that
+method calls ``encode_joint_shard`` or ``encode_split_shard`` of the user's class.
+
+In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds of the same name, and
+"code" is code of the user that was written for 0.13.
 """
 
 from __future__ import annotations
@@ -45,9 +56,10 @@ _SHOWN_PARAMETERS = (
 
 
 def _signature_of(kind: type) -> inspect.Signature:
-    """Return the signature that a writer class shows.
+    """Return the signature that ``inspect`` and help() show for a writer class.
 
-    A class of this module has the parameters of 0.13, a user's class has all options.
+    A class of this module shows the parameters of 0.13 and ``**kwargs``, as there. A user's class
+    shows the parameters of its ``__init__``, with all options of the writer.
     """
     signature = full_signature(kind.__init__)  # type: ignore[misc]
     if not kind.__module__.startswith("mds."):
@@ -67,7 +79,9 @@ class Writer(Overridable, NativeWriter):
     """Base of all writers; see `mds.writers.Writer`."""
 
     format = ""
+    #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
+    # Tables of methods that mds never calls, and what to use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
         **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
@@ -86,7 +100,8 @@ class Writer(Overridable, NativeWriter):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__signature__ = _signature_of(cls)
-        # A user's class must not give a built-in writer, which encodes its own format, another one.
+        # A user's class must not change the format of a built-in writer: "csv" for a class derived
+        # from MDSWriter would name a format in the index that its shards do not have.
         own_format, base_format = vars(cls).get("format"), super(cls, cls).format
         is_users = not cls.__module__.startswith("mds.")
         if own_format not in (None, base_format) and base_format and is_users:
@@ -132,14 +147,16 @@ class Writer(Overridable, NativeWriter):
     def new_samples(self) -> list[bytes]:
         """Encoded samples of the shard that is not full yet.
 
-        If samples of one size were already written to the file early, only those in memory.
+        Large samples of one size are written to the shard's file before the shard is full. Then the
+        list has only the samples that are still in memory.
         """
         if not hasattr(self, "_buffer"):
             return []
         samples: list[bytes] = []
-        end = self._used  # of the sample, in the buffer: samples lie in it one after the other
+        # The last samples are in the buffer, one after the other: go from its end to the front.
+        end = self._used
         for size in reversed(self._sizes):
-            if end < size:  # written to the file already
+            if end < size:  # this sample and all before it are in the file already
                 break
             samples.append(bytes(self._buffer[end - size : end]))
             end -= size
@@ -177,6 +194,7 @@ class JointWriter(Writer):
 
     @property
     def _encodes_shards(self) -> bool:
+        """Whether `encode_joint_shard` is a method of a user's class, and not of mds."""
         return not type(self).encode_joint_shard.__module__.startswith("mds.")
 
     @abstractmethod
@@ -184,7 +202,9 @@ class JointWriter(Writer):
         """Return the content of a file with the samples in ``new_samples``."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
-        """Return the parts of the only file of a shard, as a tuple in a tuple.
+        """Return the content of a full shard: a tuple with the only file, as a tuple of its parts.
+
+        Parts are bytes that are written one after the other, such as header and samples.
 
         ``body``: encoded samples, end to end; ``sizes``: bytes of each.
         """
@@ -199,12 +219,15 @@ class SplitWriter(Writer):
     A user's class defines `encode_split_shard`.
     """
 
+    # Bytes that a shard has besides its samples, which count toward size_limit; 0 in text formats.
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
+    #: Parameters of 0.13 that are constant here, so signatures do not show them.
     _constants = ("extra_bytes_per_shard", "extra_bytes_per_sample")
 
     @property
     def _encodes_shards(self) -> bool:
+        """Whether `encode_split_shard` is a method of a user's class, and not of mds."""
         return not type(self).encode_split_shard.__module__.startswith("mds.")
 
     @abstractmethod
@@ -212,7 +235,9 @@ class SplitWriter(Writer):
         """Return the contents of both files with the samples in ``new_samples``: data, offsets."""
 
     def _files(self, body: Any, sizes: Sequence[int]) -> Any:
-        """Return the parts of the file of samples and of the file of offsets, each as a tuple.
+        """Return the content of a full shard: the file of samples and the file of offsets.
+
+        Each file is a tuple of parts: bytes that are written one after the other.
 
         ``body``: encoded samples, end to end; ``sizes``: bytes of each.
         """
@@ -264,6 +289,7 @@ class MDSWriter(JointWriter, native.MDSWriter):
     def encode_joint_shard(self) -> bytes:
         """Return the content of a file with the samples in ``new_samples``."""
         samples = self.new_samples
+        # A shard has one file, in parts. Not self._files(), which could call this method again.
         (parts,) = native.MDSWriter._files(self, b"".join(samples), [*map(len, samples)])  # noqa: SLF001
         return b"".join(parts)
 
@@ -272,7 +298,7 @@ class _LinesWriter(SplitWriter):
     """Base of writers of lines of text."""
 
     def encode_split_shard(self) -> tuple[bytes, bytes]:
-        """Return the contents of both files with the samples in ``new_samples``."""
+        """Return the contents of both files with the samples in ``new_samples``: lines, offsets."""
         samples = self.new_samples
         data, meta = super()._files(b"".join(samples), [*map(len, samples)])
         return b"".join(data), b"".join(meta)

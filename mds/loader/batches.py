@@ -375,8 +375,8 @@ class Batches(IterableDataset[Any]):
     def _is_sliceable(self) -> bool:
         """Whether rows cut out of the columns of a larger batch are what a batch of them would be.
 
-        It is false for arrays of different shapes, for example: they are a list in a batch, or a
-        tensor if all of the batch happen to have one shape.
+        It is false for arrays of any shape, for example: they are a tensor if all arrays of a batch
+        happen to have one shape, else a list.
         """
         encodings = map(parse_encoding, self._schemas[0].columns.encodings)
         kinds_of_lists = {DecodeKind.TEXT, DecodeKind.BYTES}  # batches of these are lists

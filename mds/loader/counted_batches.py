@@ -296,15 +296,15 @@ class CountedBatches:
             share: Share of `EpochCount`, including the samples of the batch.
             begin: Position at which the iteration began.
         """
-        fewest, most = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
+        fewest, largest = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
         size = self._loader.batch_size
-        if added >= size and samples < most:  # not the last batch
+        if added >= size and samples < largest:  # not the last batch
             return share, self.count.is_finished
         if self._loader.drop_last:
-            fewest_batches, most_batches = fewest // size, most // size
+            fewest_batches, most_batches = fewest // size, largest // size
         else:
-            fewest_batches, most_batches = -(-fewest // size), -(-most // size)  # rounded up
-        return max(share, most), fewest_batches < most_batches
+            fewest_batches, most_batches = -(-fewest // size), -(-largest // size)  # rounded up
+        return max(share, largest), fewest_batches < most_batches
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
         """Return the fewest and the most samples that a rank gets in this iteration.

@@ -185,7 +185,7 @@ class PackSteps:
         """Yield the ids of the documents of each step, int64."""
         packs_of_full_step = self._epoch.order.shape.global_batch  # of all ranks
         for packs in self._epoch.packs():
-            # packs.packs are those of all ranks: so all ranks leave out the same last step.
+            # packs.packs counts the packs of all ranks, so all ranks leave out the same step.
             if packs.packs == packs_of_full_step or not self._drop_last:
                 self._waiting.append(packs)
                 if len(packs.ids):

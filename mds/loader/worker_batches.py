@@ -198,7 +198,7 @@ class MessageSender:
         message: SharedMessage | None = None  # the message that is being filled
         batch_count = 0  # batches for which this message has memory
         clock = self._clock
-        for encoded, seconds, made_at, is_group in self._encoded(_unlisted(batches)):
+        for encoded, seconds, ready_time, is_group in self._encoded(_unlisted(batches)):
             if message is not None and (is_group or not message.has_room(encoded)):
                 yield message
                 message = None
@@ -209,7 +209,7 @@ class MessageSender:
                     self._worker, self._pool, encoded.size * batch_count + slack
                 )
             message.add(encoded)
-            message.seconds += clock() - made_at  # encoding and copying
+            message.seconds += clock() - ready_time  # encoding and copying
             del encoded  # now, so that the next batch can use its memory
             if len(message) >= batch_count or seconds > MAX_GROUP_SECONDS / MAX_GROUP_BATCHES:
                 yield message
@@ -223,7 +223,7 @@ class MessageSender:
     ) -> Iterator[tuple[Encoded, float, float, bool]]:
         """Encode each batch or group of batches.
 
-        Yields (encoded batch, seconds of making it, time when it was made, whether it is a group).
+        Yields (encoded batch, seconds of making it, time when it was ready, whether it is a group).
         The time is a reading of the clock, before encoding. An error is stored in ``_failure`` and
         ends the batches, so that those before it are sent.
         """
@@ -232,7 +232,7 @@ class MessageSender:
             begin = clock()
             try:
                 batch = next(batches)
-                made_at = clock()
+                ready_time = clock()
                 is_group = isinstance(batch, BatchGroup)
                 encoded = encode(batch)
             except StopIteration:
@@ -245,7 +245,7 @@ class MessageSender:
             # The empty last group is not sent: send() ends each epoch with an empty BatchList.
             if not (isinstance(batch, BatchGroup) and batch.is_last):
                 del batch
-                yield encoded, made_at - begin, made_at, is_group
+                yield encoded, ready_time - begin, ready_time, is_group
             del encoded
 
 

@@ -154,7 +154,7 @@ class CloudDownloader(metaclass=Sealed):
         for kind in CloudDownloader.__subclasses__():
             if remote_dir is not None and kind._is_for(remote_dir):  # noqa: SLF001 - of this class
                 return kind()
-        name = f"{_family_of(remote_dir)}Downloader"
+        name = f"{_family_of(remote_dir)}Downloader"  # a class that _make_classes() has defined
         downloader: CloudDownloader = globals().get(name, CloudDownloader)()
         return downloader
 
@@ -298,6 +298,7 @@ class CloudUploader(Overridable):
         """Return an uploader for a folder, a URL or (folder, URL); see the class."""
         cls._check_out(out)
         url = out if isinstance(out, str) else out[-1]
+        # A class that _make_classes() has defined, such as S3Uploader.
         kind: Any = globals().get(f"{_family_of(url)}Uploader", CloudUploader)
         uploader: CloudUploader = kind(out, keep_local, progress_bar, retry, exist_ok)
         return uploader

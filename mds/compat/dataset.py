@@ -585,6 +585,8 @@ def _to_native_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     rules = {name: DATASET_RULES[name] for name in _UNCHECKED}
     for fault in find_faults("StreamingDataset", arguments, rules):
         warnings.warn(f"{fault} 0.13 accepts the value, so it is used.", stacklevel=3)
+    # From remote=, local= and split=, mds would make a native Stream. Make one of this package
+    # instead, unless code has chosen or registered another class of streams.
     has_default_class = arguments.get("stream_name", "stream") == "stream"
     is_native_class = streams_registry.get("stream") is NativeStream
     if has_default_class and is_native_class and native.get("streams") is None:

@@ -436,7 +436,7 @@ class SealedDict(dict[K, V]):
         self._name, self._remedy = name, remedy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
+        return dict, (dict(self),)  # pickled as a plain dict
 
     def _refuse(self, key: Any) -> NoReturn:
         refuse(f"{self._name}[{key!r}]", self._remedy)

@@ -164,7 +164,7 @@ class Reader(Array, ABC):
 
     def _evict(self, files: Sequence[FileInfo | None]) -> int:
         """Delete those of the files that exist; return their bytes. None is no file."""
-        _open_readers.pop(id(self), None)  # closes the file if this shard is open
+        _open_readers.pop(id(self), None)  # releases the file if it is open
         deleted_bytes = 0
         for file in files:
             if file is not None and os.path.lexists(self._path(file)):
@@ -323,7 +323,7 @@ class KnownFormatReader(Reader):
         if obj["format"] != cls.format:
             raise VersionError(f"the shard is {obj['format']!r}, not {cls.format!r}.")
         arguments = {key: value for key, value in obj.items() if key not in ("version", "format")}
-        for key in _FILE_KEYS:
+        for key in _FILE_KEYS:  # "raw_data", "zip_data", ...: descriptions of files
             if arguments.get(key) is not None:
                 arguments[key] = FileInfo(**arguments[key])
         kind: Any = cls  # the keys of an entry are the arguments of its format's class

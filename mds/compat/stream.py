@@ -423,9 +423,9 @@ class SubclassStore(Store):
         self._stream = options["stream"]
         #: Name of a raw file -> entry of its shard in the index.
         self._entries: dict[str, Any] = {}
-        self._index = b""
+        self._index = b""  # read when it is first needed
         self._lock = new_lock()
-        #: Open files that were read last: a file of which several ranges are read comes once.
+        #: Open files that were read last, so that a file is brought once for several ranges of it.
         self._open_files: dict[str, _FileDescriptor] = {}
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:

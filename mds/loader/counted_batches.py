@@ -44,8 +44,8 @@ class EpochCount:
         begin: Position at which the iteration began; None before the first batch.
         end: Position after the last batch, with packs; else None.
         dropped: Samples that a filter dropped.
-        wrapper_samples: Number of samples that a wrapper around the dataset has returned, counted
-            in two ways: a list of samples as one sample, and as as many as it has entries.
+        wrapper_samples: Number of samples that a wrapper around the dataset has returned. It may
+            return lists of samples, which are counted in two ways: (2, 16) for two lists of 8.
         is_finished: Whether the epoch has ended on all ranks.
         is_over: Whether the iteration has ended, by the end of the epoch, an error or deletion.
         order_hash: Hash of the samples that came.

@@ -47,7 +47,8 @@ MAX_GROUP_SECONDS = 0.02  # of making the batches of a message
 class BatchGroup(NamedTuple):
     """Consecutive batches of one worker: their bookkeeping, and their columns end to end.
 
-    ``worker``: number of the worker. ``columns``: values of all batches, by name of the column.
+    ``worker``: number of the worker. ``infos``: bookkeeping of each batch. ``columns``: tensors or
+    lists with the values of all batches, by name of the column.
     """
 
     worker: int

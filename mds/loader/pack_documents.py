@@ -192,6 +192,7 @@ class SampleDocuments:
             samples = [sample for sample in samples if sample is not DROPPED]
         if not samples:
             return packs, *self._padding()
+        # By column: the values of each document, whether they follow the tokens or not.
         vectors: dict[str, list[Vector]] = {}
         extra: Columns = {}
         starts, sizes = packs.starts.tolist(), packs.sizes.tolist()
@@ -207,7 +208,8 @@ class SampleDocuments:
         flat = {}
         for name, values in vectors.items():
             pieces = cut_pieces(name, values, starts, sizes, self._packing)
-            self._types[name] = batch_dtype(np.result_type(*{piece.dtype for piece in values}))
+            # Functions may return another dtype for each document: take one that fits all.
+            self._types[name] = batch_dtype(np.result_type(*{vector.dtype for vector in values}))
             flat[name] = self._allocate((int(packs.sizes.sum()),), self._types[name])
             join_values(name, pieces, flat[name].numpy())
         return packs, flat, extra

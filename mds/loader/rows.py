@@ -67,7 +67,7 @@ class BatchInfo(NamedTuple):
         samples: Places of the order that the batch took.
         order: What the batch adds to the order hash: (sum of the hashes of its samples modulo
             2**64, number of samples without padding).
-        begin: Position at which this iteration began, equal in all its batches.
+        begin: Position at which the worker's iteration began, the same in all its batches.
         skipped: Descriptions of the first samples that were dropped from the batch.
         dropped: Number of all samples that were dropped from the batch.
         is_empty: Whether no sample was kept; the batch then has one masked sample.
@@ -75,8 +75,8 @@ class BatchInfo(NamedTuple):
             one has the seconds of all, and the others None.
         end: With packs, the position after the batch's step; else None.
         wrapper_samples: Number of samples in the batch if a user's class around the dataset made
-            them, else 0. It is counted in two ways: a list of samples as one sample, and as as many
-            as it has entries.
+            them, else (0, 0). The class may return lists of samples, which are counted in two ways:
+            (2, 16) for two lists of 8 samples each.
     """
 
     samples: int
@@ -110,7 +110,7 @@ def batch_info(
 def merge_making(infos: Sequence[BatchInfo], crossing: float) -> list[BatchInfo]:
     """Return the bookkeeping of a message, with the seconds of all its batches in the first one.
 
-    The trainer waits for a message as a whole.
+    The trainer waits for all of them when it takes the first batch, and not at all for the others.
 
     Args:
         infos: Bookkeeping of each batch of the message.
@@ -440,6 +440,7 @@ def read_samples(
         parts: Cuts the samples into parts of batches.
     """
     windows = read_windows(dataset, blocks, epoch)
+    # The first samples are decoded in small pieces, so that the first batch comes early.
     for readers, shards, numbers in cut_growing((w.readers, w.shards, w.rows) for w in windows):
         samples, _ = iterate_samples(readers, shards, numbers, epoch.fail)
         for rows in parts.cut(len(numbers)):
@@ -460,6 +461,7 @@ def read_numbers(
     try:
         for window in read_windows(dataset, blocks, epoch):
             epoch.begin_window(dataset._cache, window)
+            # Ids count all stored samples; numbers count those that `select` has chosen.
             numbers = iter(dataset._shards.selected(window.ids).tolist())
             for rows in parts.cut(len(window.ids)):
                 rows.values = [*itertools.islice(numbers, rows.size)]

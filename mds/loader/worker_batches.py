@@ -204,6 +204,7 @@ class MessageSender:
                 message = None
             if message is None:
                 batch_count = 1 if is_group else _next_count(batch_count, encoded.size, seconds)
+                # Room for later batches that are a little larger than the first one.
                 slack = encoded.size * batch_count // _SLACK if batch_count > 1 else 0  # bytes
                 message = SharedMessage(
                     self._worker, self._pool, encoded.size * batch_count + slack

@@ -4,6 +4,10 @@ Forms: ``azure://container/prefix`` with the account from AZURE_ACCOUNT_NAME, or
 in the URL as ``azure://account.blob.core.windows.net/container/prefix``,
 ``azure://container@account.blob.core.windows.net/prefix`` or ``azure://account/container/prefix``.
 Data Lake accounts answer to the blob protocol too, so both schemes are one provider.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception of the SDK becomes. The SDK's client is made once per process (`per_process`), and again
+after `forget`.
 """
 
 from __future__ import annotations
@@ -71,7 +75,9 @@ class AzureStore(Store):
         settings = parse_options(AzureOptions, options, place.scheme)
         key = settings.account_key or env("AZURE_ACCOUNT_ACCESS_KEY")
         connection = settings.connection_string
-        if not key and not options:  # any option takes precedence over the variable
+        # Options may name another account than the connection string of the environment, which is
+        # used only if there are none.
+        if not key and not options:
             connection = env("AZURE_STORAGE_CONNECTION_STRING")
         settings = replace(
             settings,
@@ -117,12 +123,13 @@ class AzureStore(Store):
         return not self._options.anonymous
 
     def delete(self, key: str) -> None:
-        """Delete the object."""
+        """Delete the object; a missing one is no error."""
         with translate_errors("delete", self.url_of(key), classify):
             blob = self._blob(key)
             from azure.core.exceptions import ResourceNotFoundError
 
             try:
+                # Azure deletes a blob that has snapshots only together with them.
                 blob.delete_blob(delete_snapshots="include")
             except ResourceNotFoundError:
                 return
@@ -134,11 +141,17 @@ class AzureStore(Store):
             self._blob(key).upload_blob(file, length=size, overwrite=True, max_concurrency=4)
 
     def _blob(self, key: str) -> Any:
+        """Return the SDK's BlobClient of an object."""
         name = self._prefix + check_key(key) if key else self._prefix.rstrip("/")
         return self._service().get_blob_client(self._container, name)
 
     def _signed_request(self, key: str) -> tuple[str, dict[str, str]]:
-        """Return a URL and headers with which a plain HTTP request can read an object."""
+        """Return a URL and headers with which a plain HTTP request can read an object.
+
+        The rights come from one of: an account key, which signs the URL; a token of Azure's login
+        service in a header; the options' shared access signature, which the SDK puts into the
+        URL's query. Public data needs none.
+        """
         blob = self._blob(key)
         url, _, query = str(blob.url).partition("?")
         headers = {"x-ms-version": _API}
@@ -153,11 +166,13 @@ class AzureStore(Store):
         """Return a query string that permits to read the container for one to two hours.
 
         It is a shared access signature, made with the account's key once per hour and process.
+        One that is made at 10:05 or used at 10:59 is valid until 12:00. ``credential`` is the SDK's
+        object with the name and the key of the account.
         """
-        hour = int(time.time() / _SIGNED_FOR)
+        hour = int(time.time() / _SIGNED_FOR)  # hours since 1970
 
         def make_query() -> str:
-            """Return a signature that ends one hour after this hour."""
+            """Return the signature of this hour, which is valid until the end of the next one."""
             from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
             signature: str = generate_container_sas(
@@ -169,7 +184,7 @@ class AzureStore(Store):
             )
             return signature
 
-        # One signature per hour is kept for the process; drop the one of the hour before.
+        # Drop the signature of the hour before, which `per_process` would keep.
         forget((AzureStore, "read", self._options, self._container, hour - 1))
         return per_process((AzureStore, "read", self._options, self._container, hour), make_query)
 

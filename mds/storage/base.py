@@ -1,8 +1,11 @@
 """The interface of a provider: `Store`, a few verbs on keys below a URL, and its options.
 
-A provider implements `stream`, `_write`, `head`, `list` and `delete`; each makes one try. All other
-verbs (whole objects, files, checks of size) are built on those here. Behaviour such as retries is
-added by wrappers (`mds.storage.wrappers`, `mds.storage.retry`).
+A provider (of S3, HTTP, ...) implements `stream`, `_write`, `head`, `list` and `delete`; each makes
+one try. All other verbs (whole objects, files, checks of size) are built on those here. Behaviour
+such as retries is added by wrappers (`mds.storage.wrappers`, `mds.storage.retry`).
+
+The *version* of an object is an etag, a generation or a time of change, from which a replaced
+object is noticed. A ``url`` in a message has no secrets (`Store.url_of`).
 
 A store may be used by many threads and in forked children. It pickles as its URL and options:
 connections belong to a process (`mds.process.fork_safe.per_process`).
@@ -68,7 +71,10 @@ class ObjectInfo:
 
 
 def is_same_object(first: ObjectInfo, second: ObjectInfo) -> bool:
-    """Whether two answers may describe one object: the sizes and versions known to both agree."""
+    """Whether two answers may describe the same content: sizes and versions do not contradict.
+
+    A size or a version that one of them does not know is not compared.
+    """
     if first.size >= 0 and second.size >= 0 and first.size != second.size:
         return False
     return not (first.version and second.version) or first.version == second.version
@@ -133,7 +139,7 @@ class Body(Iterator[bytes]):
         self._on_close = [close] if close is not None else []
 
     def __next__(self) -> bytes:
-        # Returns in the first pass, unless the chunk is empty.
+        # A loop only to pass over empty chunks, which an iterator of bytes need not return.
         for chunk in self._chunks:
             self._received += len(chunk)
             if self.length is not None and self._received > self.length:
@@ -171,7 +177,10 @@ class Body(Iterator[bytes]):
 
 
 class Store(ABC):
-    """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself."""
+    """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself.
+
+    Subclasses implement the abstract methods. Wrappers (`Wrapper`) are stores, too.
+    """
 
     _url = Url("")
     _printable_parts = ("", "")  # prefix and suffix of a plain key in `url_of`
@@ -185,8 +194,8 @@ class Store(ABC):
     #: `part_connections` requests at a time.
     part_size: int = 16 << 20
     part_connections: int = 4
-    #: Whether to request a range even for a whole object, if its size is known and the caller
-    #: checks its bytes.
+    #: Whether `get_file` should request a whole object as the range of all its bytes, because that
+    #: is faster in this store.
     asks_for_ranges: bool = False
     #: Bytes a second below which a transfer counts as stalled, over HTTP and SFTP.
     min_rate: float = 1024.0
@@ -199,7 +208,8 @@ class Store(ABC):
     @url.setter
     def url(self, url: str) -> None:
         self._url = Url(url)
-        # `url_of` is called for every request, so the text around a plain key is computed once.
+        # `url_of` is called for every request, so the text around a plain key is computed once,
+        # such as ("s3://bucket/train/", "") from "s3://bucket/train/key".
         before, _, behind = printable(redact(join(self._url, "key"))).rpartition("key")
         self._printable_parts = (before, behind)
 
@@ -245,8 +255,8 @@ class Store(ABC):
             path: File to write.
             size: Expected size in bytes; another size raises CorruptError. If it is given, large
                 objects are downloaded in parts over several connections.
-            on_bytes: Function that is called with the bytes in order, piece by piece: as they
-                arrive, or read back from the file.
+            on_bytes: Function that is called with the bytes in order, piece by piece, such as to
+                compute a digest: as they arrive, or read back from the file after parts.
 
         Raises NoSpaceError when the disk is full.
         """
@@ -254,7 +264,8 @@ class Store(ABC):
             if size is not None and size >= 2 * self.part_size and self.part_connections > 1:
                 info = _get_parts(self, key, file.fileno(), size)
             else:
-                # Only if the caller checks a digest: some stores check whole objects, not ranges.
+                # Some stores check the digest of a whole object, but not of a range. So a faster
+                # range is requested only if the caller checks the bytes itself, with `on_bytes`.
                 end = size if on_bytes is not None and self.asks_for_ranges else None
                 with self.stream(key, 0, end) as body:
                     return _write_body(self, body, file.fileno(), size, on_bytes)
@@ -290,9 +301,9 @@ class Store(ABC):
         raise StoreError(f"{self!r} keeps no unfinished uploads, such as {upload}.", url=self.url)
 
     def url_of(self, key: str) -> str:
-        """Return the URL of an object without passwords and signatures."""
+        """Return the URL of an object without passwords and signatures, for messages."""
         if _PLAIN_KEY(key):
-            return key.join(self._printable_parts)
+            return key.join(self._printable_parts)  # the key between both parts
         return printable(redact(join(self.url, key)))
 
     def renew(self) -> bool:
@@ -321,7 +332,7 @@ class Store(ABC):
         Raises TransientError if its size is not ``size`` bytes.
         """
         # Some stores report an upload as done and leave an empty object; one more request per shard
-        # is a low price.
+        # is a low price. (-1: the store does not know the size.)
         info = self.head(key)
         if info.size not in (size, -1):
             raise TransientError(
@@ -378,11 +389,14 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
     Return its size and version. All parts must be of one version, or ReplacedError is raised.
     """
     step = store.part_size
-    stop = new_event()
-    infos: list[ObjectInfo] = []
+    stop = new_event()  # set when a part has failed, so that the others end early
+    infos: list[ObjectInfo] = []  # one of each answer, all of which must be of the same version
 
     def download_part(start: int) -> None:
-        """Write the part that begins at byte ``start`` to its place in the file."""
+        """Download the bytes from ``start`` on, one part, and write them at ``start`` of the file.
+
+        Raises ReplacedError if the answer has another version than the first answer of any part.
+        """
         with store.stream(key, start, min(start + step, size)) as body:
             _check_size(store, body, size)
             infos.append(body.info)
@@ -391,7 +405,7 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
             for chunk in body:
                 write_at(file, chunk, start)
                 start += len(chunk)
-                if stop.is_set():  # another part failed
+                if stop.is_set():
                     break
 
     part_count = -(-size // step)  # rounded up
@@ -401,7 +415,7 @@ def _get_parts(store: Store, key: str, file: int, size: int) -> ObjectInfo:
         try:
             finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
             for future in finished:
-                future.result()
+                future.result()  # raises the error of a failed part
         finally:
             # After a failure do not start the parts that are still queued.
             stop.set()
@@ -440,8 +454,8 @@ class LeastRate:
 class Pace:
     """Check of the rate of a transfer: bytes received per second of waiting for them.
 
-    The rate is checked once per period of ``least_rate.seconds`` of waiting. ``url`` is the URL in
-    errors.
+    The rate is checked, and measured anew, whenever the reads since the last check have waited for
+    ``least_rate.seconds`` in all. ``url`` is the URL in errors.
     """
 
     def __init__(self, least_rate: LeastRate, url: str) -> None:
@@ -475,12 +489,14 @@ class Pace:
 class CommonOptions:
     """Options that every provider takes.
 
-    ``part_size`` (bytes): large objects are downloaded in parts of this size,
-    ``part_connections`` at a time. ``concurrency``: the largest number of simultaneous requests of
-    this store. ``hedge``: seconds after which a slow range is requested a second time; 0 for never.
-    ``compare_versions``: whether all parts of an object must have one version (etag, ...); False
-    if servers disagree about it. ``min_rate`` (bytes per second, on average over the timeout): a
-    slower transfer counts as stalled.
+    Attributes:
+        part_size: Bytes of a part; objects of two parts and more are downloaded in parts.
+        part_connections: Largest number of parts of an object that are downloaded at a time.
+        concurrency: Largest number of simultaneous requests of this store.
+        hedge: Seconds after which a slow range is requested a second time; 0 for never.
+        compare_versions: Whether all parts of an object must have one version (etag, ...); False
+            if servers disagree about it.
+        min_rate: Bytes per second, on average over the timeout; a slower transfer has stalled.
     """
 
     part_size: int = 16 << 20
@@ -504,14 +520,13 @@ class CommonOptions:
 def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dict[str, Any]]:
     """Return the options that every provider takes, and a dict of all others."""
     provider_options = dict(options or {})
-    names = {*_COMMON_NAMES}
-    return CommonOptions(
-        **{name: provider_options.pop(name) for name in names & provider_options.keys()}
-    ), provider_options
+    common_names = provider_options.keys() & set(_COMMON_NAMES)
+    common_options = {name: provider_options.pop(name) for name in common_names}
+    return CommonOptions(**common_options), provider_options
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
-    """Return the options of a provider as its dataclass ``kind``.
+    """Return ``options`` as an instance of ``kind``, the dataclass of a provider's options.
 
     Raises ConfigError, which names the ``scheme`` of the URL, for an unknown option.
     """

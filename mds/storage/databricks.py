@@ -4,6 +4,9 @@ databricks-sdk finds the credentials (DATABRICKS_HOST and DATABRICKS_TOKEN, a pr
 the bytes are transferred by requests of this library to the REST interface. Files of volumes
 stream, with ranges. Files of the old DBFS are transferred in pieces of 1 MB, the largest that its
 interface allows.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception becomes.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class _Workspace(Store):
         self._http = HttpClient(timeout)
 
     def _path(self, key: str) -> str:
+        """Return the absolute path of a file in the workspace; '' is the folder of the store."""
         return f"{self._root}/{check_key(key)}" if key else self._root or "/"
 
     def _workspace(self) -> tuple[str, dict[str, str]]:
@@ -184,7 +188,10 @@ class VolumeStore(_Workspace):
 
 
 class DbfsStore(_Workspace):
-    """Files below a folder of the DBFS root or a mount."""
+    """Files below a folder of the DBFS root or a mount.
+
+    Answers of its REST interface are JSON, in which the bytes of files are in base64.
+    """
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or a range of it, in requests of 1 MB."""
@@ -285,6 +292,7 @@ def classify(error: Exception) -> Failure | None:
     """
     if isinstance(error, StatusError):
         return status_failure(error.status, error.reason, error.headers.get("retry-after"))
+    # The SDK raises a plain ValueError if it finds no credentials; its text names "auth".
     if isinstance(error, ValueError) and "auth" in str(error):
         return Failure(UnauthenticatedError, str(error))
     return None

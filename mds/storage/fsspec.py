@@ -3,6 +3,8 @@
 The file system is created once per process, without its caches. fsspec has no common timeout, so
 each read runs in a thread, which is abandoned if it takes too long. Files are written under a
 temporary name and then moved, if the file system can move them.
+
+`Store` (base.py) describes the verbs.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class FsspecStore(Store):
                 yield _info(name, entry)
 
     def delete(self, key: str) -> None:
-        """Remove the file."""
+        """Remove the file; a missing one is no error."""
         with translate_errors("delete", self.url_of(key)):
             system, path = self._system_and_path(key)
             try:
@@ -96,7 +98,7 @@ class FsspecStore(Store):
                 with system.open(temporary, "wb") as target:
                     while chunk := file.read(CHUNK):
                         target.write(chunk)
-                if system.exists(path):
+                if system.exists(path):  # not every file system moves onto an existing file
                     system.rm_file(path)
                 system.mv(temporary, path)
             except BaseException:
@@ -147,6 +149,7 @@ class FsspecStore(Store):
 
     def _shared_system(self) -> tuple[Any, str]:
         """Return the file system of this process, and the path of the store in it."""
+        # Options may contain lists or dicts, which cannot be a part of a key; their text can.
         key = (FsspecStore, self.url, repr(sorted(self._options.items(), key=lambda item: item[0])))
         return per_process(key, self._make_system)
 
@@ -176,7 +179,10 @@ class FsspecStore(Store):
 
 
 def _info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:
-    """Return size and version from fsspec's ``info`` of a file; file systems name them freely."""
+    """Return size and version from fsspec's ``info`` of a file.
+
+    Each file system has its own name for a version: the first of these names is used.
+    """
     for name in ("etag", "ETag", "version_id", "generation", "mtime", "last_modified", "created"):
         if entry.get(name):
             return ObjectInfo(key, int(entry["size"]), str(entry[name]).strip('"'))

@@ -5,6 +5,11 @@ S3's kind, which Google Cloud Storage understands. Without them google-cloud-sto
 the default credentials. Then bytes are read by HTTP requests of this library, which stream and
 notice stalls.
 STORAGE_EMULATOR_HOST points to an emulator.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception of the SDK becomes. Clients and credentials are made once per process (`per_process`), and
+again after `forget`. The SDK's own retries are off (``retry=None``), since the wrapper `Retrying`
+around each store retries.
 """
 
 from __future__ import annotations
@@ -152,7 +157,7 @@ class GsStore(Store):
         return not self._options.anonymous
 
     def delete(self, key: str) -> None:
-        """Delete the object."""
+        """Delete the object; a missing one is no error."""
         with translate_errors("delete", self.url_of(key), classify):
             bucket = self._bucket_of_sdk()
             from google.api_core.exceptions import NotFound
@@ -183,6 +188,7 @@ class GsStore(Store):
         )
 
     def _bucket_of_sdk(self) -> Any:
+        """Return the SDK's object for the bucket; this sends no request."""
         return self._client().bucket(self._bucket, user_project=self._options.user_project)
 
     def _client(self) -> Any:
@@ -199,6 +205,7 @@ class GsStore(Store):
         return headers
 
     def _login(self) -> tuple[Any, Any]:
+        """Return the credentials, and the transport by which they are renewed."""
         options = self._options
         return per_process((GsStore, "login", options), lambda: _make_login(options))
 
@@ -228,14 +235,18 @@ def _make_client(options: GsOptions) -> Any:
         from requests.adapters import HTTPAdapter
     except ImportError as error:
         raise need("google-cloud-storage", "gcs", "gs:// URLs") from error
-    anonymous = AnonymousCredentials() if options.anonymous else None
-    login = anonymous or per_process((GsStore, "login", options), lambda: _make_login(options))[0]
+    if options.anonymous:
+        credentials = AnonymousCredentials()
+    else:
+        # The credentials of `GsStore._login`, so that client and direct requests renew them once.
+        login = per_process((GsStore, "login", options), lambda: _make_login(options))
+        credentials, _ = login
     # The SDK's own session keeps ten connections; more uploads at a time would reconnect each.
-    session = AuthorizedSession(login)
+    session = AuthorizedSession(credentials)
     session.mount("https://", HTTPAdapter(pool_maxsize=64))
     session.mount("http://", HTTPAdapter(pool_maxsize=64))
     # Only creating buckets needs a project.
-    settings: dict[str, Any] = {"credentials": login, "project": options.project or "none"}
+    settings: dict[str, Any] = {"credentials": credentials, "project": options.project or "none"}
     settings["_http"] = session
     if options.endpoint:
         settings["client_options"] = {"api_endpoint": options.endpoint}
@@ -252,7 +263,8 @@ def classify(error: Exception) -> Failure | None:
         return Failure(kind, f"{name}: {error}")
     if isinstance(code, int):  # google.api_core's exceptions carry the status
         return status_failure(code, str(getattr(error, "message", "")))
-    answer: Any = getattr(error, "response", None)  # those of google.resumable_media
+    # Exceptions of google.resumable_media carry the answer of the server.
+    answer: Any = getattr(error, "response", None)
     if getattr(answer, "status_code", None):
         return status_failure(answer.status_code, str(error))
     return by_status(error)

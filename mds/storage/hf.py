@@ -5,6 +5,12 @@ plain HTTP with ranges: the hub answers with the address of the bytes, which is 
 and kept. Writing and deleting go through huggingface_hub; every write is a commit. If the hub
 limits requests, all processes wait (`_RequestGate`). The token is the option, HF_TOKEN, or the one
 that `hf auth login` saved. With HF_HUB_OFFLINE set every read raises StoreError at once.
+
+Two addresses belong to a file: its ``target`` on the hub, and the address of its bytes, to which
+the hub redirects (`_Source`), often on a content delivery network (CDN). The CDN takes no token.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception becomes.
 """
 
 from __future__ import annotations
@@ -191,7 +197,10 @@ class HfStore(Store):
                 url = urljoin(url, following[1]) if following else None
 
     def pinned_url(self) -> Url:
-        """Return the URL with the commit of its branch or tag, which takes one request."""
+        """Return the URL with the present commit in place of its branch or tag; one request.
+
+        All processes that open the returned URL see the same files, even if the branch moves on.
+        """
         if _COMMIT.fullmatch(self._revision):
             return self.url
         self._check_online("head", "")
@@ -207,7 +216,7 @@ class HfStore(Store):
         return self._options.token is None
 
     def delete(self, key: str) -> None:
-        """Remove the file, in a commit."""
+        """Remove the file, in a commit; a missing one is no error."""
         with translate_errors("delete", self.url_of(key), classify):
             hub = self._hub()
             from huggingface_hub.errors import EntryNotFoundError
@@ -238,11 +247,13 @@ class HfStore(Store):
     def _locate(self, verb: str, key: str) -> _Source:
         """Return the address of a file's bytes: the kept one, or a new one from the hub.
 
-        Threads that look for the same file wait for the first one. ``verb`` is for errors.
+        If several threads need the address of a file, one asks the hub and the others wait for it.
+        ``verb`` is for errors.
         """
         self._check_online(verb, key)
         target, sources = self._target(key), self._addresses()
-        # Locks of the files that threads of this process look for now.
+        # By target: the locks of the files whose addresses threads are looking up right now. The
+        # last line removes a lock; a thread that waits for it holds its own reference.
         locks: dict[str, threading.Lock] = per_process((HfStore, "locks", self._options), dict)
         lock = locks.setdefault(target, new_lock())
         try:
@@ -262,7 +273,8 @@ class HfStore(Store):
     def _resolve(self, key: str, target: str) -> _Source:
         """Follow redirects from ``target``, the hub's URL of a file, to the address of its bytes.
 
-        Size and digest come from the headers of the hub's last answer.
+        The size and the version come from the headers ``x-linked-...`` of the hub's last answer,
+        which describe the file, else from the usual ones.
         """
         url = target
         for _ in range(5):
@@ -307,6 +319,7 @@ class HfStore(Store):
         return f"{self._options.endpoint}/api/{self._kind}/{self._repository}/{verb}/{revision}"
 
     def _addresses(self) -> dict[str, _Source]:
+        """Return the addresses that this process keeps, by `_target`, for these options."""
         return _addresses.setdefault(self._options, {})
 
     def _headers(self) -> dict[str, str]:
@@ -324,6 +337,7 @@ class HfStore(Store):
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
 
     def _hub(self) -> Any:
+        """Return this process's client of huggingface_hub."""
         options = self._options
         return per_process((HfStore, options), lambda: _make_hub(options))
 
@@ -392,7 +406,11 @@ class _RequestGate:
         self._path = os.path.join(private_temporary_folder(), f"gate-{name}")
 
     def run(self, ask: Callable[[], T]) -> T:
-        """Call ``ask`` and return its value; call it again whenever the server asks to wait."""
+        """Call ``ask``, which sends a request, and return its value.
+
+        Whenever the server answers 429, wait as long as it says and call ``ask`` again. After
+        `_GATE_TIMEOUT` the error of ``ask`` is raised.
+        """
         deadline = time.monotonic() + _GATE_TIMEOUT
         while True:
             if self._closed_seconds() > 0:
@@ -400,10 +418,10 @@ class _RequestGate:
             try:
                 return ask()
             except Exception as error:
-                answer = _too_many(error)
+                answer = _find_answer_429(error)
                 if answer is None or time.monotonic() > deadline:
                     raise
-                self._close(_seconds_of(answer.headers))
+                self._close(_parse_wait(answer.headers))
 
     def _closed_seconds(self) -> float:
         """Return the seconds for which the gate stays closed; 0 or less if it is open."""
@@ -413,13 +431,16 @@ class _RequestGate:
             return 0.0
 
     def _close(self, seconds: float) -> None:
-        """Keep the gate closed for ``seconds`` from now, or longer if it already is."""
-        with open(self._path, "ab"):
+        """Keep the gate closed for ``seconds`` from now, or longer if another process said so."""
+        with open(self._path, "ab"):  # creates a missing file, which stays empty
             until = time.time() + max(seconds, self._closed_seconds())
             os.utime(self._path, (until, until))
 
     def _wait(self) -> None:
-        """Wait until the gate is open. Only the process with the lock waits for the time."""
+        """Wait until the gate is open.
+
+        The process that gets the lock sleeps until then, and logs it; the others wait for the lock.
+        """
         lock = open_locks(f"{self._path}.lock")
         try:
             with waiting("the end of its limit of requests,", self.server):
@@ -433,16 +454,22 @@ class _RequestGate:
             lock.close()
 
 
-def _too_many(error: BaseException) -> StatusError | None:
-    """Return the answer with status 429, which is ``error`` or its cause; None if it is another."""
+def _find_answer_429(error: BaseException) -> StatusError | None:
+    """Return ``error`` or its cause if it is an answer 429 (too many requests), else None.
+
+    `HttpClient.stream` has translated the answer, which is the cause then.
+    """
     for answer in (error, error.__cause__):
         if isinstance(answer, StatusError) and answer.status == _TOO_MANY:
             return answer
     return None
 
 
-def _seconds_of(headers: Mapping[str, str]) -> float:
-    """Return the seconds to wait from the headers of an answer 429."""
+def _parse_wait(headers: Mapping[str, str]) -> float:
+    """Return the seconds to wait from the headers of an answer 429.
+
+    They are in ``retry-after: 57``, or in the part t of ``ratelimit: "api";r=0;t=57``.
+    """
     seconds = str(headers.get("retry-after") or "").strip()
     if seconds.isdecimal():
         return float(seconds)

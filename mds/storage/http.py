@@ -96,6 +96,7 @@ class HttpStore(Store):
         remember_secrets(self._headers)
         if place.user is not None:
             self._headers.setdefault("Authorization", encode_login(place.user, place.password))
+        # Scheme, host without the login, path and query of the store's URL, for `_target`.
         self._base = (place.scheme, place.host.rpartition("@")[2], place.path, place.query)
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -175,7 +176,10 @@ _CONNECTIONS = 64
 
 
 class StatusError(Exception):
-    """An answer with an error status, before it is translated to an error of this library."""
+    """An answer with an error status. `translate_errors` turns it into a StoreError.
+
+    ``reason`` are the first words of its body.
+    """
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
         super().__init__(f"{status} {reason}")
@@ -330,6 +334,7 @@ class HttpClient:
             )
         else:
             pool = urllib3.PoolManager(**settings)
+        # urllib3 itself sets no limit on the time until all headers of an answer have arrived.
         pool.pool_classes_by_scheme = bounded_pools(self._timeout)
         return pool
 
@@ -339,10 +344,11 @@ def _one_try(headers: Mapping[str, str]) -> dict[str, Any]:
 
     ``headers`` are those of the request. The wrapper `Retrying` around a store repeats requests.
     """
-    # A redirect to another host, scheme or port must not carry credentials.
+    # A redirect to another host, scheme or port must not carry credentials. Any header may be one,
+    # so all but those that are known to be harmless are removed.
     secret = [name for name in headers if name.lower() not in _HARMLESS]
     retries = _retry_kind()(
-        None,
+        None,  # no limit of its own on the sum of the following
         connect=0,
         read=0,
         status=0,
@@ -362,11 +368,16 @@ def _status_error(response: urllib3.BaseHTTPResponse) -> StatusError:
 
 @functools.cache
 def _retry_kind() -> type[urllib3.Retry]:
-    """Return a `urllib3.Retry` that refuses redirects from https to http."""
+    """Return a `urllib3.Retry` that refuses redirects from https to http.
+
+    The class is made at the first call, so that `import mds` does not load urllib3.
+    """
     import urllib3
 
     class Redirects(urllib3.Retry):
-        # urllib3 calls `increment` before it follows a redirect.
+        """A `urllib3.Retry` that raises StatusError for a redirect from https to http."""
+
+        # urllib3 calls this before it follows a redirect. The arguments are those of its method.
         def increment(
             self,
             method: str | None = None,
@@ -375,6 +386,7 @@ def _retry_kind() -> type[urllib3.Retry]:
             *args: Any,
             **options: Any,
         ) -> Redirects:
+            # URL of the redirect, perhaps relative to `url`; None or False for other answers.
             target = response.get_redirect_location() if response is not None else None
             if response is not None and url and target:
                 try:
@@ -388,7 +400,10 @@ def _retry_kind() -> type[urllib3.Retry]:
 
 
 def check_redirect(status: int, url: str, target: str) -> None:
-    """Raise StatusError for a redirect from https to http, which could be tampered with."""
+    """Raise StatusError for a redirect from https to http, which could be tampered with.
+
+    ``status`` is the status of the answer that redirects from ``url`` to ``target``.
+    """
     if scheme_of(url) == "https" and scheme_of(target) != "https":
         reason = f"the server redirects from https to {redact(target)}, which is not encrypted"
         raise StatusError(status, reason, {})
@@ -486,7 +501,8 @@ def make_body(
                 url=safe_url,
                 verb="get",
             )
-        length = end - start if end is not None else info.size - start if info.size >= 0 else None
+        rest = info.size - start if info.size >= 0 else None
+        length = rest if end is None else end - start
         if start or end is not None:
             chunks = cut_range(chunks, start, end)
     body = Body(info, chunks, length, url=safe_url, close=response.close)
@@ -624,9 +640,10 @@ _PIECE = 128 << 10  # bytes; smaller pieces are joined
 
 
 class PacedStream:
-    """A response of urllib3 whose bytes must arrive at a least rate; SDKs call `read`.
+    """A response of urllib3 whose bytes must arrive at a least rate, else StalledError is raised.
 
-    Other attributes are those of ``response``. ``url`` is the URL in errors.
+    It is used in place of ``response``, in SDKs too, and all other attributes are those of
+    ``response``. ``url`` is the URL in errors.
 
     Over loopback HTTP a mebibyte took 0.20 ms of CPU, and 0.15 ms when megabytes were read at once.
     """
@@ -661,7 +678,7 @@ class PacedStream:
         started = time.monotonic()
         try:
             while piece := self.read1(CHUNK):
-                if len(piece) < _PIECE:
+                if len(piece) < _PIECE:  # join small pieces, each of which costs its consumers time
                     piece += self.read(_PIECE - len(piece))
                 yield piece
         except MdsError:
@@ -684,25 +701,35 @@ def bounded_pools(seconds: float) -> dict[str, type[urllib3.HTTPConnectionPool]]
     import urllib3.connection
 
     class BoundedResponse(http.client.HTTPResponse):
-        def begin(self) -> None:
-            """Read the headers; until then, `read_in_time` replaces the socket's ``readinto``."""
-            raw: Any = self.fp.raw
-            read, until = raw.readinto, float("inf")
+        """An answer whose headers must all arrive within ``seconds`` after their first byte."""
 
-            def read_in_time(buffer: memoryview) -> Any:
-                """Receive bytes like ``raw.readinto``. Raises TimeoutError after the time limit."""
-                nonlocal until
-                count, now = read(buffer), time.monotonic()
-                if now > until:
+        def begin(self) -> None:
+            """Read the status and the headers, with the time limit.
+
+            `http.client` reads them by ``readinto`` of its socket file. During this method that
+            function is replaced by one that also looks at the clock.
+            """
+            socket_file: Any = self.fp.raw
+            receive = socket_file.readinto
+            deadline = float("inf")  # by `time.monotonic`; set when the first bytes arrive
+
+            def receive_in_time(buffer: memoryview) -> Any:
+                """Receive bytes into ``buffer`` and return their number, as ``readinto`` does.
+
+                Raises TimeoutError if bytes of the headers arrive after the deadline.
+                """
+                nonlocal deadline
+                count, now = receive(buffer), time.monotonic()
+                if now > deadline:
                     raise TimeoutError(f"the headers were not there after {seconds:g} s")
-                until = min(until, now + seconds)
+                deadline = min(deadline, now + seconds)  # only the first call changes it
                 return count
 
-            raw.readinto = read_in_time
+            socket_file.readinto = receive_in_time
             try:
                 super().begin()
             finally:
-                del raw.readinto
+                del socket_file.readinto  # the method of its class is used again
 
     class BoundedConnection(urllib3.connection.HTTPConnection):
         response_class = BoundedResponse

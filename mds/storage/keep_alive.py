@@ -52,7 +52,7 @@ class Host:
         port: Port.
         seconds: Timeout of connecting, of the headers of an answer and of each read.
         context: Settings of TLS; None for plain HTTP.
-        tunnel: Host and port of a proxy, and the headers that it requires.
+        tunnel: Host and port of a proxy, and the headers that it requires; None without a proxy.
     """
 
     name: str
@@ -91,7 +91,8 @@ class Connections:
                 status, headers = connection.send(request)
             except BaseException as error:
                 connection.close()
-                # The server closed an idle connection at this moment. A GET may be repeated.
+                # The server may have closed the idle connection at this moment, as servers do after
+                # some seconds. A GET has no effects, so it may be sent again on another connection.
                 if is_reused and isinstance(error, ConnectionError) and not connection.has_answered:
                     continue
                 raise
@@ -103,9 +104,10 @@ class Connections:
 
 
 class Answer:
-    """Status, headers by lower-case name, and a body of ``length`` bytes (-1: unknown).
+    """An answer: its status, headers by lower-case name, and a body of ``length`` bytes.
 
-    The body is read from ``connection``, which then returns to ``pool``.
+    A ``length`` of -1 means that it is not known yet. The body is read from ``connection`` by one
+    of `body`, `whole` and `read_error`. Then the connection returns to ``pool`` and is None here.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Answer:
     ) -> None:
         self._pool = pool
         self._connection: Connection | None = connection
+        # Closes the connection if this answer is dropped before the end of its body.
         self._guard: weakref.finalize[..., Answer] | None = None
         self.status, self.headers = status, headers
         self.length = _parse_length(headers)
@@ -120,17 +123,17 @@ class Answer:
             self._release()
 
     def body(self, least_rate: LeastRate, safe_url: str) -> Iterator[bytes]:
-        """Return the body in pieces; it must arrive at the least rate. ``safe_url`` is its URL.
+        """Return the body in pieces; it must arrive at the least rate, or StalledError is raised.
 
-        A small body is read at once, so that the connection is free again. An error is raised
-        after the bytes that arrived before it. The pieces end early if the connection does.
+        A small body is read at once, so that the connection is free again. Its error is raised only
+        after the bytes that arrived before, which a retry then need not request. The pieces end
+        early if the connection does. ``safe_url`` is the URL in errors.
         """
         connection = self._connection
         if connection is None:
             return iter(())
         connection.pace = Pace(least_rate, safe_url)
         if self.length > _BUFFER:
-            # Close the connection of an answer that is dropped before its end.
             self._guard = weakref.finalize(self, connection.close)
             return self._pieces()
         pieces: list[bytes] = []
@@ -141,9 +144,12 @@ class Answer:
         return iter(pieces)
 
     def whole(self, least_rate: LeastRate, safe_url: str, max_size: int) -> bytes | None:
-        """Return the whole body, or None if its end is not marked or it is too long.
+        """Return the whole body, or None if it is longer than ``max_size`` or has no marked end.
 
-        Raises ConnectionError for a body that is cut off, and for one in chunks that is longer.
+        A body ends after its length or its last chunk; without both it ends with the connection, so
+        that a body that is cut off looks complete. Raises ConnectionError for a body that is cut
+        off, and for one in chunks that turns out to be longer than ``max_size``. ``least_rate`` and
+        ``safe_url`` are those of `body`.
         """
         if self._connection is None:
             return b""
@@ -168,6 +174,7 @@ class Answer:
 
     @property
     def _is_chunked(self) -> bool:
+        """Whether the body is sent in chunks, each with its length, and not with a total length."""
         return self.headers.get("transfer-encoding", "").strip().lower() == "chunked"
 
     def _read_beginning(self, max_size: int) -> bytes:
@@ -199,14 +206,19 @@ class Answer:
             remaining = self.length if self.length >= 0 else sys.maxsize
             while remaining and (piece := connection.receive_piece(remaining)):
                 remaining -= len(piece)
-                if not remaining:  # the caller may send the next request before it asks again
+                # Free the connection with the last piece, and not when the caller asks for another
+                # one: it may send the next request before.
+                if not remaining:
                     self._release()
                 yield piece
         finally:
             self.close()
 
     def _release(self, *, is_read: bool = True) -> None:
-        """Keep the connection for another request if the answer was read, or close it."""
+        """Keep the connection for another request if the answer was read, or close it.
+
+        Bytes of an answer that was not read would be taken for the next answer.
+        """
         connection, self._connection = self._connection, None
         if self._guard is not None:
             self._guard.detach()
@@ -219,7 +231,11 @@ class Answer:
 
 
 class Connection:
-    """A connection to ``host``: a socket, and bytes that arrived and are not read yet."""
+    """A connection to ``host``: a socket, and bytes that arrived and are not read yet.
+
+    Each request is sent by `send`, which reads the headers of its answer. Then the body is read by
+    `receive_piece`, or by `receive_chunks` if it is sent in chunks.
+    """
 
     def __init__(self, host: Host) -> None:
         self._socket = _connect(host)
@@ -233,7 +249,10 @@ class Connection:
         self.has_answered = False
 
     def is_stale(self) -> bool:
-        """Whether the server closed the connection, or sent more than the answer."""
+        """Whether an idle connection is unusable: closed by the server, or with unexpected bytes.
+
+        In both cases the socket is readable.
+        """
         return bool(self._unread or self._poll.poll(0))
 
     def send(self, request: bytes) -> tuple[int, dict[str, str]]:
@@ -244,7 +263,8 @@ class Connection:
         self.pace, self.has_answered = None, False
         self._socket.sendall(request)
         deadline = float("inf")
-        received, searched = b"", 0
+        received = b""
+        searched = 0  # bytes of `received` in which no end of the headers begins
         while True:
             end = received.find(b"\r\n\r\n", searched)
             if end >= 0:
@@ -269,7 +289,7 @@ class Connection:
             deadline = min(deadline, now + self._seconds)  # counted from the first byte
 
     def receive_piece(self, max_size: int) -> bytes:
-        """Return the next bytes of a body, at most ``max_size``; none if there are no more.
+        """Return the next bytes of a body, at most ``max_size``; b'' at the connection's end.
 
         Bytes that already arrived are returned at once. Others are collected up to `_PIECE`.
         """
@@ -288,9 +308,12 @@ class Connection:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def receive_chunks(self) -> Iterator[bytes]:
-        """Return the bytes of a body in chunks. Raises ConnectionError if any byte is missing."""
-        # Each chunk is a line with its size in hex, its bytes and an empty line. Size 0 ends the
-        # body; optional headers (trailers) and an empty line follow.
+        r"""Yield the bytes of a body in chunks. Raises ConnectionError if any byte is missing.
+
+        The body "hello world" may be sent as ``5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n``: each chunk
+        is a line with its size in hex, its bytes and the end of a line. Size 0 ends the body;
+        optional headers (trailers) and an empty line follow.
+        """
         while remaining := _parse_chunk_size(self._receive_line()):
             while remaining:
                 if not self._unread:
@@ -335,19 +358,23 @@ class Connection:
 
 
 def _then_raise(pieces: list[bytes], error: Exception) -> Iterator[bytes]:
+    """Yield the pieces, then raise ``error``."""
     yield from pieces
     raise error
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
-    """Return status and headers by lower-case name from ``head``, the text before the body.
+    r"""Return status and headers by lower-case name from ``head``, the text before the body.
 
-    Equal headers are joined by commas. Raises ConnectionError for lines of another form.
+    ``head`` is such as ``HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: "1f"``. Headers of one name
+    are joined by commas. Raises ConnectionError for lines of another form.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     status_line = _STATUS_LINE.fullmatch(first)
     if status_line is None:
         raise ConnectionError(f"the answer is not HTTP: {first[:80]!r}")
+    # Lines end with "\r\n" and with nothing else: servers and proxies that disagree about the end
+    # of a line could be made to see different headers.
     if not head.count(b"\n") == head.count(b"\r") == len(lines):
         raise ConnectionError("a line of the headers of the answer does not end as one of HTTP")
     headers: dict[str, str] = {}
@@ -366,14 +393,20 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 @functools.lru_cache(maxsize=256)
 def _parse_name(text: str) -> str:
-    """Return the lower-case name of a header from the text up to its colon."""
+    """Return the lower-case name of a header from the text up to its colon, "Content-Length:".
+
+    Raises ConnectionError for a text that is no name. The same few names come with every answer.
+    """
     if _NAME.fullmatch(text) is None:
         raise ConnectionError(f"the answer has a line that is no header: {text[:80]!r}")
     return text[:-1].lower()
 
 
 def _parse_chunk_size(line: bytes) -> int:
-    """Return the number of bytes in a chunk from the line before it, in hex."""
+    """Return the number of bytes in a chunk from the line before it, such as b"1f" for 31.
+
+    Raises ConnectionError for another line.
+    """
     match = _CHUNK_SIZE.fullmatch(line)
     if match is None:
         raise ConnectionError(f"the answer has a chunk without a length: {line[:80]!r}")
@@ -381,7 +414,7 @@ def _parse_chunk_size(line: bytes) -> int:
 
 
 def _parse_length(headers: Mapping[str, str]) -> int:
-    """Return the length of the body, or -1 if it is missing or ambiguous."""
+    """Return the length of the body, or -1 if it is missing or the body is sent in chunks."""
     text = headers.get("content-length", "")
     is_number = text.isascii() and text.isdecimal() and len(text) <= 18
     return int(text) if is_number and "transfer-encoding" not in headers else -1
@@ -390,8 +423,10 @@ def _parse_length(headers: Mapping[str, str]) -> int:
 def _connect(host: Host) -> socket.socket:
     """Return a connected socket, with TLS and through the proxy if ``host`` has them.
 
-    Raises OSError, with EHOSTUNREACH after a timeout.
+    Raises OSError. After a timeout its errno is EHOSTUNREACH, so that `network_failure` sees a
+    server that cannot be reached, and not a stalled transfer.
     """
+    # Connect to the proxy, or else to the host itself.
     name, port, headers = host.tunnel or (host.name, host.port, {})
     if host.context is None:
         connection = http.client.HTTPConnection(name, port, timeout=host.seconds)

@@ -12,8 +12,8 @@ systems lock only files that are open for writing: there the file `.mds-writer.l
 place of the folder, and deleted with the lock. If nothing can be locked at all, the folder counts
 as locked by its caller. A folder lock costs five system calls.
 
-A forked child closes the descriptors that it inherits, so a lock never outlives the process that
-took it.
+A forked child closes the descriptors that it inherits (`abandon`), so a lock never outlives the
+process that took it.
 
 A lock does not say which process holds it, but Linux lists the locks of each open file
 (``/proc/PID/fdinfo``). The list is read once a wait has become long: it takes some ten
@@ -56,12 +56,18 @@ _BUSY = {errno.EAGAIN, errno.EACCES}
 
 _LOOK_SECONDS = 2.0  # between two looks at which process has a lock
 _STOPPED_SECONDS = 3.0  # after which a stopped process is no longer waited for
-_FLOCK = struct.Struct("hhqqi4x")  # l_type, l_whence, l_start, l_len, l_pid of 64-bit systems
+# The argument of fcntl's lock commands on 64-bit systems: l_type, l_whence, l_start, l_len, l_pid.
+# The length 0 means all bytes from l_start on, and l_pid has to be 0.
+_FLOCK = struct.Struct("hhqqi4x")
 HAS_RANGES = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 
 
 class LockFile(Protocol):
-    """Locks of one owner on bytes of one file. An owner never conflicts with itself."""
+    """An owner of locks on bytes of one file; other processes and threads have owners of their own.
+
+    A lock is exclusive, or shared with other owners of shared locks on the same byte. An owner does
+    not wait for its own locks: to lock a byte again changes the kind of its lock.
+    """
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
         """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
@@ -77,9 +83,11 @@ class LockFile(Protocol):
 
 
 class RangeLockFile:
-    """Byte locks of an open file description (Linux).
+    """A `LockFile` on Linux: the locks belong to an open file description.
 
-    ``path`` is the lock file, and ``mode`` that of a new one.
+    Args:
+        path: Lock file; a missing one is created.
+        mode: Permissions of a new file.
     """
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
@@ -110,7 +118,7 @@ class RangeLockFile:
         """Release all locks. Closing twice is fine."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            # Unlock explicitly: a child forked a moment ago may still hold a copy of the
+            # Unlock all bytes explicitly: a child forked a moment ago may still hold a copy of the
             # descriptor, and closing ours alone would leave the locks with it.
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
             os.close(fd)
@@ -129,19 +137,23 @@ class RangeLockFile:
             self.close()
 
     def _set(self, command: int, kind: int, offset: int) -> None:
-        """Set or release the lock on one byte: ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK."""
+        """Set or release the lock on byte ``offset``.
+
+        ``command`` is F_OFD_SETLK, which fails if another owner has the byte, or F_OFD_SETLKW,
+        which waits. ``kind`` is F_RDLCK (shared), F_WRLCK (exclusive) or F_UNLCK (none).
+        """
         fcntl.fcntl(self._fd, command, _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
 
 
 class FileLockFile:
-    """Byte locks for systems without open file description locks: one small file for each byte.
+    """A `LockFile` for systems without open file description locks: one small file for each byte.
 
-    Byte n is the file ``{path}.n``, which is created with ``mode``.
+    Byte n is the file ``{path}.n``, which is created with the permissions ``mode``, and locked.
     """
 
     def __init__(self, path: str, mode: int = 0o666) -> None:
         self._path, self._mode = path, mode
-        self._fds: dict[int, int] = {}
+        self._fds: dict[int, int] = {}  # by number of the byte: the open file
         _lock_files.add(self)
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
@@ -210,11 +222,11 @@ def lock_within(
         path: Lock file; a missing one is created with ``mode``.
         offset: Number of the byte.
         seconds: Longest wait; 0 tries once.
-        mode: Mode of a new lock file.
-        past_stopped: Whether to give up early if the holder of the lock has been stopped for some
-            seconds, by a signal or a debugger.
-        suspects: Function that returns the ids of processes that may hold the lock, for a holder
-            that is not visible.
+        mode: Permissions of a new lock file.
+        past_stopped: Whether to give up early, after `_STOPPED_SECONDS`, if the process that holds
+            the lock is stopped by a signal or a debugger.
+        suspects: Function that returns the ids of processes that may hold the lock. It is called if
+            the holder is not visible.
     """
     locks = open_locks(path, mode)
     if locks.try_lock(offset):
@@ -227,35 +239,46 @@ def lock_within(
     with waiting("the owner of a lock in", os.path.dirname(path)) as wait:
 
         def is_hopeless() -> bool:
-            """Describe the holders in the log line; return whether all of them are stopped."""
+            """Return whether to give up because all processes that hold the lock are stopped.
+
+            `result` calls this every `_LOOK_SECONDS`. So the log line of the wait is also kept up
+            to date here: its note names the processes that hold the lock now.
+            """
             holders = holders_of(path, offset) or list(suspects())
             wait.note = describe_processes(holders) if holders else ""
-            is_stuck = [_Stopped.is_stuck(number) for number in holders]  # records each of them
-            return past_stopped and bool(is_stuck) and all(is_stuck)
+            # A list and no generator: each call of `is_stuck` records what it saw.
+            are_stuck = [_Stopped.is_stuck(pid) for pid in holders]
+            return past_stopped and bool(are_stuck) and all(are_stuck)
 
-        # `is_hopeless` is called every `_LOOK_SECONDS`; it also keeps the note of the log line.
         return waiter.result(seconds, is_hopeless)
 
 
 class _Stopped:
-    """Ids of stopped processes, with the time at which each was first seen stopped."""
+    """Process ids of stopped processes, with the time at which each was first seen stopped.
+
+    Times are those of `time.monotonic`.
+    """
 
     since: ClassVar[dict[int, float]] = {}
 
     @classmethod
-    def is_stuck(cls, number: int) -> bool:
-        """Whether a process was stopped at every call for `_STOPPED_SECONDS`."""
-        if not is_stopped(number):
-            cls.since.pop(number, None)
+    def is_stuck(cls, pid: int) -> bool:
+        """Whether a process is stopped, and was at all earlier calls for `_STOPPED_SECONDS`.
+
+        A process that was seen running in between has to be stopped for that long again.
+        """
+        if not is_stopped(pid):
+            cls.since.pop(pid, None)
             return False
         now = time.monotonic()
-        return now - cls.since.setdefault(number, now) >= _STOPPED_SECONDS
+        return now - cls.since.setdefault(pid, now) >= _STOPPED_SECONDS
 
 
 class _Waiter:
-    """Wait of a helper thread for the lock on byte ``offset``, which the caller may give up.
+    """Wait for the lock on byte ``offset`` of ``locks``, with a time limit.
 
-    The helper thread calls `run`, and the caller `result`.
+    A wait in the kernel has no time limit. So a helper thread waits there (`run`), and the caller
+    waits for that thread (`result`) and may give up.
     """
 
     def __init__(self, locks: LockFile, offset: int) -> None:
@@ -286,8 +309,9 @@ class _Waiter:
         while not self._is_done_within(min(_LOOK_SECONDS, end - time.monotonic())):
             if time.monotonic() < end and not is_hopeless():
                 continue
+            # Give up, unless the helper thread locked the byte between the check and here.
             with self._state:
-                if self._is_held:  # locked just now
+                if self._is_held:
                     break
                 self._is_given_up = True  # so `run` releases a lock that comes later
                 return None
@@ -297,11 +321,13 @@ class _Waiter:
         return self._locks
 
     def _is_done_within(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for the end of the helper's wait; return whether it ended."""
         with self._state:
             return self._state.wait_for(lambda: self._is_held, max(seconds, 0.0))
 
 
 def _open(path: str, mode: int) -> int:
+    """Return a descriptor of a lock file, even if its folder is deleted at this moment."""
     return despite_deletion(lambda: _open_or_make(path, mode & 0o666))
 
 
@@ -309,7 +335,9 @@ def _open_or_make(path: str, mode: int) -> int:
     """Return a descriptor of a lock file; create the file and its folders if they are missing."""
     try:
         return open_control_file(path, create_mode=mode)
-    except FileNotFoundError:  # the folder was deleted meanwhile
+    except FileNotFoundError:
+        # The folder is missing. Lock files are in a control folder (.mds) of this library below a
+        # folder of the user, whose permissions follow other rules.
         with translate_write_errors(path):
             make_shared_folder(os.path.dirname(os.path.dirname(path)))
             make_control_folder(os.path.dirname(path))
@@ -327,18 +355,19 @@ def holders_of(path: str, offset: int) -> list[int]:
     """Return the visible processes that hold an exclusive lock on byte ``offset`` of a file."""
     try:
         inode = b"%d" % os.stat(path).st_ino
-        numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
     except OSError:
         return []
-    return [number for number in numbers if any(_holds(number, inode, offset))]
+    return [pid for pid in pids if any(_holds(pid, inode, offset))]
 
 
-def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
-    """Yield for each lock of process ``number`` whether it is an exclusive one on this byte.
+def _holds(pid: int, inode: bytes, offset: int) -> Iterator[bool]:
+    """Yield for each lock of a process whether it is an exclusive one on a byte.
 
-    The byte is at ``offset`` in the file with this inode number, written in digits.
+    Linux lists the locks of an open file in ``/proc/PID/fdinfo/FD``, one per line. The byte is at
+    ``offset`` in the file whose inode number is ``inode``, in decimal digits.
     """
-    folder = f"/proc/{number}/fdinfo"
+    folder = f"/proc/{pid}/fdinfo"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as info:
@@ -348,9 +377,10 @@ def _holds(number: int, inode: bytes, offset: int) -> Iterator[bool]:
 
 
 def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
-    """Whether a line such as ``lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 5 5`` is that lock.
+    """Whether a line of fdinfo, split into words, is an exclusive lock on a byte.
 
-    The device before the inode is ignored: layered file systems show another one here.
+    The line ``lock: 1: OFDLCK ADVISORY WRITE -1 08:01:77 5 9`` locks bytes 5 to 9 of the file with
+    inode number 77. The device before it is ignored: layered file systems show another one here.
     """
     if len(words) != 9 or words[4] != b"WRITE" or words[6].rpartition(b":")[2] != inode:
         return False
@@ -358,41 +388,41 @@ def _is_lock(words: Sequence[bytes], inode: bytes, offset: int) -> bool:
     return int(first) <= offset and (last == b"EOF" or offset <= int(last))
 
 
-def is_stopped(number: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a visible process is stopped by a signal or a debugger."""
     try:
-        with open(f"/proc/{number}/stat", "rb") as file:
+        with open(f"/proc/{pid}/stat", "rb") as file:
             # The line is "id (name) state ...", and the name may contain anything.
             return file.read().rpartition(b")")[2].split()[0] in _STOPPED
     except (OSError, IndexError):
         return False
 
 
-def describe_processes(numbers: Sequence[int]) -> str:
-    """Describe processes by their ids, commands and states, and name this host."""
+def describe_processes(pids: Sequence[int]) -> str:
+    """Describe processes for a message: "process 17 (python train.py, stopped) on host1"."""
     names = [
         "another thread of this process"
-        if number == os.getpid()
-        else f"process {number} ({', '.join(_facts(number))})"
-        for number in numbers
+        if pid == os.getpid()
+        else f"process {pid} ({', '.join(_command_and_state(pid))})"
+        for pid in pids
     ]
     return (
         f"{', '.join(names) or 'a process that is not seen'} on {printable(socket.gethostname())}"
     )
 
 
-def _facts(number: int) -> list[str]:
-    """Return the command of a process, without its arguments, and "stopped" if it is."""
+def _command_and_state(pid: int) -> list[str]:
+    """Return the command of a process, such as "python train.py", and "stopped" if it is."""
     try:
-        with open(f"/proc/{number}/cmdline", "rb") as file:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
     except OSError:
         words = []
-    # Leave the arguments out: they may contain secrets.
+    # The program and its script. Leave the arguments out: they may contain secrets.
     names = [os.path.basename(os.fsdecode(word)) for word in words[:1]]
     names += [os.path.basename(os.fsdecode(word)) for word in words[1:] if word.endswith(b".py")]
     command = printable(" ".join(names[:2]))[:_MAX_COMMAND] or "of another container, or gone"
-    return [command, "stopped"] if is_stopped(number) else [command]
+    return [command, "stopped"] if is_stopped(pid) else [command]
 
 
 # --------------------------------------------------------------------------------- locks on folders
@@ -404,7 +434,9 @@ _TRIES = 64  # of folders that are deleted between their opening and their locki
 
 
 class FolderLock(Directory):
-    """A locked folder, until `close` or the end of the process.
+    """A folder that this process has locked, until `close` or the end of the process.
+
+    It becomes invalid if the folder is deleted and made again (`is_in_place`).
 
     Args:
         folder: Path of the folder.
@@ -422,7 +454,8 @@ class FolderLock(Directory):
         fd, self._fd = self._fd, -1
         file_fd, self._file_fd = self._file_fd, -1
         if file_fd >= 0:
-            # Delete it while it is locked, so that a waiting process notices its deletion.
+            # Delete the file while it is locked. A process that opened it before and locks it next
+            # sees that the name is gone, and tries again (`_lock_file`).
             with contextlib.suppress(OSError):
                 os.unlink(LOCK_NAME, dir_fd=fd)
         for descriptor in (file_fd, fd):
@@ -466,17 +499,19 @@ def try_lock_folder(folder: str, *, make: bool = True, on_folder: bool = True) -
             raise
         lock = FolderLock(folder, fd)
         try:
-            is_taken = _flock(fd) if on_folder else None
-            if is_taken is None:  # the folder itself cannot be locked
-                is_taken = _lock_file(lock)
+            is_locked = _flock(fd) if on_folder else None
+            if is_locked is None:  # the folder itself cannot be locked
+                is_locked = _lock_file(lock)
         except FileNotFoundError:
-            is_taken = True  # the folder was deleted, so `is_in_place` fails: try again
+            is_locked = True  # the folder was deleted, so `is_in_place` fails below: try again
         except BaseException:
             lock.close()
             raise
-        if not is_taken:
+        if not is_locked:
             lock.abandon()
             return None
+        # Between opening and locking, the folder may have been deleted and made again. Then this is
+        # the lock on a deleted folder, which protects nothing.
         if lock.is_in_place():
             return lock
         lock.close()
@@ -494,10 +529,11 @@ def is_locked_here(folder: str) -> bool:
 
 
 def _flock(fd: int) -> bool | None:
-    """Lock an open folder or file, if no other process has locked it.
+    """Lock an open folder or file, unless another process has locked it.
 
-    Return whether it is locked, or None if only files open for writing can be locked. On a file
-    system without locks it counts as locked.
+    Return True if it is locked by this process now, False if by another one, and None if the file
+    system locks only files that are open for writing. On a file system without locks return True:
+    then nothing protects the folder.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -512,9 +548,9 @@ def _flock(fd: int) -> bool | None:
 
 
 def _lock_file(lock: FolderLock) -> bool:
-    """Lock the file `LOCK_NAME` in the folder of ``lock``; return whether it was free.
+    """Lock the file `LOCK_NAME` in the folder of ``lock``; return whether no other process had it.
 
-    ``lock`` then owns the descriptor of the file.
+    If it is locked, its descriptor is stored in ``lock``, which closes it.
     """
     folder = lock._fd  # noqa: SLF001 - made here
     for _ in range(_TRIES):
@@ -529,7 +565,9 @@ def _lock_file(lock: FolderLock) -> bool:
             if current.st_ino == state.st_ino:  # the locked file still has the name
                 lock._file_fd = fd  # noqa: SLF001 - made here
                 return True
-        os.close(fd)  # its owner deleted it; another process may have created a new one
+        # The owner before deleted this file when it released the lock, so this lock is on a file
+        # without a name. Another process may have created a new one: try that.
+        os.close(fd)
     return False
 
 

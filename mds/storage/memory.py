@@ -1,6 +1,9 @@
 """Objects in the memory of this process, for tests: memory://name.
 
 Two stores of the same name see the same objects. A forked child starts with its parent's.
+
+`Store` (base.py) describes the verbs. `reveal` gives the full text of a `Url`, which serves as a
+key here.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from mds.storage.base import CHUNK, Body, ObjectInfo, Store, check_key
 from mds.storage.url import join, reveal
 
 # Single operations on a dictionary are atomic; a lock could be held at the moment of a fork.
+#: By URL: the bytes of an object, and the number of the write that stored it.
 _objects: dict[str, tuple[bytes, int]] = {}
-_changes = itertools.count(1)  # numbers of writes, which serve as versions
+_write_numbers = itertools.count(1)  # they serve as versions
 
 
 class MemoryStore(Store):
@@ -29,8 +33,8 @@ class MemoryStore(Store):
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes, or those from ``start`` to before ``end``."""
-        data, change = self._object("get", key)
-        info = ObjectInfo(key, len(data), str(change))
+        data, write_number = self._object("get", key)
+        info = ObjectInfo(key, len(data), str(write_number))
         self._check_range(info, start, end)
         view = data[start:end]
         chunks = (view[offset : offset + CHUNK] for offset in range(0, len(view), CHUNK))
@@ -38,15 +42,15 @@ class MemoryStore(Store):
 
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the number of the write as the version."""
-        data, change = self._object("head", key)
-        return ObjectInfo(key, len(data), str(change))
+        data, write_number = self._object("head", key)
+        return ObjectInfo(key, len(data), str(write_number))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects whose keys start with ``prefix``."""
         root = reveal(join(self.url, "x"))[:-1]  # the URL with a slash at its end
-        for url, (data, change) in list(_objects.items()):
+        for url, (data, write_number) in list(_objects.items()):
             if url.startswith(root + prefix):
-                yield ObjectInfo(url[len(root) :], len(data), str(change))
+                yield ObjectInfo(url[len(root) :], len(data), str(write_number))
 
     def delete(self, key: str) -> None:
         """Delete the object."""
@@ -54,7 +58,7 @@ class MemoryStore(Store):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         """Store the bytes; see `Store._write`."""
-        _objects[reveal(join(self.url, check_key(key)))] = file.read(size), next(_changes)
+        _objects[reveal(join(self.url, check_key(key)))] = file.read(size), next(_write_numbers)
 
     def _object(self, verb: str, key: str) -> tuple[bytes, int]:
         """Return the bytes of an object and the number of its write. Raises NotFoundError."""

@@ -2,6 +2,10 @@
 
 Without a namespace in the URL, one request asks for the account's own. Credentials come from
 ~/.oci/config, or with ``auth='instance_principal'`` from the machine.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception of the SDK becomes. The SDK's client is made once per process (`per_process`), and again
+after `forget`.
 """
 
 from __future__ import annotations
@@ -82,8 +86,8 @@ class OciStore(Store):
             return empty_body(self.head(key), safe_url)
         range_header = {"range": format_range(start, end)} if start or end is not None else {}
         with translate_errors("get", safe_url, classify):
-            client, container = self._client_and_bucket()
-            answer = client.get_object(*container, self._name(key), **range_header)
+            client, address = self._client_and_address()
+            answer = client.get_object(*address, self._name(key), **range_header)
         raw = answer.data.raw
         try:
             return make_body(
@@ -96,18 +100,18 @@ class OciStore(Store):
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the etag as the version."""
         with translate_errors("head", self.url_of(key), classify):
-            client, container = self._client_and_bucket()
-            headers = client.head_object(*container, self._name(key)).headers
+            client, address = self._client_and_address()
+            headers = client.head_object(*address, self._name(key)).headers
         return parse_info(key, headers, self.url_of(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects below a prefix, a thousand per request."""
         next_page: dict[str, str] = {}
         with translate_errors("list", self.url_of(prefix), classify):
-            client, container = self._client_and_bucket()
+            client, address = self._client_and_address()
             while True:
                 page = client.list_objects(
-                    *container, prefix=self._prefix + prefix, fields="name,size,etag", **next_page
+                    *address, prefix=self._prefix + prefix, fields="name,size,etag", **next_page
                 ).data
                 for entry in page.objects:
                     if not entry.name.endswith("/"):  # the placeholder of a folder
@@ -123,13 +127,13 @@ class OciStore(Store):
         return True
 
     def delete(self, key: str) -> None:
-        """Delete the object."""
+        """Delete the object; a missing one is no error."""
         with translate_errors("delete", self.url_of(key), classify):
-            client, container = self._client_and_bucket()
+            client, address = self._client_and_address()
             from oci.exceptions import ServiceError
 
             try:
-                client.delete_object(*container, self._name(key))
+                client.delete_object(*address, self._name(key))
             except ServiceError as error:
                 if error.status != 404:
                     raise
@@ -137,14 +141,14 @@ class OciStore(Store):
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         """Upload an object in one request; see `Store._write`."""
         with translate_errors("put", self.url_of(key), classify):
-            client, container = self._client_and_bucket()
-            client.put_object(*container, self._name(key), file, content_length=size)
+            client, address = self._client_and_address()
+            client.put_object(*address, self._name(key), file, content_length=size)
 
     def _name(self, key: str) -> str:
         return self._prefix + check_key(key) if key else self._prefix.rstrip("/")
 
-    def _client_and_bucket(self) -> tuple[Any, tuple[str, str]]:
-        """Return the client, and the namespace and bucket that its calls take first."""
+    def _client_and_address(self) -> tuple[Any, tuple[str, str]]:
+        """Return the SDK's client, and the first arguments of its calls: namespace and bucket."""
         options, timeout = self._options, self._timeout
         client = per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
         namespace = options.namespace or per_process(
@@ -160,7 +164,7 @@ def _make_client(options: OciOptions, timeout: float) -> Any:
         from requests.adapters import HTTPAdapter
     except ImportError as error:
         raise need("oci", "oci", "oci:// URLs") from error
-    config, signer = _login(oci, options)
+    config, signer = _log_in(oci, options)
     if options.region:
         config["region"] = options.region
     settings: dict[str, Any] = {"signer": signer} if signer is not None else {}
@@ -179,10 +183,11 @@ def _make_client(options: OciOptions, timeout: float) -> Any:
     return client
 
 
-def _login(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
-    """Return the SDK's configuration and the signer of requests; None: the keys in the former.
+def _log_in(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
+    """Return the SDK's configuration, and the object that signs requests.
 
-    ``oci`` is the imported SDK.
+    The signer is None if requests are signed with the key in the configuration, which else is
+    empty. ``oci`` is the imported SDK.
     """
     if options.auth == "instance_principal":
         return {}, oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
@@ -203,8 +208,9 @@ def classify(error: Exception) -> Failure | None:
 
     if isinstance(error, oci.exceptions.ServiceError):
         after = (error.headers or {}).get("retry-after")
-        judged = status_failure(error.status, str(error.code or ""), after)
-        return replace(judged, kind=CorruptError) if error.status == 416 else judged
+        failure = status_failure(error.status, str(error.code or ""), after)
+        # 416: the object is shorter than the requested range.
+        return replace(failure, kind=CorruptError) if error.status == 416 else failure
     missing_credentials = (
         oci.exceptions.ConfigFileNotFound,
         oci.exceptions.InvalidConfig,

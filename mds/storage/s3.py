@@ -4,6 +4,13 @@ The endpoint comes from the options, from S3_ENDPOINT_URL or from the SDK's own 
 SDK's integrity checksums are used if the endpoint is Amazon's: other stores reject their headers on
 upload or answer ranges with checksums of something else. Without credentials, and if the store
 refuses them as malformed (400), unsigned requests are tried for reading.
+
+Most requests bypass the SDK: `RangeRequests` (s3_requests.py) signs and sends GETs and listings
+itself ("directly"). The SDK sends what is left: writes, and reads that `RangeRequests` cannot send.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception becomes. Clients are made once per process and options (`per_process`), and again after
+`forget`.
 """
 
 from __future__ import annotations
@@ -267,8 +274,8 @@ class S3Store(Store):
     def _call(self, verb: str, operation: str, key: str, **arguments: Any) -> Any:
         """Call an operation of the SDK, such as "get_object", and return its answer.
 
-        If the store refuses the signature of a request that reads, it is sent again unsigned.
-        ``verb`` and ``key`` are for errors.
+        If the store refuses the signature of a request that reads, it is sent again unsigned, and
+        if that succeeds, all later requests are unsigned. ``verb`` and ``key`` are for errors.
         """
         with translate_errors(verb, self.url_of(key), classify):
             signed = self._options
@@ -278,35 +285,40 @@ class S3Store(Store):
             except Exception as error:
                 if signed.anonymous or not signature_refused(error):
                     raise
-                self._forget(signed)
-                if verb in {"put", "delete"}:
+                self._forget(signed)  # the next client reads the credentials again
+                if verb in {"put", "delete"}:  # nobody may write without a signature
                     raise
                 # Public data can be read without a signature, but not with a wrong one. Other
                 # threads continue to sign until an unsigned request has succeeded.
                 unsigned = replace(signed, anonymous=True)
                 try:
                     answer = getattr(self._client(unsigned), operation)(**arguments)
-                except Exception as second:  # noqa: BLE001 - judged at the translate_errors
-                    # Raise the second error only if it says more than that access is denied.
-                    failure = classify(second) or network_failure(second)
+                except Exception as unsigned_error:  # noqa: BLE001 - judged at translate_errors
+                    # Usually an unsigned request is denied, which only hides the first error. But
+                    # it may also find out that the object is missing, or the server is down.
+                    failure = classify(unsigned_error) or network_failure(unsigned_error)
                     kind = failure.kind if failure else StoreError
-                    is_clear = issubclass(kind, (NotFoundError, TransientError))
-                    raise (second if is_clear else error) from None
+                    says_more = issubclass(kind, (NotFoundError, TransientError))
+                    raise (unsigned_error if says_more else error) from None
                 self._options = unsigned
                 return answer
 
     def _stream_directly(
         self, key: str, start: int, end: int | None, span: str | None, safe_url: str
     ) -> Body | None:
-        """Stream by a request of this library, or return None if the SDK must send it.
+        """Stream by a request of this library, or return None if the SDK must send the request.
 
-        ``span`` is the value of the Range header, None for a whole object. The SDK must read whole
-        objects whose checksums it checks.
+        Args:
+            key: Key of the object.
+            start: First byte.
+            end: End of the bytes, exclusive; None for the end of the object.
+            span: The same range as the value of the Range header; None for a whole object.
+            safe_url: URL of the object in errors.
         """
         name = self._name(key)
         with translate_errors("get", safe_url, classify):
             requests = self._range_requests()
-            if requests is None or (span is None and not requests.are_unchecked):
+            if requests is None or (span is None and not requests.may_read_whole_objects):
                 return None
             answer = requests.ask(name, span)
             if answer is None:
@@ -315,6 +327,7 @@ class S3Store(Store):
                     # the requests anew after the SDK has found out.
                     forget(self._ranges_key(self._options))
                 return None
+        # The names that the SDK gives to these facts, so that `_check_answer` reads both answers.
         facts = {
             "ContentLength": answer.length,
             "ContentRange": answer.headers.get("content-range", ""),
@@ -329,9 +342,10 @@ class S3Store(Store):
         return Body(info, chunks, length, url=safe_url, close=answer.close)
 
     def _list_directly(self, prefix: str, next_token: str) -> ListingPage | None:
-        """List a page by a request of this library, or return None if the SDK must send it.
+        """Return a page of a listing by a request of this library; None if the SDK must send it.
 
-        ``next_token`` is the token of the page, '' for the first one.
+        ``next_token`` is the token for this page, with which the page before ended; '' for the
+        first page.
         """
         safe_url = self.url_of(prefix)
         with translate_errors("list", safe_url, classify):
@@ -341,11 +355,13 @@ class S3Store(Store):
             least_rate = LeastRate(self.min_rate, self._timeout)
             page = requests.list(self._prefix + prefix, next_token, least_rate, safe_url)
             if page is None:
+                # The bucket may be in another region, or the credentials may be new: prepare the
+                # requests anew after the SDK has found out.
                 forget(self._ranges_key(self._options))
             return page
 
     def _list_by_sdk(self, prefix: str, next_token: str) -> ListingPage:
-        """List a page by the SDK; the arguments are those of `_list_directly`."""
+        """Return a page of a listing by the SDK; the arguments are those of `_list_directly`."""
         arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         if next_token:
             arguments["ContinuationToken"] = next_token
@@ -359,7 +375,10 @@ class S3Store(Store):
         )
 
     def _range_requests(self) -> RangeRequests | None:
-        """Return the sender of direct requests to the bucket, or None if the SDK must send."""
+        """Return this process's sender of direct requests to the bucket.
+
+        Return None if only the SDK can send them.
+        """
         options = self._options
 
         def make() -> RangeRequests | None:
@@ -374,13 +393,16 @@ class S3Store(Store):
             return None
 
     def _ranges_key(self, options: S3Options) -> tuple[object, ...]:
+        """Return the key of the `RangeRequests` in `per_process`."""
         return (RangeRequests, self._bucket, options, self._timeout)
 
     def _forget(self, options: S3Options) -> None:
+        """Drop this process's clients with these options, and their credentials."""
         forget((S3Store, options, self._timeout))
         forget(self._ranges_key(options))
 
     def _client(self, options: S3Options | None = None) -> Any:
+        """Return this process's client of botocore with ``options`` (default: the store's)."""
         return self._shared_client(options or self._options).client
 
     def _shared_client(self, options: S3Options) -> S3Client:
@@ -458,18 +480,24 @@ def _status(error: Exception) -> int:
 
 
 def signature_refused(error: Exception) -> bool:
-    """Whether a request failed for its signature: an unsigned or newly signed one may succeed."""
+    """Whether a request failed for its signature: an unsigned or newly signed one may succeed.
+
+    Many stores answer 400 (Bad Request) to credentials of a form that they do not know.
+    """
     from botocore.exceptions import ClientError, NoCredentialsError
 
     code = error.response["Error"].get("Code") if isinstance(error, ClientError) else ""
     if code in ("RequestTimeout", "InvalidRange"):
         return False
-    return isinstance(error, NoCredentialsError) or code in _UNKNOWN or _status(error) == 400
+    if isinstance(error, NoCredentialsError) or code in _BAD_CREDENTIALS:
+        return True
+    return _status(error) == 400
 
 
-_UNKNOWN = {"InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+#: S3's codes for keys and tokens that it does not know or that have expired.
+_BAD_CREDENTIALS = {"InvalidAccessKeyId", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _BY_CODE: dict[str, type[StoreError]] = {
-    **dict.fromkeys(_UNKNOWN, UnauthenticatedError),
+    **dict.fromkeys(_BAD_CREDENTIALS, UnauthenticatedError),
     "SignatureDoesNotMatch": UnauthenticatedError,
     "RequestExpired": UnauthenticatedError,
     "NoSuchKey": NotFoundError,
@@ -523,8 +551,9 @@ def classify(error: Exception) -> Failure | None:
 def _judge(status: int, code: str, message: str, retry_after: str | None) -> Failure:
     """Return the failure for an HTTP status and S3's error code, such as "NoSuchKey"."""
     text = f"{code}: {message}" if message not in ("", code) and not code.isdecimal() else code
-    judged = status_failure(status, text, retry_after)
-    return replace(judged, kind=_BY_CODE.get(code, judged.kind))
+    failure = status_failure(status, text, retry_after)
+    # S3's code says more than the status: 400 may be an expired token or a damaged upload.
+    return replace(failure, kind=_BY_CODE.get(code, failure.kind))
 
 
 @cache
@@ -559,6 +588,7 @@ def make_client(options: S3Options, timeout: float) -> S3Client:
     if options.region_name is not None:
         session.set_config_variable("region", options.region_name)
     client = _make_sdk_client(session, options, timeout)
+    # For `find_template`, which lets the SDK sign an example request and catches it.
     client.meta.events.register_first("before-send.s3.GetObject", show_example)
     verify = options.verify
     if verify is None:
@@ -594,7 +624,7 @@ def _make_sdk_client(session: Any, options: S3Options, timeout: float) -> Any:
             region_name=session.get_config_variable("region") or "us-east-1",
         )
 
-    # The same without checksums, which other stores than Amazon's do not support.
+    # The same without the SDK's integrity checksums, which other stores do not support.
     unchecked = config.merge(
         Config(
             request_checksum_calculation="when_required",

@@ -45,7 +45,11 @@ _WORD = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class StoreAnswerError(Exception):
-    """An answer that asks for a later retry or refuses an object, before its translation."""
+    """An answer that asks for a later retry or refuses an object.
+
+    `classify` of s3.py turns it into a StoreError. ``code`` and ``message`` are from the body of
+    the answer, such as "NoSuchKey", and ``retry_after`` is the header of that name.
+    """
 
     def __init__(self, status: int, code: str, message: str, retry_after: str | None) -> None:
         super().__init__(f"{status} {code}: {message}")
@@ -87,13 +91,18 @@ class RangeRequests:
         self._template = template
         self._connections = connections
         self._client = client
+        # Seconds by which the store's clock is ahead of this machine's; see `_adopt_store_time`.
         self._skew = 0.0
-        #: Whether the SDK checks no checksums of whole objects, which requests here do not check.
-        self.are_unchecked = client.client.meta.config.response_checksum_validation != _CHECKS
+        #: Whether whole objects may be read here, without the check of their checksums: if the SDK
+        #: is set to check them, it must read them.
+        self.may_read_whole_objects = (
+            client.client.meta.config.response_checksum_validation != _CHECKS
+        )
         #: Whether all answers had a length so far. Answers without one are left to the SDK.
         self.have_lengths = True
-        extra = f"User-Agent: {template.agent}\r\n" if template.agent else ""
-        self._tail = f"{extra}Accept-Encoding: identity\r\n\r\n"
+        agent = f"User-Agent: {template.agent}\r\n" if template.agent else ""
+        # The headers that are not signed, at the end of each request.
+        self._tail = f"{agent}Accept-Encoding: identity\r\n\r\n"
 
     def ask(self, name: str, span: str | None) -> Answer | None:
         """Request an object, or a range of it, and return the answer.
@@ -125,12 +134,14 @@ class RangeRequests:
         return None if body is None else parse_listing(body)
 
     def _send(self, path: str, span: str | None, query: str = "") -> Answer | None:
-        """Send a GET and return its answer if it is a success; else raise or return None as `ask`.
+        """Send a GET and return its answer if it is a success.
 
-        ``path`` and ``query`` are escaped.
+        Else return None if the SDK must send the request again and judge the answer. Raises OSError
+        if no answer arrives, and StoreAnswerError if the answer asks for a later retry or refuses a
+        whole object. ``path`` and ``query`` are escaped.
         """
         answer = self._connections.get(self._request(path, span, query))
-        words: dict[str, str] = {}
+        words: dict[str, str] = {}  # Code and Message of an error, once they are read
         if answer.status == 403:
             words = _error_words(answer)
             if self._adopt_store_time(answer, words):
@@ -151,7 +162,7 @@ class RangeRequests:
         return None
 
     def _request(self, path: str, span: str | None, query: str) -> bytes:
-        """Return the bytes of a GET, signed now if the template is signed."""
+        """Return the bytes of a GET: its first line and its headers, signed if the template is."""
         template = self._template
         headers = {"host": template.host, **dict(template.amazon)}
         if span is not None:
@@ -163,18 +174,20 @@ class RangeRequests:
             headers["x-amz-date"] = stamp
             if credentials.token:
                 headers["x-amz-security-token"] = credentials.token
-            # Added last: a signature does not cover itself.
-            signed = sign(credentials, template.scope, path, headers, stamp, query)
-            headers["authorization"] = signed
+            # Added last, because the signature covers all other headers here.
+            headers["authorization"] = sign(
+                credentials, template.scope, path, headers, stamp, query
+            )
         target = f"{path}?{query}" if query else path
         lines = "".join([f"{key}: {value}\r\n" for key, value in headers.items()])
         return f"GET {target} HTTP/1.1\r\n{lines}{self._tail}".encode("latin-1")
 
     def _adopt_store_time(self, answer: Answer, words: Mapping[str, str]) -> bool:
-        """Sign with the store's time from now on if it refused the time of a request.
+        """Sign with the store's time from now on if the store refused the time of a request.
 
-        ``answer`` is an answer 403, and ``words`` its error. Return whether the time was adopted,
-        which happens at most once.
+        Stores refuse signatures that are some minutes old, so a wrong clock of this machine would
+        fail all requests. ``answer`` is an answer 403, and ``words`` are its Code and Message.
+        Return whether the time was adopted, which happens at most once.
         """
         if self._skew or words.get("Code") != "RequestTimeTooSkewed":
             return False
@@ -194,7 +207,7 @@ def open_range_requests(
     Args:
         client: Client of the SDK.
         bucket: Name of the bucket.
-        extra: Further arguments of the SDK's GETs.
+        extra: Further arguments of the SDK's GETs, such as ``RequestPayer``.
         seconds: Timeout of connecting and of each read.
 
     Raises the SDK's exceptions for missing credentials or an invalid name of a bucket.
@@ -205,9 +218,10 @@ def open_range_requests(
     if template is None:
         return None
     place = urlsplit(f"{template.scheme}://{template.host}")
-    proxy, tunnel = find_proxy(f"{template.scheme}://{template.host}/"), None
+    proxy = find_proxy(f"{template.scheme}://{template.host}/")
+    tunnel = None  # host and port of the proxy, and the headers that it requires
     if proxy:
-        # A tunnel is possible for TLS and through a plain HTTP proxy only.
+        # `Host` can only open a tunnel, which needs TLS to the store and a plain HTTP proxy.
         address, login = split_login(proxy)
         proxy_parts = urlsplit(address)
         is_plain = proxy_parts.scheme == "http"
@@ -231,7 +245,7 @@ def _error_words(answer: Answer) -> dict[str, str]:
 
 
 def _context(verify: bool | str) -> ssl.SSLContext:
-    """Return the settings of TLS; ``verify`` is that of `S3Client`."""
+    """Return the settings of TLS; ``verify`` is the field of `S3Client`."""
     import ssl
 
     from botocore.httpsession import get_cert_path
@@ -277,7 +291,7 @@ class RequestTemplate:
 
 
 class _SeenError(Exception):
-    """Exception that carries a request out of the SDK before it is sent."""
+    """Exception that carries the example request out of the SDK instead of its being sent."""
 
     def __init__(self, request: Any) -> None:
         super().__init__()
@@ -285,9 +299,10 @@ class _SeenError(Exception):
 
 
 def show_example(request: Any, **_: Any) -> None:
-    """Raise `_SeenError` with ``request`` if it is the example, so that it is not sent.
+    """Raise `_SeenError` with ``request`` if it is the example request of `find_template`.
 
-    The SDK calls this function before it sends a GET.
+    The SDK calls this function before it sends a GET, and the exception prevents that. The example
+    is recognised by its key.
     """
     if urlsplit(request.url).path.endswith(_EXAMPLE):
         raise _SeenError(request)
@@ -295,6 +310,9 @@ def show_example(request: Any, **_: Any) -> None:
 
 def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> RequestTemplate | None:
     """Return the template of the SDK's GETs of a bucket, or None if only the SDK can sign them.
+
+    The SDK makes and signs a GET of the key `_EXAMPLE`, and `show_example` raises it as a
+    `_SeenError` before it is sent: its host, path and headers are those of all GETs.
 
     ``client`` is a client of botocore, and ``extra`` are further arguments of its GETs.
     """
@@ -308,6 +326,8 @@ def find_template(client: Any, bucket: str, extra: Mapping[str, str]) -> Request
     url = urlsplit(request.url)
     signed = headers.get("authorization")
     match = _SIGNED.match(signed) if signed else None
+    # A query, a login in the URL, another kind of signature or the session of a directory bucket
+    # would differ from request to request.
     if (
         url.query
         or "@" in url.netloc
@@ -371,29 +391,39 @@ def sign(
     stamp: str,
     query: str = "",
 ) -> str:
-    """Return the value of the header Authorization for a GET.
+    """Return the value of the header Authorization for a GET (AWS Signature Version 4).
+
+    The signature is an HMAC of the digest of these lines, the "canonical request"::
+
+        GET
+        /path
+        query
+        header: value          one line for each signed header, sorted by name
+
+        names of the headers   joined by ';'
+        digest of the body
 
     Args:
         credentials: Keys to sign with.
         scope: Region and service.
         path: Path of the URL, escaped.
         headers: Headers to sign, by lower-case name.
-        stamp: Time of the request, as in the header x-amz-date.
+        stamp: Time of the request, as in the header x-amz-date: "20260131T235959Z".
         query: Query of the URL, sorted and escaped.
     """
     names = sorted(headers)
-    signed = ";".join(names)
+    joined_names = ";".join(names)
     lines = "\n".join([f"{name}:{headers[name].strip()}" for name in names])
-    request = f"GET\n{path}\n{query}\n{lines}\n\n{signed}\n{EMPTY_DIGEST}"
+    request = f"GET\n{path}\n{query}\n{lines}\n\n{joined_names}\n{EMPTY_DIGEST}"
     day = stamp[:8]
-    place = f"{day}/{scope.region}/{scope.service}/aws4_request"
+    day_and_scope = f"{day}/{scope.region}/{scope.service}/aws4_request"
     digest = hashlib.sha256(request.encode()).hexdigest()
-    text = f"{_ALGORITHM}\n{stamp}\n{place}\n{digest}"
+    text = f"{_ALGORITHM}\n{stamp}\n{day_and_scope}\n{digest}"
     key = _signing_key(credentials.secret_key, day, scope)
     signature = hmac.digest(key, text.encode(), "sha256").hex()
     return (
-        f"{_ALGORITHM} Credential={credentials.access_key}/{place}, "
-        f"SignedHeaders={signed}, Signature={signature}"
+        f"{_ALGORITHM} Credential={credentials.access_key}/{day_and_scope}, "
+        f"SignedHeaders={joined_names}, Signature={signature}"
     )
 
 
@@ -409,7 +439,10 @@ def _timestamp(second: int) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _signing_key(secret: str, day: str, scope: Scope) -> bytes:
-    """Return the key of a day's signatures: a chain of HMACs over day, region and service."""
+    """Return the key of a day's signatures: a chain of HMACs over day, region and service.
+
+    ``day`` is written "20260131".
+    """
     key = f"AWS4{secret}".encode()
     for part in (day, scope.region, scope.service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -424,14 +457,22 @@ _ROOT = re.compile(rb"\s*(?:<\?xml[^>]*\?>)?\s*<ListBucketResult[\s>]")
 
 
 class ListingPage(NamedTuple):
-    """Some objects of a bucket, with whole names as keys, and the token of the next page or ''."""
+    """A page of a listing: some objects of a bucket, and the token with which to ask for the next.
+
+    Keys are the whole names in the bucket, with the prefix of a store. The token of the last page
+    is ''.
+    """
 
     objects: list[ObjectInfo]
     next_token: str
 
 
 def listing_query(prefix: str, next_token: str) -> str:
-    """Return the query of a request for a page, sorted and escaped as it is signed."""
+    """Return the query of a request for a page of objects whose names begin with ``prefix``.
+
+    It is sorted and escaped as it is signed. ``next_token`` is the token with which the page before
+    ended; '' for the first page.
+    """
     parameters = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
     if next_token:
         parameters["continuation-token"] = next_token
@@ -443,8 +484,9 @@ def listing_query(prefix: str, next_token: str) -> str:
 def parse_listing(body: bytes) -> ListingPage | None:
     """Parse the XML of a page of a listing; return None if it has another form than Amazon's.
 
-    The page is cut at ``<Contents>``, which begins each object: ``head`` is before the first one,
-    and ``last`` follows the last one.
+    A page is ``head <Contents> object </Contents> <Contents> object </Contents> last``, and it is
+    cut at ``<Contents>``. ``head`` and ``last`` have the facts about the page, in any order. Other
+    stores may escape names in other ways, so every deviation ends with None: the SDK parses better.
     """
     head, *parts = body.split(b"<Contents>")
     if not _ROOT.match(head):
@@ -463,6 +505,7 @@ def parse_listing(body: bytes) -> ListingPage | None:
     for part in parts:
         facts = dict(_FACT.findall(part))
         key, size = facts.get(b"Key"), facts.get(b"Size", b"")
+        # Names are escaped as in a URL, so an entity of XML ("&amp;") is another form.
         if key is None or b"&" in key or not size.isdigit():
             return None
         version = facts.get(b"ETag", b"").replace(b"&quot;", b"").replace(b"&#34;", b"")

@@ -3,6 +3,8 @@
 A provider passes a function that classifies its own exceptions. The rest is classified here by the
 HTTP status or by the network error among the causes. Failures that a retry may fix become
 TransientErrors. Unknown exceptions become plain StoreErrors, which are not retried.
+
+A `Failure` is the verdict on an exception, from which the StoreError is made.
 """
 
 from __future__ import annotations
@@ -71,7 +73,13 @@ _HINTS: dict[type[StoreError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The meaning of an exception: class and text of a StoreError, and seconds before a retry."""
+    """The meaning of an exception of a provider, from which `translate` makes a StoreError.
+
+    Attributes:
+        kind: Class of the StoreError.
+        reason: Text about the reason, such as "503 Service Unavailable, slow down".
+        retry_after: Seconds that the store wants to pass before a retry; 0 if it says nothing.
+    """
 
     kind: type[StoreError]
     reason: str
@@ -83,15 +91,17 @@ class ForeignError(Exception):
 
 
 def fit_cause(error: Exception, failure: StoreError) -> Exception | None:
-    """Return the exception to raise ``failure`` from: its cause, with secrets hidden.
+    """Return the exception to name as the cause of ``failure``: ``raise failure from ...``.
 
-    It is ``error``, or a `ForeignError` with its masked text if ``error`` or one of its causes
-    contains a secret. It is None if both only say that an object is missing.
+    Usually it is ``error``, from which ``failure`` was made. A traceback shows the texts of causes,
+    too. So if ``error`` or one of its own causes contains a secret, a `ForeignError` with the
+    masked text of ``error`` is returned. None is returned if ``error`` and ``failure`` both only
+    say that an object is missing.
     """
     is_known = isinstance(error, FileNotFoundError) or type(error).__module__.startswith("mds.")
     if is_known and isinstance(failure, NotFoundError):
         return None
-    # The exception and its causes, without repeating a link of a circle.
+    # The exception and its causes. (`not in chain`: causes may form a circle.)
     chain: list[BaseException] = [error]
     while (link := chain[-1].__cause__ or chain[-1].__context__) and link not in chain:
         chain.append(link)
@@ -110,6 +120,7 @@ def _is_fit(text: str) -> bool:
 _SPACES = str.maketrans("\n\t", "  ")
 _reasons = {int(status): status.phrase for status in http.HTTPStatus}
 
+#: Function that returns the failure for an exception of one provider, and None for any other.
 Classify = Callable[[Exception], "Failure | None"]
 
 
@@ -181,7 +192,10 @@ def status_failure(status: int, reason: str = "", retry_after: str | None = None
 
 
 def network_failure(error: BaseException) -> Failure | None:
-    """Return the failure for a network or disk error in a chain of causes, or None."""
+    """Return the failure for the first network or disk error among ``error`` and its causes.
+
+    Return None if there is none. SDKs often wrap such an error in exceptions of their own.
+    """
     for link in _links(error):
         if "407 Proxy Authentication" in str(link):
             return Failure(UnauthenticatedError, f"the proxy wants a login: {link}")
@@ -195,7 +209,7 @@ def network_failure(error: BaseException) -> Failure | None:
 def has_unknown_name(error: BaseException) -> bool:
     """Whether a host could not be reached because the resolver says that its name does not exist.
 
-    It is False if the resolver did not answer.
+    False is returned if the resolver did not answer: then the name may exist.
     """
     import socket
 
@@ -208,15 +222,15 @@ def has_unknown_name(error: BaseException) -> bool:
 def _links(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and its causes, each once."""
     visited: set[int] = set()
-    queue: list[object] = [error]
-    while queue:
-        link = queue.pop(0)
+    candidates: list[object] = [error]
+    while candidates:
+        link = candidates.pop(0)
         if not isinstance(link, BaseException) or id(link) in visited:
             continue
         visited.add(id(link))
         yield link
         # urllib3 keeps the cause in `reason`, requests and several SDKs in their arguments.
-        queue += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
+        candidates += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
 
 
 def _network_kind(error: BaseException) -> type[StoreError] | None:
@@ -225,14 +239,14 @@ def _network_kind(error: BaseException) -> type[StoreError] | None:
         return StalledError
     if isinstance(error, ConnectionRefusedError):
         return UnreachableError
-    # By name: importing http.client, ssl and the SDKs' transports only to compare with them would
-    # cost readers of a local folder tens of milliseconds.
+    # Compare names of classes: importing http.client, ssl and the SDKs' transports only to compare
+    # with their classes would cost readers of a local folder tens of milliseconds.
     for kind in type(error).__mro__:
         module, name = kind.__module__.partition(".")[0], kind.__name__
         if (module, name) in _KINDS:
             return _KINDS[module, name]
         if module in _TRANSPORTS:
-            if name in _NO_WAY:
+            if name in _UNREACHABLE:
                 return UnreachableError
             if "Timeout" in name:
                 return StalledError
@@ -254,7 +268,7 @@ _KINDS: dict[tuple[str, str], type[StoreError]] = {
 }
 _TRANSPORTS = {"urllib3", "requests", "botocore"}
 # Exceptions of the SDKs' transports: a connection could not be opened, or it broke.
-_NO_WAY = {
+_UNREACHABLE = {
     "NewConnectionError",
     "NameResolutionError",
     "ConnectTimeoutError",

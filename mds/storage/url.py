@@ -3,6 +3,8 @@
 A URL is a plain path, or a scheme and a text whose form depends on the scheme. Objects below it are
 named by keys: relative paths with '/' that stay below it. A query (as in a signed URL) belongs to
 every object, so keys are inserted before it.
+
+URLs may contain secrets. A `Url` shows itself without them, and `reveal` gives its full text.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _NO_SLASH = re.compile(r"(s3|gs|oci|hf|azure|azure-dl|https?|sftp):(?=[^/])", re.IGNORECASE)
 _URL_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?(?<![\w/.])//[^\s'\"<>()]+")
 _ONE_SLASH_IN_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)([^\s'\"<>()]+)")
-_SIGNATURE = 12  # characters of a value that may be one
+_SHORTEST_SIGNATURE = 12  # characters; shorter values of a query are not taken for secrets
 # What a query says of a request and not of the object, in lower case: its signature (S3, Google,
 # CloudFront, OSS, COS, Akamai, a token of any server), until when, and how the answer shall look.
 _SIGNATURES = re.compile(
@@ -98,11 +100,15 @@ class Url(str):
     __slots__ = ("_real",)
     _real: str
 
-    def __new__(cls, url: str) -> Url:  # noqa: D102 - the class says it
+    def __new__(cls, url: str) -> Url:
+        """Return a Url for a full text; a Url is returned as it is.
+
+        The secrets in the text are remembered, so that all later messages mask them.
+        """
         if isinstance(url, Url):
             return url
         instance = super().__new__(cls, _redacted(url))  # the characters that are shown
-        instance._real = url
+        instance._real = url  # the full text, for `reveal`
         for secret in _secrets_of(url):
             remember_secret(secret)
         return instance
@@ -135,7 +141,21 @@ def reveal(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A URL in parts; ``path`` is without the slashes at its ends, ``scheme`` '' for a path."""
+    """A URL in parts.
+
+    For ``sftp://anna:pw@host:22/data/train`` they are:
+
+    Attributes:
+        url: The whole URL.
+        scheme: "sftp"; '' for a plain path.
+        host: "anna:pw@host:22", or a bucket; '' for a plain path.
+        path: "data/train", without slashes at its ends. A plain path is left as it is.
+        query: Text after '?' of a http URL, else ''.
+        user: "anna"; None without a login.
+        password: "pw"; None without one.
+        hostname: "host".
+        port: 22; None without one.
+    """
 
     url: Url
     scheme: str
@@ -157,6 +177,7 @@ def parse_url(text: str) -> Location:
     if not _scheme_facts(scheme).has_query:
         # A '?' or '#' is an ordinary character of an object's name everywhere but in http.
         remainder = url.split(":", 1)[1]
+        # dbfs:/ and file:/ may have one slash and then name no host.
         host, _, path = (
             remainder[2:].partition("/") if remainder.startswith("//") else ("", "", remainder)
         )
@@ -202,11 +223,14 @@ def is_local(url: str) -> bool:
 
 
 def _refuse_one_slash(path: str) -> None:
-    """Raise ConfigError for a URL that has lost slashes, unless a folder has its name."""
+    """Raise ConfigError for a plain path that is a URL without its slashes.
+
+    ``pathlib.Path("s3://bucket/train")`` makes "s3:/bucket/train" of a URL. It would be read as a
+    folder of this machine, and it is one if a folder "s3:" exists.
+    """
     match = _ONE_SLASH.match(path) or _NO_SLASH.match(path)
-    # A folder may be called "s3:".
     if match is not None and not os.path.lexists(path.partition("/")[0]):
-        # Show the URL as it was given, with one slash or none, but without its secrets.
+        # Show the URL without its secrets, but with the slashes that were given, one or none.
         safe_url = _redact_one_slash(match[1], path[match.end() :]).replace(
             f"{match[1]}:/", match[0], 1
         )
@@ -239,9 +263,10 @@ def local_path(url: str) -> str:
 def path_on_disk(
     location: str | os.PathLike[str], argument: str, remedy: str = "Give a path."
 ) -> str:
-    """Return the path on this machine that an argument names.
+    """Return the path on this machine that an argument names: a path or a file:// URL.
 
-    Raises ConfigError for a URL of another place and for an empty text.
+    Raises ConfigError for a URL of another place and for an empty text. ``argument`` is the name of
+    the argument in this error, and ``remedy`` its last sentence.
     """
     place = os.fspath(location)
     if not place:
@@ -280,7 +305,8 @@ def redact(url: str) -> str:
     >>> redact("sftp://anna:secret@host/data")
     'sftp://anna:***@host/data'
     """
-    return str.__str__(Url(url)) if isinstance(url, Url) else _redacted(url)
+    # A Url consists of the redacted characters; here they are returned as a plain str.
+    return str.__str__(url) if isinstance(url, Url) else _redacted(url)
 
 
 def redact_text(text: str) -> str:
@@ -290,11 +316,13 @@ def redact_text(text: str) -> str:
     "No such command 'http://***@host/x?...'."
     """
 
-    def shown(match: re.Match[str]) -> str:
-        # Redact an address without a scheme, as in NAME:ENCODING, by the rules of http.
-        return redact(match[0]) if match[1] else redact(f"http:{match[0]}").removeprefix("http:")
+    def redact_match(match: re.Match[str]) -> str:
+        if match[1]:  # the scheme
+            return redact(match[0])
+        # Only "//host/path": redact it by the rules of http.
+        return redact(f"http:{match[0]}").removeprefix("http:")
 
-    text = _URL_IN_TEXT.sub(shown, text)
+    text = _URL_IN_TEXT.sub(redact_match, text)
     text = _ONE_SLASH_IN_TEXT.sub(lambda match: _redact_one_slash(*match.groups()), text)
     return mask_secrets(text)
 
@@ -322,23 +350,29 @@ def _redacted(url: str) -> str:
 
 
 def _scheme_facts(scheme: str) -> _Scheme:
+    """Return the facts about URLs of a scheme, which may be unknown."""
     return _SCHEMES.get(scheme, _UNKNOWN)
 
 
 def _split_leniently(scheme: str, remainder: str) -> tuple[str | None, str, str, str]:
     """Split the text after ``://`` into login (None: without), address, path and query.
 
-    Unlike `urllib.parse.urlsplit` it never fails, and it finds a login whose password contains
-    characters that should have been escaped: the result decides which characters are hidden.
+    The result decides which characters are hidden. So unlike `urllib.parse.urlsplit` this function
+    never fails, and it finds a login whose password has characters that should have been escaped:
+
+    - http, ``me:pw@host:80/data?x=1``: "me:pw", "host:80", "/data", "x=1"
+    - http, ``me:p/w@host/data``: "me:p/w", "host", "/data", ""
+    - s3, ``bucket/data?x=1``: None, "bucket", "/data?x=1", "" ('?' is a part of the key)
     """
     facts = _scheme_facts(scheme)
-    # The authority, login and address, reaches to the first slash.
+    # The authority is the login and the address, and reaches to the first slash.
     match = re.search(r"[/?#]" if facts.has_query else r"/", remainder)
     authority = remainder[: match.start()] if match else remainder
     if facts.has_login:
         port = authority.rpartition(":")[2]
         if "@" not in authority and ":" in authority and not port.isdecimal() and "@" in remainder:
-            # No port: a password with a slash in it, which should have been escaped.
+            # "me:p/w@host": what follows the ':' is no port, so it is a password with a slash in
+            # it. The authority then reaches from the last '@' to the next slash.
             authority = (
                 remainder[: remainder.rindex("@")]
                 + re.split(r"[/?#]", remainder[remainder.rindex("@") :])[0]
@@ -350,7 +384,8 @@ def _split_leniently(scheme: str, remainder: str) -> tuple[str | None, str, str,
     if facts.has_query:
         path, _, query = after.partition("#")[0].partition("?")
     elif facts.is_plain:
-        # A '?' is an ordinary character there, but people paste signed links.
+        # A '?' is an ordinary character there, but people paste signed links: hide those, and leave
+        # the query empty.
         path, query = re.sub(r"\?(?=[^/?]*[Ss]ignature=|[^/?]*sig=).*", "?...", after), ""
     else:
         path, _, query = after.partition("?")
@@ -358,7 +393,10 @@ def _split_leniently(scheme: str, remainder: str) -> tuple[str | None, str, str,
 
 
 def _secrets_of(url: str) -> Iterator[str]:
-    """Yield the secrets in a URL: password or token, and long values of its query."""
+    """Yield the secrets in a URL: password or token, and values of its query that may be keys.
+
+    Each part of a login is given as it is written, and without the escapes of URLs (%40).
+    """
     scheme = scheme_of(url)
     address = url.partition("://")[2]
     if not scheme or not address:
@@ -366,10 +404,11 @@ def _secrets_of(url: str) -> Iterator[str]:
     login, _, _, query = _split_leniently(scheme, address)
     if login is not None:
         user, _, password = login.partition(":")
+        # Where the user is no person, it may be a token ("https://TOKEN@host").
         secrets = (password,) if _scheme_facts(scheme).shows_user else (login, user, password)
         for secret in secrets:
             yield from (secret, unquote(secret))
-    yield from (value for _, value in parse_qsl(query, True) if len(value) >= _SIGNATURE)
+    yield from (value for _, value in parse_qsl(query, True) if len(value) >= _SHORTEST_SIGNATURE)
 
 
 def source_name(url: str) -> str:
@@ -400,10 +439,10 @@ def source_name(url: str) -> str:
     query, facts = "", _scheme_facts(scheme)
     if facts.has_query:
         host, path, query = _split_http(scheme, url)
-        slash, query = "", _kept_query(query)
+        slash, query = "", _digest_query(query)  # the slash is in the path here
     if facts.has_login:
         host = host.rpartition("@")[2]
-    if facts.port:
+    if facts.port:  # else the host is a bucket, whose name may have upper case
         host = host.lower().removesuffix(facts.port)
     return f"{scheme}://{host}{(slash + path).rstrip('/')}{query}"
 
@@ -416,21 +455,26 @@ def _split_http(scheme: str, url: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return _split_leniently(scheme, url.partition("://")[2])[1:]
+        _login, address, path, query = _split_leniently(scheme, url.partition("://")[2])
+        return address, path, query
     return parts.netloc, parts.path, parts.query
 
 
-def _kept_query(query: str) -> str:
-    """Return ``?`` and a digest of the parameters of a query that belong to no signature.
+def _digest_query(query: str) -> str:
+    """Return ``?`` and a digest of the parameters of a query that may choose an object.
 
-    Return '' without such parameters.
+    Parameters of a signature are left out, since they differ each time a URL is signed: of
+    "version=3&X-Amz-Signature=1f" only the version counts. Return '' if no other ones remain.
     """
-    pairs = [(name.lower(), name, value) for name, value in parse_qsl(query, True)]
-    is_shared = any(key == "sig" for key, _, _ in pairs)
+    parameters = parse_qsl(query, True)
+    # Azure's signatures have short names, such as "sr", that may mean anything in other URLs.
+    is_azure = any(name.lower() == "sig" for name, _ in parameters)
+
+    def is_of_signature(name: str) -> bool:
+        return bool(_SIGNATURES.match(name) or (is_azure and _SHARED_ACCESS.match(name)))
+
     kept_pairs = sorted(
-        (name, value)
-        for key, name, value in pairs
-        if not _SIGNATURES.match(key) and not (is_shared and _SHARED_ACCESS.match(key))
+        (name, value) for name, value in parameters if not is_of_signature(name.lower())
     )
     if not kept_pairs:
         return ""

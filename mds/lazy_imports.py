@@ -19,17 +19,21 @@ def on_first_touch(
 
     Args:
         package: Name of the package.
-        homes: Module of the package that defines each public name, by name.
+        homes: By public name: the module of the package that defines it, such as
+            ``{"StreamingDataset": "dataset.streaming"}``.
     """
 
     def import_name(name: str) -> Any:
-        """Import the module of a public name and return its value: the package's __getattr__."""
+        """Import the module that defines a public name, and return the name's value.
+
+        Python calls this, the package's ``__getattr__``, for a name that the package lacks.
+        """
         if name not in homes:
             message = f"module {package!r} has no attribute {name!r}"
             # With `name` and `obj`, Python suggests the nearest name.
             raise AttributeError(message, name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
-        setattr(sys.modules[package], name, value)  # later uses do not come here
+        setattr(sys.modules[package], name, value)  # so later uses do not call this function
         return value
 
     def list_names() -> list[str]:
@@ -58,6 +62,7 @@ def load_plugin(group: str, name: str, what: str) -> Any:
     """
     from importlib.metadata import entry_points
 
+    # Several packages may offer the name; the first one is taken.
     points = tuple(entry_points(group=group, name=name))
     if not points:
         return None

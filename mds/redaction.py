@@ -6,7 +6,8 @@ contain a signed URL. So all errors and log lines of this library are redacted h
 anything to hide costs one scan of its characters.
 
 Secrets are recognised by their position (a login or a query in a URL, a value after a name such as
-``password``) and by their value: a password that the library was given is masked in all later text.
+``password``) and by their value: a password that the library was given is masked in all later text
+("remembered"). The mask is ``***``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _MAX_SECRETS = 1000
 # Known secrets with increasing numbers, so that the oldest is dropped first and the newest number
 # shows whether a secret was added.
 _secrets: dict[str, int] = {}
-_counter = itertools.count(1)
+_numbers = itertools.count(1)
+# The pattern of all known secrets, and the number of the newest secret in it; see `_known_pattern`.
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
 
 _TELLING = (
@@ -86,7 +88,8 @@ def remember_secret(secret: object) -> None:
     # The last word of "Bearer TOKEN" is the token.
     for form in (secret, quote(secret, safe=""), quote_plus(secret), encoded, secret.split()[-1]):
         if form not in _secrets and len(form) >= _SHORTEST:
-            _secrets[form] = next(_counter)
+            _secrets[form] = next(_numbers)
+    # Forget the oldest. (None: another thread may have removed it.)
     while len(_secrets) > _MAX_SECRETS:
         _secrets.pop(next(iter(_secrets)), None)
 
@@ -102,7 +105,7 @@ def remember_secrets(options: Mapping[str, Any] | None) -> None:
 
 def mask_secrets(text: str) -> str:
     """Return a text with all remembered secrets masked."""
-    pattern = _known()
+    pattern = _known_pattern()
     return pattern.sub(MASK, text) if pattern is not None else text
 
 
@@ -124,7 +127,7 @@ def safe(text: str) -> str:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a name, which hides secrets and escapes control characters."""
+    """Return the logger of a name, with one filter that redacts the arguments of its lines."""
     logger = logging.getLogger(name)
     if not any(isinstance(log_filter, _SafeLines) for log_filter in logger.filters):
         logger.addFilter(_SafeLines())
@@ -135,7 +138,10 @@ class _SafeLines(logging.Filter):
     """Log filter that redacts the arguments of a line; its format string is trusted."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Escape the arguments of a record, and return True so that it is logged."""
+        """Redact the arguments of a record in place, and return True so that it is logged.
+
+        Numbers are left as they are, for formats such as %d.
+        """
         if isinstance(record.args, tuple):
             record.args = tuple(
                 value if isinstance(value, (int, float)) else safe(str(value))
@@ -144,24 +150,35 @@ class _SafeLines(logging.Filter):
         return True
 
 
-def _known() -> re.Pattern[str] | None:
-    """Return one pattern for all remembered secrets, or None without any.
+def _known_pattern() -> re.Pattern[str] | None:
+    r"""Return one pattern for all remembered secrets, or None without any.
 
-    It is compiled again only after a secret was added.
+    It is compiled again only after a secret was added. For the secrets "abc-def" and "s3cret!" it
+    is ``(?<!\w)abc\-def(?!\w)|(?<!\w)s3cret!``.
     """
     global _pattern  # noqa: PLW0603 - one pattern a process, replaced whole
-    secrets = dict(_secrets)
+    secrets = dict(_secrets)  # a copy, because other threads may add some
     newest = max(secrets.values(), default=0)
-    if newest != _pattern[0]:
-        # Not inside a longer word: 'secret' may be a password, and `secret_key` is a name. Longer
-        # secrets come first, because the first form that matches is masked.
+    newest_in_pattern, pattern = _pattern
+    if newest != newest_in_pattern:
+        # Longer secrets come first, because the first one that matches is masked.
         forms = [
-            rf"{_edge(form[0], '<!')}{re.escape(form)}{_edge(form[-1], '!')}"
+            f"{_no_letter('?<!', form[0])}{re.escape(form)}{_no_letter('?!', form[-1])}"
             for form in sorted(secrets, key=len, reverse=True)
         ]
-        _pattern = (newest, re.compile("|".join(forms)) if forms else None)
-    return _pattern[1]
+        pattern = re.compile("|".join(forms)) if forms else None
+        _pattern = (newest, pattern)
+    return pattern
 
 
-def _edge(char: str, look: str) -> str:
-    return rf"(?{look}\w)" if re.match(r"\w", char) else ""
+def _no_letter(look: str, char: str) -> str:
+    """Return a pattern that matches where a secret does not continue as a longer word.
+
+    The password "secret" is thus not masked in the name ``secret_key``.
+
+    Args:
+        look: "?<!" to look at the character before the secret, "?!" for the one behind it.
+        char: First or last character of the secret. If it is no letter, digit or '_', the secret
+            ends at it in any case, and '' is returned.
+    """
+    return rf"({look}\w)" if re.match(r"\w", char) else ""

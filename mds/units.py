@@ -34,7 +34,7 @@ def parse_bytes(value: float | str) -> int:
 
 
 def parse_count(value: int | str) -> int:
-    """Return a number of samples from an integer or a text such as ``"1.5m"``.
+    """Return a number of samples from an integer or a text such as ``"1.5m"`` for 1,500,000.
 
     Raises ConfigError (a ValueError) for anything else.
     """

@@ -6,6 +6,12 @@ regular files with one name, and change the mode only of files that they created
 such as /tmp, where other users can create files that this user cannot delete, the owner is checked
 too. Elsewhere every user with write access could replace any file, so the owner proves nothing.
 Opening costs two more system calls.
+
+The *mode* of a file or folder are its permissions (0o664), which at the creation are reduced by the
+umask and set right afterwards. In between, other processes cannot open it: they see that permission
+is missing, and wait for the lock on the folder, which the creator holds.
+
+The names of a file are its hard links.
 """
 
 from __future__ import annotations
@@ -42,7 +48,8 @@ def open_control_file(
         path: Path of the file.
         flags: Flags of `os.open`.
         create_mode: Mode with which a missing file is created; None does not create it.
-        max_names: Largest number of hard links of the file.
+        max_names: Largest number of hard links that the file may have. A second name may be one of
+            a file of this user elsewhere, which another user linked here.
 
     Raises CacheError for anything that this library would not have created, FileNotFoundError for a
     missing file or folder, and OSError for a file that this user may not open.
@@ -68,10 +75,11 @@ def open_control_file(
 
 
 def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
-    """Return the bytes of a control file, which has at most ``max_size``.
+    """Return the bytes of a control file, of which there may be at most ``max_size``.
 
-    ``max_names=2`` also accepts a file that `publish_first` is publishing. Raises CacheError for
-    anything that this library would not have created.
+    ``max_names=2`` also accepts a file that `publish_first` is publishing at this moment, under its
+    final and its temporary name. Raises CacheError for anything that this library would not have
+    created, and the OSErrors of `open_control_file`.
     """
     with open(open_control_file(path, os.O_RDONLY, max_names=max_names), "rb") as file:
         data = file.read(max_size + 1)
@@ -98,7 +106,7 @@ def mode_of(folder: str) -> int:
 
     The owner may always read and write.
     """
-    return stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
+    return (stat.S_IMODE(os.stat(folder).st_mode) & 0o666) | 0o600
 
 
 def make_control_folder(path: str) -> None:
@@ -150,7 +158,7 @@ def private_temporary_folder() -> str:
     """
     path = os.path.join(tempfile.gettempdir(), f"mds-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
-        os.makedirs(path, 0o700)  # those above get the mode that the umask gives
+        os.makedirs(path, 0o700)  # the mode of this folder, not of missing ones above it
     state = _folder_state(path)
     if state.st_uid != os.geteuid() or state.st_mode & _WRITABLE_BY_OTHERS:
         raise CacheError(
@@ -162,7 +170,9 @@ def private_temporary_folder() -> str:
 
 
 def set_created_mode(path: str, mode: int) -> None:
-    """Set the mode of a file or folder that this process just created; do not follow a link.
+    """Set the mode of a file or folder that this process just created, whatever the umask.
+
+    A link at ``path`` is not followed.
 
     Raises CacheError if another process put something else at ``path`` meanwhile.
     """
@@ -180,7 +190,10 @@ def set_created_mode(path: str, mode: int) -> None:
 
 
 def _create(path: str, flags: int, mode: int) -> int | None:
-    """Create a file with ``mode`` and return its descriptor; None if another process was faster."""
+    """Create a file with ``mode`` and return its descriptor; None if another process was faster.
+
+    Other processes that wait for the lock on the folder see the file only with its final mode.
+    """
     with _locked_folder(os.path.dirname(path)):
         try:
             fd = os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode)
@@ -261,12 +274,13 @@ def _try_lock(fd: int) -> None:
     Not every file system can lock folders, and other processes may hold the lock for long, as a
     writer does. Without the lock, the worst case is a file that is opened before it has its mode.
     """
-    end, pause = time.monotonic() + _LOCK_SECONDS, new_event()
+    deadline = time.monotonic() + _LOCK_SECONDS
+    pause = new_event()  # never set: its `wait` sleeps
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _BUSY or time.monotonic() >= end:
+            if error.errno not in _BUSY or time.monotonic() >= deadline:
                 return
         else:
             return
@@ -275,9 +289,10 @@ def _try_lock(fd: int) -> None:
 
 @contextlib.contextmanager
 def _locked_folder(folder: str) -> Iterator[None]:
-    """Lock ``folder`` during the block, which creates a file there and sets its mode.
+    """Lock ``folder`` during the block, if possible (`_try_lock`).
 
-    So no other process opens the file before it has its mode.
+    The block creates a file there and sets its mode, or opens a file after all such blocks of other
+    processes.
     """
     fd = os.open(folder or ".", _FOLDER)
     try:

@@ -25,7 +25,7 @@ from mds.errors import NoSpaceError, NotFoundError, ReplacedError, StoreError, V
 _TEMPORARY = re.compile(r"^\..+\.([0-9]{1,10})-[0-9a-f]{12}\.mds-part$")
 _MAX_PROCESS = 2**31 - 1  # of the system; anyone can make a name with a larger number
 _MAX_REPEATED = 200  # bytes of a name that its temporary name repeats
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes that `read_back` reads at a time
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -101,14 +101,15 @@ def write_file(path: str, data: bytes | memoryview, *, durable: bool = False) ->
 def publish_first(path: str, data: bytes, mode: int) -> bool:
     """Publish ``data`` with ``mode`` at ``path`` unless it exists; return whether it did publish.
 
-    If several processes try at the same time, on any nodes, one succeeds. (On a file system without
-    hard links all may succeed, and the last file stays.)
+    The whole file gets its name by a hard link, which unlike a renaming fails if the name exists.
+    So if several processes try at the same time, on any nodes, one succeeds. (On a file system
+    without hard links all may succeed, and the last file stays.)
     """
     temporary = temporary_path(path)
     with translate_write_errors(path):
         try:
             with open(temporary, "xb") as file:
-                os.fchmod(file.fileno(), mode)
+                os.fchmod(file.fileno(), mode)  # whatever the umask
                 file.write(data)
             os.link(temporary, path)
         except FileExistsError:
@@ -168,7 +169,7 @@ def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def sync(path: str) -> None:
-    """Sync a file, or the names in a folder, to the disk."""
+    """Write a file, or the names in a folder, from the system's memory to the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -189,7 +190,7 @@ def make_folder(path: str) -> None:
         with translate_write_errors(os.path.join(path, "")):
             os.makedirs(path, exist_ok=True)
 
-    despite_deletion(make)
+    despite_deletion(make)  # another process may delete a parent between two steps of `makedirs`
 
 
 # -------------------------------------------------------------------------------------- read a file
@@ -206,7 +207,13 @@ def open_regular(path: str) -> BufferedReader:
 def open_checked(path: str, flags: int, directory: int | None = None) -> int:
     """Open a regular file and return its descriptor; serves as ``opener=`` of `open`.
 
-    ``directory`` is the descriptor of the folder of a relative path. Raises as `open_regular`.
+    Args:
+        path: Path of the file.
+        flags: Flags of `os.open`.
+        directory: Descriptor of the folder that a relative path begins at (default: the current
+            folder).
+
+    Raises as `open_regular`.
     """
     try:
         handle = os.open(path, flags | _NONBLOCK, dir_fd=directory)
@@ -223,7 +230,7 @@ def open_checked(path: str, flags: int, directory: int | None = None) -> int:
 
 
 def check_regular(path: str, state: os.stat_result) -> None:
-    """Raise as `open_regular` unless ``state`` is that of a regular file."""
+    """Raise as `open_regular` unless ``state``, the status of ``path``, is of a regular file."""
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(state.st_mode):
@@ -240,7 +247,10 @@ def _no_file(path: str) -> NotFoundError:
 
 
 def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
-    """Call ``on_bytes`` with all bytes of a file in order; a piece is valid until the next call."""
+    """Call ``on_bytes`` with all bytes of a file in order, such as to compute its digest.
+
+    All pieces share one buffer, so a piece is valid only until the next call.
+    """
     buffer = memoryview(bytearray(_PIECE))
     with open_regular(path) as file:
         while count := file.readinto(buffer):
@@ -254,7 +264,8 @@ class Directory:
     """An open directory, whose files are reached by its descriptor ``fd`` instead of paths.
 
     If the directory is moved and another one takes its path, all operations stay in the directory
-    that was opened. ``folder`` is the path at that time. The caller closes ``fd``.
+    that was opened. ``folder`` is the path at that time. The caller closes ``fd``. Each ``name`` is
+    the name of a file in the directory, without folders.
     """
 
     def __init__(self, folder: str, fd: int) -> None:
@@ -336,6 +347,7 @@ class Directory:
             self._rename(temporary, name)
 
     def _rename(self, temporary: str, name: str) -> None:
+        """Rename without the translation of errors, for blocks that already translate them."""
         os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def _reader(self, name: str, flags: int) -> int:
@@ -348,7 +360,7 @@ class Directory:
 
     @contextlib.contextmanager
     def _with_whole_paths(self) -> Iterator[None]:
-        """Replace relative names in OSErrors of the block by whole paths."""
+        """Replace relative names in OSErrors of the block by whole paths, for messages."""
         try:
             yield
         except OSError as error:
@@ -363,8 +375,8 @@ class Directory:
 class PendingFile:
     """A file with a temporary name until `publish` or `discard` is called; see `Directory.begin`.
 
-    It is no context manager or generator, whose end in a forked child would delete the parent's
-    file.
+    It is no context manager or generator: a forked child would have a copy, and its end in the
+    child would delete the parent's file.
 
     Args:
         directory: Directory of the file.
@@ -460,9 +472,12 @@ def translate_write_errors(path: str) -> Iterator[None]:
 
 
 def _is_near(other_path: object, path: str) -> bool:
-    """Whether ``other_path`` is in the folder of ``path``, at any depth, or is above it.
+    """Whether an error about ``other_path`` is one of writing ``path``.
 
-    Errors about other paths come from elsewhere in the block and are not translated.
+    So is an error about a file in the same folder or below it, or about a folder above. For
+    "/cache/a/shard" these are "/cache/a/x", "/cache/a/b/x" and "/cache", but not "/data/x": such an
+    error comes from elsewhere in the block. ``other_path`` is the ``filename`` of an OSError, which
+    may also be None or a descriptor.
     """
     folder = os.path.dirname(path)
     return isinstance(other_path, str) and (
@@ -499,7 +514,10 @@ def _full_error(path: str, number: int) -> NoSpaceError:
 
 
 def _refusing_folder(missing: str) -> str | None:
-    """Return the folder above a missing one if its file system holds no files (/proc)."""
+    """Return the folder above ``missing`` if no file can be created in it, else None.
+
+    File systems such as /proc have neither blocks nor inodes for files of users.
+    """
     parent = os.path.dirname(os.path.abspath(missing))
     try:
         state = os.statvfs(parent)
@@ -513,8 +531,8 @@ def despite_deletion(act: Callable[[], T]) -> T:
 
     A disk may be cleaned while jobs run. After `MAX_DELETIONS` repetitions the last error of
     ``act`` is raised: VanishedError, or FileExistsError, which `os.makedirs` raises for a folder
-    that is deleted at that moment. A ReplacedError is raised at once: it is about an object of the
-    remote.
+    that is deleted at that moment. A ReplacedError, which is a VanishedError too, is raised at
+    once: it is about an object of a store, and no folder.
     """
     for remaining_tries in reversed(range(MAX_DELETIONS + 1)):
         try:
@@ -526,16 +544,16 @@ def despite_deletion(act: Callable[[], T]) -> T:
 
 
 def is_process(number: int) -> bool:
-    """Whether a process of that number runs in this container.
+    """Whether a process with the id ``number`` runs in this container.
 
     A zombie, which ended and was not waited for, does not run. It may stay forever if the first
     process of a container waits for no children.
     """
     try:
-        os.kill(number, 0)
+        os.kill(number, 0)  # signal 0 only checks
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # it is a process of another user
         return True
     try:
         with open(f"/proc/{number}/stat", "rb") as file:

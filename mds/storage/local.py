@@ -102,7 +102,7 @@ class LocalStore(Store):
                         continue  # deleted after it was listed
 
     def delete(self, key: str) -> None:
-        """Delete the file."""
+        """Delete the file; a missing one is no error."""
         with translate_errors("delete", self.url_of(key)):
             try:
                 os.unlink(self._path(key))
@@ -140,6 +140,7 @@ class LocalStore(Store):
             raise replaced_error(self.url_of(before.key), before, now)
 
     def _path(self, key: str) -> str:
+        """Return the path of an object's file; '' is the folder itself."""
         return os.path.join(self._root, *check_key(key).split("/")) if key else self._root
 
     @staticmethod
@@ -169,11 +170,11 @@ def _copy(source: BinaryIO, target: BinaryIO) -> int:
     """Copy all bytes of one file to an empty one, by the kernel if it can; return their number."""
     copied = 0
     try:
-        # At most 1 GB per call; it returns 0 at the end of the file.
+        # Each call copies at most 1 GB from offset `copied` on, and returns the number of bytes.
         while count := os.sendfile(target.fileno(), source.fileno(), copied, 1 << 30):
             copied += count
     except OSError:  # unsupported between these file systems, or on this system
-        if copied:
+        if copied:  # it is supported, so this is another error
             raise
         shutil.copyfileobj(source, target, CHUNK)
         copied = target.tell()

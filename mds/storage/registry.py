@@ -87,7 +87,7 @@ def open_store(
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
     common, provider_options = split_options(options)
-    remember_secrets(provider_options)
+    remember_secrets(provider_options)  # all later messages mask them
     store = _factory(url)(reveal(url), provider_options, float(timeout))
     store.part_size, store.part_connections = common.part_size, common.part_connections
     store.min_rate = common.min_rate
@@ -104,6 +104,8 @@ def open_store(
 def _factory(url: str) -> Factory:
     """Return the factory for the scheme of a URL: registered, built-in, of a plugin, or fsspec's.
 
+    A plugin is a package that offers a store by an entry point. Modules are imported only here.
+
     Raises ConfigError for a text that is neither a path nor a URL.
     """
     scheme = scheme_of(url)
@@ -115,7 +117,6 @@ def _factory(url: str) -> Factory:
     if scheme in _registered:
         return _registered[scheme]
     if scheme not in _HOMES:
-        # A package may offer a store for the scheme.
         loaded: Factory | None = load_plugin("mds.stores", scheme, "store")
         if loaded is not None:
             return loaded

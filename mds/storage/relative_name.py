@@ -26,7 +26,7 @@ from mds.errors import ConfigError, FormatError, MdsError
 # Limits of file systems (NAME_MAX) and of object stores (the longest key of S3), in bytes.
 MAX_PART_BYTES = 255
 MAX_NAME_BYTES = 1024
-# Names that need no further check: no part begins with a dot.
+# Names of ordinary characters in which no part begins with a dot: they need no further check.
 PLAIN_NAME = r"(?:[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*/)*[0-9A-Za-z_][ !#-.0-9;-\[\]-~]*"
 MAX_PLAIN_BYTES = 200
 INDEX_NAME = "index.json"
@@ -51,7 +51,10 @@ class RelativeName(str):
     def __new__(
         cls, text: str, source: str = "a name", error: type[MdsError] = FormatError
     ) -> RelativeName:
-        """Check a name. Most are plain, and one match of a regular expression is enough."""
+        """Return the checked name; raise ``error`` for one that `_check` refuses.
+
+        Most names are plain, for which one match of a regular expression is enough.
+        """
         if len(text) > MAX_PLAIN_BYTES or not _plain(text) or INDEX_NAME in text.lower():
             _check(text, source, error)
         return super().__new__(cls, text)
@@ -78,7 +81,7 @@ def split_folder(split: str | os.PathLike[str] | None) -> str:
 
 def is_reserved(part: str) -> bool:
     """Whether a part of a path is reserved: control folders, temporary files and the index."""
-    # File systems differ in which spellings they treat as one name.
+    # Some file systems ignore case or Unicode variants, so ".MDS" may be the same file as ".mds".
     plain = unicodedata.normalize("NFKC", part).casefold()
     return (
         plain.startswith(".mds")
@@ -94,7 +97,11 @@ def shown(value: object) -> str:
 
 
 def _check(name: str, source: str, error: type[MdsError]) -> None:
-    """Raise ``error`` for a name that leaves its folder, is reserved or is too long."""
+    """Raise ``error`` for a name that leaves its folder, is reserved or is too long.
+
+    ``source`` begins the message. Names are also checked for Windows, where a name may have a drive
+    ("C:x") and parts are separated by backslashes.
+    """
     parts = name.split("/")
     is_outside = (
         any(part in {"", ".", ".."} for part in parts)

@@ -47,7 +47,7 @@ _PROGRESS = 1 << 16
 _BREAKS = 20
 # Objects of a listing that are requested at a time: a page of most stores.
 _LISTED = 1000
-_MENDABLE = (TransientError, UnauthenticatedError)
+_MENDABLE = (TransientError, UnauthenticatedError)  # a retry may succeed
 # The name of a host that never answered and does not resolve is probably misspelled.
 _UNKNOWN_NAME_SECONDS = 15.0
 
@@ -96,10 +96,14 @@ class Retrying(Wrapper):
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
         self.policy = policy or RetryPolicy()
+        # Whether a request has succeeded, so that the name of the host is known to be right.
         self._has_answered = False
 
     def with_policy(self, policy: RetryPolicy) -> Retrying:
-        """Return the same store with another policy, but with its own ``unreachable_within``."""
+        """Return a store with the same connections and another policy.
+
+        Only ``unreachable_within`` of ``policy`` is not used: the value of this store is kept.
+        """
         other = copy.copy(self)
         other.policy = replace(policy, unreachable_within=self.policy.unreachable_within)
         return other
@@ -130,7 +134,10 @@ class Retrying(Wrapper):
         items: Iterator[ObjectInfo] | None = None
 
         def list_next() -> builtins.list[ObjectInfo]:
-            """Return up to `_LISTED` objects that were not listed yet; none at the end."""
+            """Return up to `_LISTED` objects whose keys are not in ``listed_keys``; [] at the end.
+
+            It is retried after an error. Objects that arrived before an error are returned first.
+            """
             nonlocal items
             items = items or self.inner.list(prefix)
             objects: builtins.list[ObjectInfo] = []
@@ -186,7 +193,10 @@ class Retrying(Wrapper):
 
 
 class RetryingFiles(Retrying):
-    """A `Retrying` store on a mounted disk, which copies whole files."""
+    """A `Retrying` store on a mounted disk.
+
+    Whole files are copied by ``inner``, which can let the kernel copy, and not through `stream`.
+    """
 
     def get_file(
         self, key: str, path: str, size: int | None = None, on_bytes: OnBytes | None = None
@@ -211,8 +221,8 @@ class _Transfer:
     ) -> None:
         self._retrying, self._key = retrying, key
         self._position, self._end = start, end
-        self._breaks = 0
-        self._received = 0
+        self._breaks = 0  # broken connections
+        self._received = 0  # bytes over all connections
         self.url = retrying.url_of(key)
         self._process = os.getpid()
         self._body: Body | None = body
@@ -251,6 +261,7 @@ class _Transfer:
             except TransientError as error:
                 self.close()
                 self._breaks += 1
+                # Many breaks are fine if bytes arrive in between; see `_BREAKS`.
                 if self._breaks > _BREAKS + self._received // _PROGRESS:
                     raise
                 return recover(self._retrying, self.url, self._reopened, error, wait)
@@ -336,6 +347,7 @@ def try_again(
     failures: list[TransientError] = [first]
 
     def attempt() -> T:
+        """Call ``act``, except the first time."""
         # The first call raises the error of the caller's try, so that tenacity counts this try and
         # waits after it.
         if failures:
@@ -365,7 +377,10 @@ def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.Retr
     """Return tenacity's ``stop`` hook: whether to give up, by tries and time of the policy."""
 
     def stop(state: tenacity.RetryCallState) -> bool:
-        """Whether to give up after the failure in ``state``."""
+        """Whether to give up after the failure in ``state``, without another wait.
+
+        The clock of ``state`` begins after the first try, whose duration is ``first.seconds``.
+        """
         error = state.outcome.exception() if state.outcome else None
         # Seconds at the end of the next wait.
         spent = (state.seconds_since_start or 0.0) + state.upcoming_sleep

@@ -4,11 +4,15 @@ Keys come from the options, COMPOSER_SFTP_KEY_FILE, ~/.ssh or an agent. The serv
 known: from COMPOSER_SFTP_KNOWN_HOSTS_FILE or ~/.ssh/known_hosts. SSH answers the requests of a
 connection one after another. So each transfer takes its own connection from a small pool of the
 process, and requests many pieces before the first one arrives.
+
+`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+exception of paramiko becomes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 import stat
@@ -97,7 +101,10 @@ class SftpStore(Store):
         )
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
-        """Stream the file, or its bytes from ``start`` to before ``end``, requested in advance."""
+        """Stream the file, or its bytes from ``start`` to before ``end``.
+
+        The body has a connection of the pool for itself, until it ends or is closed.
+        """
         safe_url = self.url_of(key)
         pool = self._pool()
         with translate_errors("get", safe_url, classify):
@@ -127,7 +134,7 @@ class SftpStore(Store):
         with translate_errors("head", self.url_of(key), classify), self._pool().use() as sftp:
             state = sftp.stat(self._path(key))
             if stat.S_ISDIR(state.st_mode):
-                raise IsADirectoryError(21, os.strerror(21))
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return _info(key, state)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -151,7 +158,7 @@ class SftpStore(Store):
                     yield _info(name, entry)
 
     def delete(self, key: str) -> None:
-        """Remove the file."""
+        """Remove the file; a missing one is no error."""
         with (
             translate_errors("delete", self.url_of(key), classify),
             self._pool().use() as sftp,
@@ -169,6 +176,7 @@ class SftpStore(Store):
                 sftp.putfo(file, temporary, file_size=size)
                 sftp.posix_rename(temporary, path)
             except BaseException:
+                # The connection may be broken, too; the first error says more.
                 with contextlib.suppress(Exception):
                     sftp.remove(temporary)
                 raise
@@ -185,10 +193,13 @@ class SftpStore(Store):
 
 
 class _Connection:
-    """One use of a connection, which ends when it is given back or dropped for the first time.
+    """A connection while one user has it: the next user of the same one gets a new object.
 
-    ``client`` and ``sftp`` are paramiko's SSHClient and SFTPClient. ``file`` is the open file of a
-    transfer, and ``busy`` is False after the use.
+    Attributes:
+        client: paramiko's SSHClient.
+        sftp: paramiko's SFTPClient.
+        file: Open file of a transfer, else None.
+        busy: Whether it is still in use: neither given back to the pool nor dropped.
     """
 
     def __init__(self, client: Any, sftp: Any) -> None:
@@ -199,15 +210,20 @@ class _Connection:
 
 
 class _Pool:
-    """The connections of a process to the server at an address, a host and a port.
+    """The connections of a process to a server, of which each has one user at a time.
 
     An idle connection is used before a new one is opened. At most `_CONNECTIONS` are in use.
+
+    Args:
+        address: Host and port.
+        options: Login and keys.
+        timeout: Seconds after which a connection or a request has stalled.
     """
 
     def __init__(self, address: tuple[str, int], options: SftpOptions, timeout: float) -> None:
         self._address, self._options, self._timeout = address, options, timeout
         self._process = os.getpid()
-        self._idle: list[tuple[Any, Any]] = []
+        self._idle: list[tuple[Any, Any]] = []  # SSHClient and SFTPClient of each
         # Connections in use are kept here too: if a forked child collected one, paramiko would
         # close the session that the parent still uses.
         self._used: set[_Connection] = set()
@@ -262,7 +278,11 @@ class _Pool:
         return self._process == os.getpid()
 
     def _end_use(self, connection: _Connection) -> bool:
-        """Mark a connection as no longer in use; return whether it was, in this process."""
+        """Mark a connection as no longer in use; return whether the caller may give it away.
+
+        Return False after an earlier end of its use, and in a forked child: the connection belongs
+        to the parent.
+        """
         was_used = connection.busy and self.is_ours()
         if was_used:
             connection.busy = False
@@ -309,7 +329,7 @@ class _Pool:
             )
             sftp = client.open_sftp()
             sftp.get_channel().settimeout(self._timeout)
-            sftp.sock = _PacedChannel(sftp.sock)
+            sftp.sock = _PacedChannel(sftp.sock)  # paramiko receives all answers through it
         except BaseException:
             client.close()
             raise
@@ -319,8 +339,8 @@ class _Pool:
 class _PacedChannel:
     """A channel of paramiko whose bytes must arrive at a least rate while a file is read.
 
-    ``pace`` is None otherwise: other answers are too short for a rate. Other attributes are those
-    of ``channel``.
+    Outside of a transfer ``pace`` is None: other answers are too short for a rate. It takes the
+    place of ``channel``, and all other attributes are those of ``channel``.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -348,7 +368,7 @@ class _PacedChannel:
 def _pieces(file: Any, start: int, stop: int) -> Iterator[bytes]:
     """Yield the bytes of an open file from ``start`` to before ``stop``.
 
-    The pieces of a window of `_WINDOW` bytes are requested together.
+    All pieces of the next `_WINDOW` bytes, each of up to `CHUNK` bytes, are requested together.
     """
     for window in range(start, stop, _WINDOW):
         until = min(window + _WINDOW, stop)
@@ -372,7 +392,8 @@ def _unchanged(file: Any, before: ObjectInfo, chunks: Iterator[bytes], url: str)
 def _finish(pool: _Pool, connection: _Connection) -> None:
     """End a transfer: receive the pieces that were requested, then give the connection back.
 
-    A connection in another state is dropped. A forked child does nothing.
+    The connection is dropped if that fails, or if an answer was interrupted before. A forked child
+    does nothing, because the connection belongs to its parent.
     """
     if not pool.is_ours():
         return
@@ -396,7 +417,7 @@ def _make_folders(sftp: Any, folder: str) -> None:
         sftp.stat(folder)
     except FileNotFoundError:
         _make_folders(sftp, posixpath.dirname(folder))
-        with contextlib.suppress(OSError):  # another writer made it
+        with contextlib.suppress(OSError):  # another writer may have made it
             sftp.mkdir(folder)
 
 

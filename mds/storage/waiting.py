@@ -62,8 +62,9 @@ class WaitingLines:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        # Seconds after the next line, which double with each one, and the time of the next line.
+        # Seconds between the next line and the one after it; they double with each line.
         self._pause = FIRST_LINE_SECONDS
+        # Time by `time.monotonic` before which no line is written; the first may come at once.
         self._next = float("-inf")
 
     def look(self, now: float, waits: Sequence[waiting]) -> float:
@@ -94,7 +95,15 @@ def _line(now: float, oldest: waiting, waits: Sequence[waiting]) -> str:
 
 
 class _Waits:
-    """The waits of this process and the thread that watches them."""
+    """The waits of this process and the thread that watches them.
+
+    Attributes:
+        waits: Waits that go on now, by their `id`.
+        thread: The thread that watches; None if none runs. A thread that is no longer this one has
+            been stopped.
+        changed: Lock for changes of ``thread``, by which `stop` also wakes the thread.
+        lines: The log lines.
+    """
 
     waits: ClassVar[dict[int, waiting]] = {}
     thread: ClassVar[threading.Thread | None] = None

@@ -58,6 +58,7 @@ class Wrapper(Store):
         self.inner._write(key, file, size)  # noqa: SLF001 - of the same family
 
     def _verify(self, key: str, size: int) -> ObjectInfo:
+        """Return the facts about an uploaded object; a file on a disk needs no request for them."""
         return super()._verify(key, size) if self.local_path is None else ObjectInfo(key, size)
 
     def pinned_url(self) -> Url:
@@ -127,7 +128,10 @@ class Limited(Wrapper):
 
 
 class Unversioned(Wrapper):
-    """A store without versions, for servers that give one object different etags."""
+    """A store without versions, for servers that give one object different etags.
+
+    Without a version, `is_same_object` compares sizes only.
+    """
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks, without a version."""
@@ -188,6 +192,7 @@ class Prefixed(Wrapper):
         super()._write(self._inside(key), file, size)
 
     def _inside(self, key: str) -> str:
+        """Return the key in ``inner`` of an object of this store."""
         return self.prefix + check_key(key)
 
 
@@ -216,10 +221,13 @@ class Hedged(Wrapper):
         Raises the error of the faster request, unless it is transient and the other one succeeds.
         """
         answers: queue.SimpleQueue[tuple[ObjectInfo, bytes] | Exception] = queue.SimpleQueue()
-        decided = new_event()
+        decided = new_event()  # set when an answer was chosen
 
         def run() -> None:
-            """Send one request, and put its answer or its error into the queue."""
+            """Send one request, in a thread, and put its answer or its error into ``answers``.
+
+            An answer that comes too late is dropped: `decided` is set.
+            """
             try:
                 with self.inner.stream(key, start, end) as body:
                     chunks = []

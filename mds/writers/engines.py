@@ -47,6 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Load the names about data frames at their first use."""
     if name not in __all__:
         raise AttributeError(f"module 'mds.writers.engines' has no attribute {name!r}")
     from mds.writers.convert import dataframe

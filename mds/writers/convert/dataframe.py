@@ -314,7 +314,10 @@ def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
 
 
 def _remove_partition_indexes(store: Any) -> None:
-    """Delete the indexes of partitions of an earlier dataset, which may have had more of them."""
+    """Delete the indexes of partitions of an earlier dataset, which may have had more of them.
+
+    Their keys are ``00000/index.json``, ``00001/index.json``, ... (`folder_name`).
+    """
     for info in list(store.list()):
         folder, _, name = info.key.rpartition("/")
         if name == INDEX_NAME and folder.isdecimal():
@@ -325,6 +328,7 @@ def _merge(partitions: list[int], local: str, remote: str, *, keep_local: bool) 
     """Write one index over those of the partitions. Raises WriterError if there are none."""
     if not partitions:
         raise WriterError("the data frame has no rows; there is nothing to write.")
+    # Of each partition the index, or (local, remote) if it is at two places.
     indexes: list[Any] = []
     for number in partitions:
         places = [

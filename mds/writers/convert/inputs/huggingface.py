@@ -94,7 +94,7 @@ class HuggingFaceInput(Input):
         split, start, end = part.address
         table = self._open()[split]
         for begin in range(start, end, _ROWS):
-            batch = table[begin : min(begin + _ROWS, end)]
+            batch = table[begin : min(begin + _ROWS, end)]  # a dict of columns
             columns = {name: list(map(_value, values)) for name, values in batch.items()}
             for number, values in enumerate(zip(*columns.values(), strict=True), begin):
                 yield number, dict(zip(columns, values, strict=True))

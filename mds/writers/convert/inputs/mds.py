@@ -75,6 +75,7 @@ class MdsInput(Input):
     @classmethod
     def recognizes(cls, path: str) -> bool:
         """Return whether a path is a URL, or a folder that holds an index."""
+        # URLs of other files are recognised by the inputs before this one in the registry.
         if not is_local(path):
             return True
         return os.path.isdir(path) and os.path.isfile(os.path.join(path, INDEX_NAME))

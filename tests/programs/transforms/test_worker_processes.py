@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.transforms import test_collate_functions as collating
 from tests.unit.transforms import test_map as mapping
+from tests.unit.transforms import test_map_batches as batch_mapping
 from tests.unit.transforms.test_collate_functions import (
     photos,
     segmented,
@@ -33,6 +34,20 @@ __all__ = [
     "test_ragged_rows_lie_end_to_end",
     "test_random_cuts_depend_on_the_place_in_the_order_alone",
 ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_random_numbers_depend_on_the_place_in_the_order_alone(make, count):
+    """With two forked workers on each of ``count`` ranks."""
+    mapping.test_random_numbers_depend_on_the_place_in_the_order_alone(
+        make, count, HOWS["processes"]
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_keys_depend_on_the_place_in_the_order_alone(make, count):
+    """With two forked workers on each of ``count`` ranks."""
+    batch_mapping.test_keys_depend_on_the_place_in_the_order_alone(make, count, "processes")
 
 
 def test_random_numbers_of_spawned_workers_are_the_same(make):

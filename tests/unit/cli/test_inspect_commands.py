@@ -149,15 +149,6 @@ def test_no_dataset_is_a_sentence(tmp_path, command):
     assert "there is no index.json" in result.stderr
 
 
-def test_verify_finds_nothing_in_a_whole_dataset(dataset):
-    """Exit code 0 and a line that says what was read."""
-    result = run("verify", dataset)
-    assert result.exit_code == 0
-    assert "25 samples in" in result.stdout
-    assert "no faults" in result.stdout
-    assert run("verify", dataset, "--workers", "2", "--quiet").output == ""
-
-
 def test_verify_collects_all_faults(dataset):
     """A missing, a cut, and a changed file are all named, each once."""
     os.unlink(shard(dataset, 0))

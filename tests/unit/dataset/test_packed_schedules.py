@@ -1,10 +1,7 @@
 """Packs of several streams whose shares of the tokens follow a schedule."""
 
-import collections
 import itertools
 import json
-import re
-import warnings
 
 import numpy as np
 import pytest
@@ -15,15 +12,9 @@ from mds.plan.pack_schedule import Documents, PackedRun
 from mds.plan.schedule import ScheduledRun
 from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
-    BATCH,
-    CAPACITY,
     COUNT,
-    FIRST,
     KNOTS,
-    SCHEDULE,
-    length,
     loader_of,
-    plan_of,
     stream_of,
     train,
 )
@@ -36,98 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:milestones of the schedule take effect"),
 ]
-
-
-@pytest.mark.filterwarnings("default:milestones of the schedule")
-def test_a_milestone_inside_a_window_is_a_warning_with_its_step(corpus):
-    """Windows of a few packs begin so close to it that there is none."""
-    schedule = Schedule({0: {"web": 1}, 7: {"code": 1}})
-
-    def load(window):
-        packing = Packing(CAPACITY, window=window)
-        return loader_of(corpus, packing=packing, schedule=schedule, shuffle_block_size=1000)
-
-    loader = load(128)
-    with pytest.warns(UserWarning, match=r"step 7 at \d+\. Packing\(window=") as caught:
-        next(iter(loader))
-    effect = int(re.search(r"step 7 at (\d+)", str(caught[0].message))[1])
-    seen = [batch["tokens"].numpy() for batch in load(128)]
-    is_code = [bool((tokens > FIRST["code"]).all()) for tokens in seen]
-    assert not any(is_code[: effect - 1])
-    assert all(is_code[effect:])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        next(iter(load(8)))
-
-
-def test_shares_of_the_tokens_follow_the_schedule(corpus, undisturbed):
-    """At the beginning, half way down a ramp, and behind its end."""
-    tokens = [
-        {name: sum(length(name, n - FIRST[name]) for n in row if stream_of(n) == name)
-         for name in COUNT}
-        for row in itertools.chain(*undisturbed[0])
-    ]  # fmt: skip
-    begin, end = tokens[:6], tokens[41:]
-    for some, shares in ((begin, KNOTS[0]), (end, {"code": 0.5, "math": 0.5})):
-        whole = sum(sum(row.values()) for row in some)
-        for name in COUNT:
-            share = sum(row[name] for row in some) / whole
-            assert abs(share - shares.get(name, 0)) < 0.03, name
-    middle = tokens[18:24]  # about half way
-    half = sum(row["web"] for row in middle) / sum(sum(row.values()) for row in middle)
-    assert abs(half - 0.4) < 0.1
-
-
-def test_streams_go_on_over_epochs_and_nothing_comes_twice_in_a_pass(corpus, undisturbed):
-    """Every stream gives all its documents before one comes again."""
-    seen = collections.defaultdict(list)
-    for row in itertools.chain(*undisturbed[0]):
-        for number in row:
-            seen[stream_of(number)].append(number)
-    last = plan_of(loader_of(corpus), 3).plan.scheduled.sample_ranges()
-    for (name, count), (turns, _) in zip(COUNT.items(), last, strict=True):
-        assert len(seen[name]) == turns
-        times = collections.Counter(seen[name])
-        whole, rest = divmod(turns, count)
-        assert {*times.values()} <= {whole, whole + 1}
-        assert sum(n == whole + 1 for n in times.values()) == rest
-
-
-def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undisturbed):
-    """The window is that of the step; at the beginning of an epoch its first."""
-    steps = len(undisturbed[0][0])
-    loader = loader_of(corpus)
-    assert loader.dataset.set_weights({"code": 1}, at_step=steps) == steps
-    rows, _, state = train([loader], 2)
-    assert rows[0] == undisturbed[0][0]
-    assert {stream_of(n) for row in rows[1] for n in row} == {"code"}
-    assert state["edits"][0]["window"] == plan_of(loader, 1).plan.scheduled.first
-
-
-def test_dropped_documents_never_come(corpus, undisturbed):
-    """In windows that had begun their places are padding; later ones are packed without them."""
-    gone = [undisturbed[0][0][4][0], undisturbed[0][0][9][1], undisturbed[0][1][3][0]]
-    rows, _, _ = train([loader_of(corpus)], 2, [(3, lambda loader: loader.dataset.drop(gone))])
-    assert rows[0][:3] == undisturbed[0][0][:3]
-    assert {*gone}.isdisjoint(itertools.chain(*rows[0][3:], *rows[1]))
-
-
-def test_knots_count_tokens_for_any_global_batch(corpus):
-    """Another global batch goes on from a state then; with steps it is refused."""
-    tokens = Schedule({at * BATCH * CAPACITY: w for at, w in KNOTS.items()}, "linear", "tokens")
-    by_steps, by_tokens = plan_of(loader_of(corpus)), plan_of(loader_of(corpus, schedule=tokens))
-    for epoch in (0, 1):
-        mine, theirs = (plan_of(loader_of(corpus, schedule=s), epoch) for s in (SCHEDULE, tokens))
-        assert np.array_equal(*(next(p.step_reads()) for p in (mine, theirs)))
-    assert by_steps.windows.tolist() == by_tokens.windows.tolist()
-    dataset = loader_of(corpus, schedule=tokens).dataset
-    dataset.batch_size = BATCH // 2
-    state = train([loader_of(corpus, schedule=tokens)], stop=2)[2]
-    dataset.load_state_dict(state)
-    other = loader_of(corpus).dataset
-    other.batch_size = BATCH // 2
-    with pytest.raises(StateError, match="global_batch_size was 24 and is 12"):
-        other.load_state_dict(train([loader_of(corpus)], stop=2)[2])
 
 
 def test_a_temperature_weighs_streams_by_their_tokens(corpus):
@@ -201,17 +100,6 @@ def test_states_fit_one_schedule(corpus, undisturbed):
     edits = [{"step": 1, "weights": {"web": 1}, "window": 3}]
     with pytest.raises(StateError, match="does not know"):
         unpacked.dataset.load_state_dict({**unpacked.dataset.state_dict(0), "edits": edits})
-
-
-def test_shuffles_that_are_generated_go_with_it(corpus):
-    """Of one, the whole order is generated; nothing is lost."""
-    settings = {"shuffle_algo": "py1e", "shuffle_block_size": 4000,
-                "schedule": Schedule.temperature({0: 1.0})}  # fmt: skip
-    (rows,), _, _ = train([loader_of(corpus, **settings)])
-    assert sorted(itertools.chain(*rows)) == [*range(sum(COUNT.values()))]
-    some, _, middle = train([loader_of(corpus, **settings)], stop=5)
-    again = [loader_of(corpus, 2, rank, state=middle, **settings) for rank in range(2)]
-    assert some[0] + train(again)[0][0] == rows
 
 
 def test_explain_and_len_know_windows(corpus, undisturbed):

@@ -54,19 +54,6 @@ def test_stretches_do_not_depend_on_chunks(data, step, size, skips_blank):
     assert cut_lines(chunks, size, skips_blank=skips_blank) == expected
 
 
-@pytest.mark.parametrize("step", [1000, 70_001, 1 << 20, 1 << 26])
-def test_what_is_probed_does_not_depend_on_chunks(step):
-    """Lines of the beginning, of 4 MB and of 8 MB on, whole ones, with their bytes."""
-    data = b"".join(b"%09d\n" % n for n in range(900_000))
-    probe = Probe()
-    for _ in probe.watch(data[at : at + step] for at in range(0, len(data), step)):
-        pass
-    found = probe.lines(skips_blank=True)
-    assert len(found) == 750
-    assert all(at == 10 * int(line) for at, line in found)
-    assert [at for at, _ in found[::250]] == [0, 4_194_310, 8_388_610]
-
-
 def test_a_first_line_of_megabytes_is_probed():
     """However long the first line is, it is looked at."""
     for end in (b"\nshort\n", b""):
@@ -222,20 +209,6 @@ def test_notes_for_people_beside_data_are_no_data(tmp_path, monkeypatch):
     write(folder, "a.jsonl", [{"x": 1}])
     (folder / "README.txt").write_text("about")
     assert list(StreamingDataset(local=str(folder), batch_size=1)) == [{"x": 1}]
-
-
-@pytest.mark.parametrize(
-    ("first", "last"),
-    [("1", "true"), ("1.5", "true"), ("1.5", str(2**53 + 1)), ("1.5", str(10**400))],
-)
-@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first, last):
-    """True is no 1, and what no float64 is exactly is not rounded."""
-    lines = [f'{{"x": {first}}}\n'] * 70_000 + [f'{{"x": {last}}}\n'] + [f'{{"x": {first}}}\n'] * 9
-    data = "".join(lines).encode()
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(FormatError, match=r"column .x.: .* is not of the kind of the other values"):
-        StreamingDataset(local=str(tmp_path), batch_size=1)[70_000]
 
 
 def test_late_keys_are_told_beside_keys_of_any_name(tmp_path):

@@ -108,21 +108,6 @@ def test_settings_of_a_format_are_said_in_one_value(numbers, tmp_path):
     )
 
 
-def test_a_limit_holds(tmp_path):
-    """Shards turn out larger than planned, and the folder stays below its limit."""
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for name in range(40):
-        (folder / f"{name:03}.numbers").write_text("".join(f"{n:>200000}\n" for n in range(4)))
-    dataset = of(folder, tmp_path / "c", cache_limit=4_500_000, predownload=4, shuffle=True)
-    count = 0
-    for _ in dataset:
-        assert dataset.stats()["used_bytes"] <= 4_500_000
-        count += 1
-    assert count == 160
-    assert dataset.stats()["evicted_shards"] > 5
-
-
 def test_what_is_cached_is_used_again(numbers, tmp_path):
     """A second dataset decodes nothing, and one of files that changed decodes the new ones."""
     dataset = of(numbers, tmp_path / "c")

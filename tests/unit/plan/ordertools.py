@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mds.plan import EpochPlan
+from mds.plan.mixture import ONE
 from mds.world import World
 
 DRAWN = ("naive", "py1b", "py1br", "py1e", "py1s", "py2s")
@@ -37,3 +38,12 @@ def uneven(shards, samples, seed=7):
     found = np.maximum(1, (weight / weight.sum() * samples).astype(np.int64))
     found[0] += samples - found.sum()
     return found
+
+
+def drawn_shares(rng, streams):
+    """Shares of ONE that differ a lot, some of them zero."""
+    weights = rng.random(streams) ** 4 * (rng.random(streams) > 0.2)
+    weights[0] += 0.1
+    shares = (weights / weights.sum() * ONE).astype(np.int64)
+    shares[0] += ONE - shares.sum()
+    return tuple(shares.tolist())

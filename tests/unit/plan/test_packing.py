@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from ordertools import make_plan
+from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 
 from mds.cache import order_files
 from mds.cache.order_files import prepare, share_order
@@ -13,23 +14,6 @@ from mds.plan import OrderHash, Packing, PackPlan
 from mds.plan.pack_windows import balance, pack_window
 from mds.plan.packers import best_fit_decreasing
 from mds.plan.state import emit_state, parse_state
-
-
-class Given:
-    """Lengths of samples in an array."""
-
-    def __init__(self, values, digest="given"):
-        self.values, self.digest = np.asarray(values, np.int64), digest
-        self.total, self.count = int(self.values.sum()), len(self.values)
-
-    def take(self, ids):
-        return self.values[ids]
-
-
-def lengths_of(count, seed=0, mean=60, most=10_000):
-    """Lengths as texts have them: many short ones and a few that are very long."""
-    drawn = np.random.default_rng(seed).lognormal(np.log(mean), 1.1, count)
-    return np.clip(drawn.astype(np.int64), 1, most)
 
 
 def best_fit_by_hand(sizes, capacity):
@@ -156,27 +140,6 @@ def test_ranks_have_alike_attention_work():
     assert np.mean(slowest) < 1.02
 
 
-LENGTHS = lengths_of(3000)
-SHARDS = [300, 200, 500, 400, 600, 1000]
-
-
-def packed(world, *, batch=None, state=None, lengths=LENGTHS, packing=None, **order):
-    """A plan of packs of a world of so many nodes, ranks and workers; 16 packs a step."""
-    nodes, ranks, _ = world
-    order = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
-             "shuffle_block_size": 200, **order}  # fmt: skip
-    plan = make_plan(
-        SHARDS,
-        world,
-        batch_size=batch or 16 // (nodes * ranks),
-        resume=state,
-        epoch=0,
-        packing=packing or Packing(512, overflow="split"),
-        **order,
-    )
-    return PackPlan(plan, Given(lengths))
-
-
 def test_workers_of_a_node_share_an_order_that_takes_long(tmp_path, monkeypatch):
     """The first one computes the file, and the others read it instead of computing the order."""
     world, order = (1, 1, 2), {"shuffle_algo": "py1e"}
@@ -195,98 +158,6 @@ def test_workers_of_a_node_share_an_order_that_takes_long(tmp_path, monkeypatch)
     plan = share_order(packed(world, **order, small_order=0), str(tmp_path))
     assert steps_of(plan, world) == expected
     order_files._ahead.join(60)
-
-
-def steps_of(plan, world):
-    """Of each step the pieces of its packs, as a sorted list, and where the epoch goes on."""
-    nodes, ranks, workers = world
-    found = {}
-    for node in range(nodes):
-        for rank in range(ranks):
-            for worker in range(max(workers, 1)):
-                for turn, mine in enumerate(plan.rank_packs(node, rank, worker)):
-                    step = found.setdefault(turn * max(workers, 1) + worker, ([], []))
-                    ends = np.cumsum(mine.counts)
-                    for first, last in zip(ends - mine.counts, ends, strict=True):
-                        pack = zip(mine.ids[first:last].tolist(), mine.starts[first:last].tolist(),
-                                   mine.sizes[first:last].tolist(), strict=True)  # fmt: skip
-                        step[0].append(tuple(pack))
-                    step[1].append(mine.end)
-    assert sorted(found) == list(range(len(found)))
-    for _, ends in found.values():
-        assert all(end == ends[0] for end in ends)
-    return [(sorted(pieces), ends[0]) for pieces, ends in (found[i] for i in sorted(found))]
-
-
-WORLDS = [(1, 1, 1), (1, 2, 3), (2, 2, 2), (4, 1, 1), (2, 4, 1), (8, 1, 2)]
-
-
-@pytest.mark.parametrize("order", [
-    {}, {"shuffle": False}, {"shuffle_algo": "py1e"}, {"shuffle_algo": "py1s"},
-    {"num_canonical_nodes": 3}, {"shuffle_block_size": 100_000},
-], ids=str)  # fmt: skip
-def test_every_token_comes_once_in_every_world(order):
-    """And each global batch has the same packs in all of them."""
-    expected = steps_of(packed(WORLDS[0], **order), WORLDS[0])
-    pieces = sorted(piece for step, _ in expected for pack in step for piece in pack)
-    whole = sorted((i, s, min(512, n - s)) for i, n in enumerate(LENGTHS) for s in range(0, n, 512))
-    assert pieces == whole
-    for world in WORLDS[1:]:
-        assert steps_of(packed(world, **order), world) == expected
-
-
-@pytest.mark.parametrize("what", ["attention", "tokens"])
-def test_balance_does_not_change_what_is_in_a_step(what):
-    """Only which of the ranks of a node has it; each has as many packs."""
-    world = (2, 4, 1)
-    packing = Packing(512, overflow="split", balance=what)
-    assert steps_of(packed(world, packing=packing), world) == steps_of(packed(world), world)
-
-
-def test_a_run_goes_on_exactly_in_any_other_world():
-    """From every step, through a state as text; with another batch size too."""
-    expected = steps_of(packed((1, 1, 1)), (1, 1, 1))
-    plan = packed((1, 1, 1)).plan
-    for step in [*range(0, len(expected), 7), len(expected) - 1]:
-        state = emit_state(plan.state(0).at(expected[step][1]))
-        assert state["version"] == 2
-        world = WORLDS[step % len(WORLDS)]
-        assert steps_of(packed(world, state=state), world) == expected[step + 1 :]
-    rest = steps_of(packed((1, 2, 1), state=state, batch=5), (1, 2, 1))
-    assert sum(rest, ([],))[0] == []
-    middle = steps_of(packed((1, 2, 1), batch=5), (1, 2, 1))
-    flat = [p for step, _ in expected for p in step if p]
-    assert sorted(flat) == sorted(p for step, _ in middle for p in step if p)
-
-
-def test_the_table_says_what_the_reading_gives():
-    """Steps, batches, cursors and places of samples, at random, as they come in order."""
-    world = (2, 2, 2)
-    plan = packed(world)
-    expected = steps_of(packed(world), world)
-    assert plan.steps == len(expected)
-    for step in (0, 1, len(expected) // 2, len(expected) - 1):
-        batch = plan.batch(step)
-        first = batch[0]
-        assert first.end == expected[step][1]
-        ids = sorted(i for b in batch for i in b.ids.tolist())
-        assert ids == sorted(p[0] for pack in expected[step][0] for p in pack)
-    for sample in (0, 17, 2999, int(LENGTHS.argmax())):
-        places = plan.locate(sample)
-        steps = [
-            s
-            for s, (packs, _) in enumerate(expected)
-            for pack in packs
-            if sample in dict.fromkeys(p[0] for p in pack)
-        ]
-        assert sorted(place.step for place in places) == steps
-        for place in places:
-            mine = plan.batch(place.step)[place.rank]
-            ends = np.cumsum(mine.counts)
-            first = ends[place.place] - mine.counts[place.place]
-            assert sample in mine.ids[first : ends[place.place]]
-    with pytest.raises(IndexError):
-        plan.batch(plan.steps)
 
 
 def test_the_hash_is_the_sum_of_what_ranks_saw():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordertools import make_plan
+from ordertools import drawn_shares, make_plan
 
 from mds.errors import ConfigError, PlanError
 from mds.plan.mixture import ONE, Mixture, ShareSpan
@@ -36,15 +36,6 @@ def ramp(**more):
 
 def sorted_steps(plan):
     return [np.sort(plan.batch(step).reshape(-1)).tolist() for step in range(plan.steps)]
-
-
-def drawn_shares(rng, streams):
-    """Shares of ONE that differ a lot, some of them zero."""
-    weights = rng.random(streams) ** 4 * (rng.random(streams) > 0.2)
-    weights[0] += 0.1
-    shares = (weights / weights.sum() * ONE).astype(np.int64)
-    shares[0] += ONE - shares.sum()
-    return tuple(shares.tolist())
 
 
 def due_one_by_one(mixture, steps):
@@ -86,30 +77,6 @@ def test_counts_are_those_of_the_definition(streams, batch, seed):
         batch,
     )
     assert mixture.counts(np.arange(31)).tolist() == due_one_by_one(mixture, 30).tolist()
-
-
-@pytest.mark.parametrize(("streams", "batch"), [(1, 5), (2, 8), (2, 1024), (40, 840)])
-def test_two_hundred_thousand_steps(streams, batch):
-    """Counts never fall and fill each batch; they stay near the integral; any step stands alone."""
-    rng = np.random.default_rng(streams * batch)
-    a, b, c = (drawn_shares(rng, streams) for _ in range(3))
-    mixture = Mixture(
-        [
-            ShareSpan(0, a),
-            ShareSpan(50_000, a, b, 50_000, "cosine"),
-            ShareSpan(100_000, b, c, 70_000),
-            ShareSpan(170_000, c),
-        ],
-        batch,
-    )
-    steps = np.arange(200_001)
-    counts = np.concatenate([mixture.counts(part) for part in np.array_split(steps, 100)])
-    assert (counts.sum(axis=1) == steps * batch).all()
-    assert (np.diff(counts, axis=0) >= 0).all()
-    integrals = mixture.integrals(steps)
-    assert np.abs(counts - integrals).max() < (1 if streams <= 2 else 3)
-    for step in rng.integers(0, 200_000, 200).tolist():
-        assert mixture.counts(np.array([step]))[0].tolist() == counts[step].tolist()
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])

@@ -98,7 +98,7 @@ def test_a_mapped_dataset_is_a_new_dataset_in_every_respect(make):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, HOWS["threads"]])
+@pytest.mark.parametrize("options", [{}, HOWS["threads"]])
 def test_random_numbers_depend_on_the_place_in_the_order_alone(make, count, options):
     """Neither on ranks, workers or batches: the same as in one process."""
     wanted = drawn(ranks(make, 1, lambda d: d.map(draw)))

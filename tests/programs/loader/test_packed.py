@@ -2,11 +2,16 @@
 
 import os
 import pathlib
+import signal
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 
 from mds import Packing, StreamingDataLoader, StreamingDataset
+from mds.cache.order_files import PackFile
 from mds.dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import StateError
 from mds.world import World
@@ -196,3 +201,30 @@ def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, 
                 assert set(np.unique(times // EPOCH_TIME)) == {epoch, epoch + 1}
     assert len(told) == 3
     assert limited == [packs_of(batch) for _ in range(3) for batch in plain]
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_keeps_nobody_from_counting(tmp_path):
+    """Stopped while it counts, it still has the lock."""
+    file = PackFile("1" * 32, np.array([1]), str(tmp_path))
+    script = (
+        "import sys, time\n"
+        "from mds.storage.locks import lock_within\n"
+        "lock = lock_within(sys.argv[1], 0x1111111, 0)\n"
+        "print('locked', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.readline() == b"locked\n"
+            holder.send_signal(signal.SIGSTOP)
+            found = []
+            waiter = threading.Thread(
+                target=lambda: found.append(file.ensure(lambda: [np.array([7])])), daemon=True
+            )
+            waiter.start()
+            waiter.join(60)
+            assert [c.tolist() for counts in found for c in counts] == [[7]]
+        finally:
+            holder.kill()

@@ -2,9 +2,6 @@
 
 import os
 import pathlib
-import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -259,32 +256,6 @@ def test_a_pipe_under_the_name_of_counts_holds_nobody_up(tmp_path):
     assert file.read() is None
     assert [c.tolist() for c in file.ensure(lambda: [np.array([3, 4])])] == [[3, 4]]
     assert [c.tolist() for c in file.read()] == [[3, 4]]
-
-
-def test_a_process_that_stands_still_keeps_nobody_from_counting(tmp_path):
-    """Stopped while it counts, it still has the lock."""
-    file = PackFile("1" * 32, np.array([1]), str(tmp_path))
-    script = (
-        "import sys, time\n"
-        "from mds.storage.locks import lock_within\n"
-        "lock = lock_within(sys.argv[1], 0x1111111, 0)\n"
-        "print('locked', flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout.readline() == b"locked\n"
-            holder.send_signal(signal.SIGSTOP)
-            found = []
-            waiter = threading.Thread(
-                target=lambda: found.append(file.ensure(lambda: [np.array([7])])), daemon=True
-            )
-            waiter.start()
-            waiter.join(60)
-            assert [c.tolist() for counts in found for c in counts] == [[7]]
-        finally:
-            holder.kill()
 
 
 def test_explain_tells_of_packs(corpus):

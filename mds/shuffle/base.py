@@ -33,11 +33,11 @@ class ShuffleSpec:
     """Inputs of a shuffle, which decide the order.
 
     Attributes:
-        sizes: Samples of each shard, int64.
+        sizes: Samples of each shard, int64 of shape (shards,). Shard 0 has the first ids.
         num_canonical_nodes: Number of canonical nodes.
         seed: Seed of the run.
         epoch: Number of the epoch, from 0.
-        block_size: Samples of a block, of algorithms with blocks.
+        block_size: Samples of a block, for algorithms that have blocks.
 
     Raises PlanError for negative sizes, seeds or epochs, and for less than one node.
     """
@@ -68,6 +68,7 @@ class ShuffleSpec:
     def node_starts(self) -> NDArray[np.int64]:
         """Return the first position of each canonical node, and the end: shape (nodes + 1,)."""
         nodes = self.num_canonical_nodes
+        # The products below must not exceed 64 bits.
         if self.samples > np.iinfo(np.int64).max // (nodes + 1):
             raise PlanError(f"{self.samples} samples on {nodes} canonical nodes are too many.")
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
@@ -76,8 +77,9 @@ class ShuffleSpec:
 class Shuffle(abc.ABC):
     """Permutation of the ids 0 to ``spec.samples`` - 1 for one epoch, canonical node by node.
 
-    Node k has the positions ``starts[k]`` to ``starts[k + 1]`` - 1. The order must follow from
-    ``spec`` alone. A constructor raises PlanError for a spec that makes no order.
+    Ids number the samples through all shards. Node k has the positions ``starts[k]`` to
+    ``starts[k + 1]`` - 1 of the order. The order must follow from ``spec`` alone. A constructor
+    raises PlanError for a spec that makes no order.
     """
 
     #: Whether the id at any position can be computed alone.
@@ -99,7 +101,7 @@ class Shuffle(abc.ABC):
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:
         """Yield the ids of canonical node ``node`` in order, in windows of any length.
 
-        A window may be overwritten when the next one is asked for.
+        A window may be overwritten when the next one is asked for, so copy what you keep.
         """
 
 
@@ -114,7 +116,7 @@ class RandomAccessShuffle(Shuffle):
 
     @abc.abstractmethod
     def find(self, ids: Ids) -> Ids:
-        """Return the positions in the order of ids: the inverse of `ids_at`."""
+        """Return the position of each id in the order, int64: the inverse of `ids_at`."""
 
     def at_epoch(self, epoch: int) -> RandomAccessShuffle:
         """Return the shuffle of the same shards in another epoch."""
@@ -147,21 +149,21 @@ class ShuffleGroup:
         self.shuffles = dict(shuffles)
 
     def at_epochs(self, numbers: Ids, epochs: Ids) -> ShuffleGroup:
-        """Return a group in which some shuffles are of other epochs.
+        """Return a group in which shuffle ``numbers[i]`` is of epoch ``epochs[i]``.
 
-        ``epochs`` has the new epoch of the shuffle with the number beside it in ``numbers``.
+        Other shuffles keep their epochs, and this group is not changed.
         """
         pairs = zip(numbers.tolist(), epochs.tolist(), strict=True)
         changed = {number: self.shuffles[number].at_epoch(epoch) for number, epoch in pairs}
         return type(self)({**self.shuffles, **changed})
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """Return the id at each position of the shuffle with the number beside it, int64.
+        """Return for each i the id at position ``positions[i]`` of shuffle ``numbers[i]``.
 
-        ``numbers`` and ``positions`` are int64 of shape (n,).
+        All three arrays are int64 of shape (n,).
         """
         out = np.empty(len(positions), np.int64)
         for number in np.unique(numbers).tolist():
-            mine = np.flatnonzero(numbers == number)
-            out[mine] = self.shuffles[number].ids_at(positions[mine])
+            rows = np.flatnonzero(numbers == number)
+            out[rows] = self.shuffles[number].ids_at(positions[rows])
         return out

@@ -21,9 +21,9 @@ class Naive(SequentialShuffle):
 
     def prepare(self) -> np.random.Generator:
         """Draw the permutation of all samples, and return the generator."""
-        # The narrowest integers, as all ids are in memory.
         rng = np.random.default_rng(self.spec.seed + self.spec.epoch)
         samples = self.spec.samples
+        # The narrowest integers that hold all ids, as they are all in memory.
         self._ids = np.arange(samples, dtype=np.min_scalar_type(max(samples - 1, 0)))
         rng.shuffle(self._ids)
         return rng

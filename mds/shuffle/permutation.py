@@ -59,22 +59,25 @@ def derive_key(*numbers: int) -> int:
 
 
 def partial_key(*numbers: int) -> int:
-    """Return a key of all numbers but the last one, which `finish_keys` adds."""
+    """Return an unfinished key, to which `finish_keys` adds the last number of `derive_key`."""
     return functools.reduce(_fold, numbers, _mix64(len(numbers) + 1))
 
 
 def finish_keys(partial: Keys, lasts: Ids) -> Keys:
-    """Return `derive_key` of the numbers of each partial key and one more number.
+    """Return the keys that `derive_key` makes of the numbers of each partial key and one more.
 
-    ``lasts`` has the last number for each partial key, below 2**63.
+    ``partial[i]`` is ``partial_key(*numbers)`` and ``lasts[i]`` the further number, below 2**63, so
+    key i is ``derive_key(*numbers, lasts[i])``. Keys of many epochs are made by one call this way.
     """
+    # The same steps as in `_fold`, on arrays.
     return hash_counters(1, partial ^ lasts.astype(np.uint64))
 
 
 def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
     """Return 64 hashed bits for each counter, uint64, by one key for all or one key each.
 
-    The formula is in the module's docstring: a step of SplitMix64.
+    The formula is in the module's docstring: a step of SplitMix64. Arrays are changed in place,
+    because new ones would cost more than the arithmetic.
     """
     bits = counters.astype(np.uint64)
     bits *= _MIX_STEP
@@ -91,8 +94,11 @@ def hash_counters(key: int | Keys, counters: NDArray[np.integer]) -> Keys:
 
 
 def _fold(key: int, number: int) -> int:
-    """Return a 64-bit key that also depends on ``number``, which may have any size."""
-    while True:  # fold in 64 bits of the number at a time
+    """Return a new 64-bit key made of ``key`` and ``number``, which may have any size.
+
+    The number is mixed in 64 bits at a time, from the lowest ones on.
+    """
+    while True:
         key = _mix64((key ^ (number & _MASK)) * _STEP + 1 & _MASK)
         number >>= 64
         if not number:
@@ -100,7 +106,7 @@ def _fold(key: int, number: int) -> int:
 
 
 def _mix64(number: int) -> int:
-    """Return the mixed bits of a 64-bit number, as `hash_counters` mixes them."""
+    """Return a 64-bit number with its bits mixed: the last line of the hash in the module."""
     number ^= number >> 30
     number = number * _FIRST & _MASK
     number ^= number >> 27
@@ -112,7 +118,7 @@ def _mix64(number: int) -> int:
 
 
 def permute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> Words:
-    """Return values below 2**bits permuted by a Feistel network, each by its own key.
+    """Return each value as the Feistel network of its key moves it among the numbers below 2**bits.
 
     Args:
         values: Numbers below 2**bits, uint32 of shape (n,).
@@ -129,18 +135,21 @@ def unpermute(values: Words, keys: Keys, bits: int | Words, rounds: int = 0) -> 
 
 
 def permute_below(values: Ids, sizes: Ids, keys: Keys, *, inverse: bool = False) -> Ids:
-    """Return values permuted below any sizes, each by its own size and key, int64.
+    """Return each value as the permutation of its key moves it, int64 of shape (n,).
+
+    The permutation of value i is one of the numbers 0 to ``sizes[i]`` - 1.
 
     Args:
         values: Numbers below their ``sizes``, int64 of shape (n,).
-        sizes: Count of the numbers that are permuted, for each value, up to 2**32.
-        keys: Key of each value.
+        sizes: Count of the permuted numbers, from 1 to 2**32, for each value.
+        keys: Key of the permutation, for each value, uint64.
         inverse: Whether to undo the permutation.
     """
+    # Networks permute the numbers below the next power of two.
     step = _Network.backward if inverse else _Network.forward
     network = _make_network(keys, bit_lengths(sizes - 1))
     out = step(network, values.astype(np.uint32)).astype(np.int64)
-    # Cycle walking: permute the values outside again until they are inside.
+    # Cycle walking: permute values that are not below their sizes again, until they are.
     outside = (out >= sizes).nonzero()[0]
     while len(outside):
         again = step(network.subset(outside), out[outside].astype(np.uint32))
@@ -150,30 +159,36 @@ def permute_below(values: Ids, sizes: Ids, keys: Keys, *, inverse: bool = False)
 
 
 def bit_lengths(values: Ids) -> Words:
-    """Return the number of bits of each value, uint32. Values are from 0 to 2**53.
+    """Return the number of bits of each value, uint32: 0, 1, 4 and 5 have 0, 1, 3 and 3 bits.
 
-    The exponent of a float is the number of bits of its integer part.
+    Values are from 0 to 2**53, which floats hold exactly. The exponent that `frexp` returns is the
+    number of bits.
     """
     return np.frexp(values.astype(np.float64))[1].astype(np.uint32)
 
 
 def rounds_for(bits: int | Words) -> int:
-    """Return the number of rounds that mix values of so many bits; for an array, enough for all."""
-    # Measured by counting where pairs of values go, over 400,000 keys: indistinguishable from
-    # chance from 8 bits on with 6 rounds; small halves mix less in a round and need more.
+    """Return the number of Feistel rounds that mix values of ``bits`` bits well.
+
+    For an array of bits it is a number that is enough for any of them.
+    """
+    # Measured by counting where pairs of values go, over 400,000 keys: from 8 bits on, 6 rounds
+    # cannot be told from chance. Smaller halves mix less in a round and need more.
     return 6 if np.ndim(bits) == 0 and int(bits) >= 8 else 12
 
 
 class _Network(NamedTuple):
-    """Feistel networks, one for each key.
+    """Feistel networks, one for each key; see the picture in the module's docstring.
+
+    A value of 7 bits has a low half of 4 bits and a high half of 3.
 
     Attributes:
         factors, terms: Numbers of the hash of each round, uint32 of shape (rounds, keys).
         low, high: Number of bits of the low and of the high half. These two and the next two are
-            arrays of no dimension if they are the same for all keys.
-        to_high, to_low: Shifts that keep as many of the topmost bits of a hash as the high and the
-            low half have.
-        is_full: Whether no half is empty.
+            of shape (keys,), or arrays of no dimension if they are the same for all keys.
+        to_high, to_low: Shifts to the right that leave of a hash (32 bits) as many of the topmost
+            bits as the high and the low half have: 29 and 28 for 7 bits.
+        is_full: Whether no half is empty. Values of one bit or none have an empty half.
     """
 
     factors: Words
@@ -200,11 +215,11 @@ class _Network(NamedTuple):
         return self._run_rounds(values, range(len(self.factors)))
 
     def backward(self, values: Words) -> Words:
-        """Return the values that `forward` permutes to these, by the rounds in reverse order."""
+        """Return the values that `forward` turns into ``values``: the rounds in reverse order."""
         return self._run_rounds(values, range(len(self.factors) - 1, -1, -1))
 
     def _run_rounds(self, values: Words, rounds: range) -> Words:
-        """Return the values after these rounds, in this order; see the module's docstring.
+        """Return the values after the rounds with these numbers, in this order.
 
         The arrays ``word`` and ``mixed`` are reused, as new ones would cost as much as a round.
         """
@@ -220,8 +235,8 @@ class _Network(NamedTuple):
             np.right_shift(word, _HALF, out=mixed)
             word ^= mixed
             word *= _SPREAD
-            # The topmost bits are the best mixed. A half may be empty, and then none of them is
-            # kept; one shift, at most 31, cannot remove all.
+            # Keep as many bits of the hash as the half has: the topmost, which are the best mixed.
+            # Of an empty half nothing may be kept, but a shift, at most 31, leaves one bit.
             if changes_high:
                 word >>= to_high
                 if not is_full:
@@ -238,17 +253,18 @@ class _Network(NamedTuple):
 
 
 def _make_network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
-    """Return a network for each key, for values of so many bits.
+    """Return a network for each key, for values of ``bits`` bits.
 
     Args:
         keys: Keys, uint64 of shape (n,).
-        bits: Number of bits, at most 32: one for all keys, or one each.
+        bits: Number of bits of a value, at most 32: one for all keys, or one each.
         rounds: Number of rounds; 0 is `rounds_for` of the bits.
     """
     count = rounds or rounds_for(bits)
-    wide: Words = np.asarray(bits, np.uint32)
-    high = np.asarray(wide >> _UNIT)
-    low = np.asarray(wide - high)
+    value_bits: Words = np.asarray(bits, np.uint32)
+    high = np.asarray(value_bits >> _UNIT)
+    low = np.asarray(value_bits - high)
+    # A shift by 32 is undefined, so an empty half counts as one bit here; see `_run_rounds`.
     to_high, to_low = (np.asarray(np.uint32(32) - np.maximum(half, _UNIT)) for half in (high, low))
     is_full = bool(high.all())
     return _Network(*_round_numbers(keys, count), low, high, to_high, to_low, is_full)
@@ -257,22 +273,33 @@ def _make_network(keys: Keys, bits: int | Words, rounds: int = 0) -> _Network:
 def _round_numbers(keys: Keys, count: int) -> tuple[Words, Words]:
     """Return the factors and terms of ``count`` rounds, uint32 of shape (rounds, keys).
 
-    The first factor and term are the two halves of a key. Each further pair follows from the pair
-    before it: factor = term * _ROUND_FACTOR, term = factor + _ROUND_TERM. So each is a multiple of
-    one half of the key and a constant, and in the next round of the other half.
+    Round 0 has the low half L of a key as its factor and the high half H as its term. Each further
+    pair follows from the pair before it::
+
+        factor, term = term * F, factor + T       with F = _ROUND_FACTOR, T = _ROUND_TERM
+
+        round         0    1        2              3
+        factor        L    H * F    L * F + T * F  H * F * F + T * F
+        term          H    L + T    H * F + T      L * F + T * F + T
+
+    So each is a multiple of one half plus a constant, in even rounds of one half and in odd rounds
+    of the other. All rounds of all keys are computed at once.
     """
     factor, term = keys.astype(np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
     for_factors, for_terms = _round_constants(count)
     factors = _multiply_in_turns(factor, term, *for_factors)
     terms = _multiply_in_turns(term, factor, *for_terms)
-    factors |= _UNIT  # a product with an odd factor loses no bits
+    factors |= _UNIT  # odd, because multiplication by an even number loses bits
     return factors, terms
 
 
 def _multiply_in_turns(even: Words, odd: Words, multipliers: Words, increments: Words) -> Words:
     """Return multiplier * half + increment for each round, uint32 of shape (rounds, keys).
 
-    ``even`` is the half of the keys for rounds 0, 2, ..., and ``odd`` that for rounds 1, 3, ....
+    Args:
+        even: Half of each key that rounds 0, 2, ... multiply, uint32 of shape (keys,).
+        odd: Half of each key that rounds 1, 3, ... multiply.
+        multipliers, increments: Numbers of each round, uint32 of shape (rounds, 1).
     """
     out = np.empty((len(multipliers), len(even)), np.uint32)
     np.multiply(multipliers[::2], even, out=out[::2])
@@ -285,8 +312,8 @@ def _multiply_in_turns(even: Words, odd: Words, multipliers: Words, increments: 
 def _round_constants(count: int) -> list[tuple[Words, Words]]:
     """Return the multipliers and increments of the factors, and those of the terms.
 
-    Each is uint32 of shape (rounds, 1). They follow from the recurrence in `_round_numbers`, by
-    keeping track of what a half of the key is multiplied by and of what is added.
+    Each is uint32 of shape (rounds, 1). A factor or term of the table in `_round_numbers` is a
+    half of the key times its multiplier plus its increment: H * F * F + T * F has F * F and T * F.
     """
     mask = (1 << 32) - 1
     rows = []
@@ -307,19 +334,20 @@ def _round_constants(count: int) -> list[tuple[Words, Words]]:
 
 
 def keyed_order(key: int, count: int, groups: Ids | None = None) -> Ids:
-    """Return the numbers below ``count`` sorted by their hashes.
+    """Return the numbers 0 to ``count`` - 1 sorted by their hashes, int64: a keyed shuffle.
 
     Args:
         key: Key of the hash.
-        count: Number of the numbers to sort.
-        groups: Group of each number, ascending. Numbers are sorted within their groups; groups keep
-            their order. None for one group.
+        count: How many numbers to sort.
+        groups: Group of each number, ascending, int64. Numbers are sorted within their groups, and
+            groups keep their order: with groups (0, 0, 0, 1, 1), 2 0 1 4 3 is possible. None for
+            one group.
     """
     return KeyedOrders([(count, groups)]).orders(np.asarray(key, np.uint64))
 
 
 class KeyedOrders:
-    """Keyed orders of several ranges of numbers, which are computed together.
+    """Keyed orders (`keyed_order`) of several ranges of numbers, which are computed together.
 
     A number is sorted as one 64-bit integer, which is three times as fast as an argsort::
 
@@ -327,35 +355,42 @@ class KeyedOrders:
             | group | top bits of hash | number |
 
     Args:
-        ranges: For each range how many numbers it has, from 0 on, and ascending groups of them that
-            stay apart, or None.
+        ranges: A pair for each range: how many numbers it has, which count from 0 on, and the group
+            of each number, ascending, or None. Numbers of different groups are not mixed.
+
+    Attributes:
+        starts: Where each range begins when they are laid end to end, and the end of the last.
     """
 
     def __init__(self, ranges: Sequence[tuple[int, Ids | None]]) -> None:
         counts = [count for count, _ in ranges]
         self.starts = np.cumsum([0, *counts])
+        # Of each number: itself, and its group in the topmost bits.
         self._numbers, self._groups = (np.zeros(sum(counts), np.uint64) for _ in range(2))
-        # Masks of the bits that hold a number, and how many bits hold a group, of each range.
+        # Of each range: a mask of the bits that hold a number, and how many bits hold a group.
         number_masks, group_bits = [], []
         for start, (count, groups) in zip(self.starts.tolist(), ranges, strict=False):
             self._numbers[start : start + count] = np.arange(count)
             number_masks.append((1 << max(count - 1, 1).bit_length()) - 1)
+            # The last group is the largest.
             bits = int(groups[-1]).bit_length() if groups is not None and count else 0
             if groups is not None and bits:
                 topmost = groups.astype(np.uint64) << np.uint64(64 - bits)
                 self._groups[start : start + count] = topmost
             group_bits.append(bits)
+        # Repeated for each number, so that all ranges are packed by the same calls.
         self._number_masks, self._group_bits = (
             np.repeat(np.array(each, np.uint64), counts) for each in (number_masks, group_bits)
         )
 
     def subset(self, indexes: Ids) -> KeyedOrders:
-        """Return the keyed orders of some ranges, by their indexes, laid end to end anew."""
+        """Return an object of only the ranges with these indexes, in the order of ``indexes``."""
         orders = copy.copy(self)
         sizes = np.diff(self.starts)[indexes]
-        numbers = join_ranges(self.starts[indexes], sizes)
+        # Where the numbers of these ranges lie in the arrays.
+        entries = join_ranges(self.starts[indexes], sizes)
         for name in ("_numbers", "_groups", "_number_masks", "_group_bits"):
-            setattr(orders, name, getattr(self, name)[numbers])
+            setattr(orders, name, getattr(self, name)[entries])
         orders.starts = np.concatenate([[0], sizes.cumsum()])
         return orders
 
@@ -364,12 +399,13 @@ class KeyedOrders:
 
         ``keys`` is one key for all numbers, or a key for each number of each range.
         """
-        # Pack group, hash and number into an integer each, sort, and keep the numbers.
+        # Pack group, hash and number into one integer each.
         packed = hash_counters(keys, self._numbers)
-        packed >>= self._group_bits
+        packed >>= self._group_bits  # makes room for the group
         packed |= self._groups
-        packed &= ~self._number_masks
+        packed &= ~self._number_masks  # makes room for the number
         packed |= self._numbers
+        # Sort each range, and keep the numbers.
         for first, last in itertools.pairwise(self.starts.tolist()):
             packed[first:last].sort()
         packed &= self._number_masks
@@ -377,10 +413,12 @@ class KeyedOrders:
 
 
 def join_ranges(begins: Ids, sizes: Ids) -> Ids:
-    """Return ranges of integers end to end, int64: range i is from ``begins[i]`` on.
+    """Return ranges of integers end to end, int64.
 
-    It has ``sizes[i]`` integers, so begins (5, 1) and sizes (2, 3) give 5, 6, 1, 2, 3.
+    Range i has ``sizes[i]`` integers from ``begins[i]`` on, so begins (5, 1) and sizes (2, 3) give
+    5, 6, 1, 2, 3.
     """
+    # Add to 0, 1, 2, 3, 4 for each range its begin less the place where it lies: 5 - 0 and 1 - 2.
     ends: Ids = sizes.cumsum()
     numbers: Ids = np.repeat(begins - (ends - sizes), sizes)
     numbers += np.arange(int(sizes.sum()))

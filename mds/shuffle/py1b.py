@@ -38,5 +38,5 @@ class Py1b(SequentialShuffle):
     def _ranges(self, node: int) -> list[tuple[int, int]]:
         """Return the first place and the end of each block of a node, counting its samples."""
         total, block = int(self._parts.of_node(node)[1].sum()), self.spec.block_size
-        # A negative size makes no blocks, as in mosaicml-streaming, so nothing is shuffled.
+        # A negative block size makes no blocks, so nothing is shuffled, as in mosaicml-streaming.
         return [(start, min(start + block, total)) for start in range(0, total, block)]

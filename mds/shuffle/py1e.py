@@ -13,6 +13,8 @@ the generator, so that memory is needed for a few blocks only. Two samples get e
 beyond about 1e8 samples; they keep their order.
 
 `StreamingBucketSort` sorts the samples by their new places while they come.
+
+A *place* counts the samples of the node. New places are fractions, as drawn.
 """
 
 from __future__ import annotations
@@ -55,26 +57,28 @@ class Py1e(SequentialShuffle):
         """Shuffle and cut the shards for this epoch, and return the generator."""
         block = self.spec.block_size
         self._low, self._high = int(0.75 * block), int(1.25 * block)
-        if self._low >= self._high:
+        if self._low >= self._high:  # no length can be drawn
             raise PlanError(f"shuffle_block_size {block}: py1e needs blocks of at least 1 sample.")
         self._parts, rng = epoch_parts(self.spec)
+        # The narrowest integers that hold all ids.
         self._kind = np.min_scalar_type(max(self.spec.samples - 1, 0))
         self._has_warned = False
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the samples of a node, sorted by their new places."""
+        """Yield the ids of a node, sorted by their new places, in windows of any length."""
         begin, size = self._parts.of_node(node)
         total = int(size.sum())
-        # First phase: keep the shuffled ids, or only pass the generator through the draws and draw
-        # them again later from a copy of its state.
+        # First phase: shuffle all parts and keep the ids. For a large node only take the draws, and
+        # shuffle each part later, by a second generator (`replay`) that repeats these draws.
         shuffled, replay = np.zeros(0, self._kind), None
         if total <= self.keep:
             shuffled = self._shuffled(begin, size, rng)
         else:
             replay = restore_generator(save_generator(rng))
             advance_parts(size, rng)
-        # Second phase: move the samples of a few parts at a time.
+        # Second phase: move the samples of a few parts at a time. A sample moves by at most half of
+        # the longest block, rounded up to whole places.
         sorter = StreamingBucketSort(self.spec.samples, (self._high - 1) // 2 + 1)
         start = 0
         for first, last in group_parts(size, CHUNK):
@@ -85,17 +89,19 @@ class Py1e(SequentialShuffle):
             else:
                 ids = shuffle_parts(begin[first:last], lengths, replay)
             if until > start:
-                sorter.push(start, self._places(lengths, start, total, rng), ids)
+                sorter.push(start, self._new_places(lengths, start, total, rng), ids)
                 start = until
-                # No sample from here on moves further back than half of the longest block.
+                # No later sample moves further back than half of the longest block, so the samples
+                # before that place are complete. After the last part all are.
                 yield from sorter.pop(start - (self._high - 1) / 2 if start < total else np.inf)
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Advance the generator by the draws of both phases."""
+        """Draw from the generator what both phases of `generate` draw for a node."""
         _, size = self._parts.of_node(node)
         advance_parts(size, rng)
         bits = rng.bit_generator
-        # A part draws an integer, and for each sample a float, which takes one 64-bit number.
+        # As `_new_places`: a part draws an integer, and for each sample a float, for which the
+        # generator takes one 64-bit number.
         for count in size.tolist():
             rng.integers(self._low, self._high)
             bits.random_raw(count, output=False)
@@ -103,7 +109,10 @@ class Py1e(SequentialShuffle):
     def _shuffled(
         self, begin: NDArray[np.int64], size: NDArray[np.int64], rng: np.random.Generator
     ) -> NDArray[np.unsignedinteger]:
-        """Return the ids of all parts end to end, each part shuffled within itself."""
+        """Return the ids of all parts end to end, each part shuffled within itself.
+
+        ``begin`` and ``size`` are the first ids and the samples of the parts.
+        """
         shuffled = np.empty(int(size.sum()), self._kind)
         offset = 0
         for first, last in group_parts(size, CHUNK):
@@ -112,21 +121,23 @@ class Py1e(SequentialShuffle):
             offset += len(ids)
         return shuffled
 
-    def _places(
+    def _new_places(
         self, size: NDArray[np.int64], start: int, total: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Return the new places of the samples of parts, float64.
+        """Return the new places of the samples of consecutive parts, float64.
 
-        A sample moves by at most half of what a block of random length has more than its part.
+        Each part draws a block length. If it is longer than the part, samples move by up to half of
+        the difference: those of a part of 60 with a block of 100 by -20 to 20, so that they are
+        spread over about a block.
 
         Args:
             size: Samples of each part.
-            start: Place of the first sample in the node.
-            total: Samples of the node; no sample moves beyond its ends.
+            start: Place of the first sample of the first part.
+            total: Samples of the node. No sample moves beyond the ends of the node.
             rng: Generator of the moves.
         """
         places = np.arange(start, start + int(size.sum()), dtype=np.float64)
-        filled = 0
+        filled = 0  # samples of the parts that were moved
         for count in size.tolist():
             half = (int(rng.integers(self._low, self._high)) - count) / 2
             if half < 0:
@@ -154,13 +165,14 @@ BUCKET_PLACES = 1 << _BUCKET_BITS  # places of a bucket, whose keys take a megab
 
 
 class _Run(NamedTuple):
-    """Samples of one batch that fall into one bucket.
+    """Samples of one batch (a call of `push`) that fall into one bucket.
 
     Attributes:
-        keys: Key of each sample: its rounded place in the bucket, then its id.
+        keys: Key of each sample, as `StreamingBucketSort` packs it: its place in the bucket,
+            rounded down, in the high bits, and its id in the low bits.
         sources: Index of each sample in the batch.
-        places: Places of all samples of the batch.
-        first: Number of the first sample of the batch.
+        places: Places of all samples of the batch, not rounded.
+        first: Number of the first sample of the batch among all samples of the sort.
     """
 
     keys: NDArray[np.int64]
@@ -188,18 +200,20 @@ class StreamingBucketSort:
     and samples with equal true places by their order of arrival (the sort is stable).
 
     Args:
-        samples: Bound of the ids, which are below it.
-        reach: Largest distance between a place and the number of its sample. Memory is about 20
-            bytes for each sample within twice the reach, and for each sample of a batch.
+        samples: Number above all ids, which decides how many bits of a key hold an id.
+        reach: Largest distance between the place of a sample and the sample's number in order of
+            arrival. Memory is about 20 bytes for each sample within twice the reach, and for each
+            sample of a batch.
     """
 
     def __init__(self, samples: int, reach: int) -> None:
         self._id_bits = max(samples - 1, 1).bit_length()
         self._reach = reach
-        # As fine as fits beside the id: a power of two, so that scaling rounds nothing.
-        self._shift = max(min(63 - _BUCKET_BITS - self._id_bits, 32), 0)  # bits of the fraction
+        # Bits of the fraction of a place, as many as fit into a key. Scaling by a power of two
+        # rounds nothing.
+        self._fraction_bits = max(min(63 - _BUCKET_BITS - self._id_bits, 32), 0)
         self._buckets: defaultdict[int, list[_Run]] = defaultdict(list)
-        self._next = 0  # bucket that is sorted next
+        self._next = 0  # number of the bucket that is sorted next
 
     def push(self, first: int, places: NDArray[np.float64], ids: NDArray[np.integer]) -> None:
         """Add a batch of samples.
@@ -209,46 +223,53 @@ class StreamingBucketSort:
             places: Place of each sample.
             ids: Id of each sample.
         """
-        # Buckets are counted from the first one that a sample of the batch can fall into.
+        # Bucket b has the places from b << _BUCKET_BITS on. Here buckets are counted from ``base``,
+        # the first one that a sample of the batch can fall into, so that the numbers are small.
         base = max(first - self._reach - 1, 0) >> _BUCKET_BITS
         scaled = places - (base << _BUCKET_BITS)
-        scaled *= 2.0**self._shift
+        scaled *= 2.0**self._fraction_bits
         keys = scaled.astype(np.int64)
-        buckets = keys >> (_BUCKET_BITS + self._shift)
-        # Sort the samples by bucket, stably: as integers of the bucket and the index in the batch.
-        top = int(buckets.max())
-        width = (len(keys) - 1).bit_length()
-        wide = width + (top + 1).bit_length() > 32
-        order = buckets.astype(np.uint64 if wide else np.uint32)
-        order <<= width
+        buckets = keys >> (_BUCKET_BITS + self._fraction_bits)
+        # Sort the samples by bucket, stably: as integers with the bucket in the high bits and the
+        # index in the batch in the low ones.
+        last_bucket = int(buckets.max())
+        index_bits = (len(keys) - 1).bit_length()
+        is_wide = index_bits + (last_bucket + 1).bit_length() > 32
+        order = buckets.astype(np.uint64 if is_wide else np.uint32)
+        order <<= index_bits
         order |= np.arange(len(keys), dtype=order.dtype)
         order.sort()
-        cuts = np.searchsorted(order, np.arange(top + 2, dtype=order.dtype) << width).tolist()
-        order &= (1 << width) - 1
+        # Where each bucket begins in the sorted samples, and the end of the last.
+        first_numbers = np.arange(last_bucket + 2, dtype=order.dtype) << index_bits
+        cuts = np.searchsorted(order, first_numbers).tolist()
+        order &= (1 << index_bits) - 1  # keeps the index
         # Make the keys: the place within the bucket, then the id.
-        keys &= (1 << (_BUCKET_BITS + self._shift)) - 1
+        keys &= (1 << (_BUCKET_BITS + self._fraction_bits)) - 1
         keys <<= self._id_bits
         keys |= ids
         keys = keys[order]
-        for i, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        for bucket, (begin, end) in enumerate(itertools.pairwise(cuts), base):
             if begin < end:
                 run = _Run(keys[begin:end], order[begin:end], places, first)
-                self._buckets[base + i].append(run)
+                self._buckets[bucket].append(run)
 
     def pop(self, until: float) -> Iterator[NDArray[np.int64]]:
-        """Yield the ids of all buckets that end at ``until`` or before, in order."""
+        """Yield the ids of all buckets that end at the place ``until`` or before, in order.
+
+        The caller promises that no later sample has a place before ``until``.
+        """
         while self._buckets and (self._next + 1) * BUCKET_PLACES <= until:
             runs = self._buckets.pop(self._next, None)
             self._next += 1
             if runs:
                 keys = np.concatenate([run.keys for run in runs])
-                # `keys` stays as it is: its order tells equal keys apart.
+                # `keys` itself stays in the order of arrival, which `_order_ties` needs.
                 ordered = np.sort(keys)
-                # Neighbours that differ in no bit of the rounded place.
+                # Find neighbours whose rounded places are equal: only bits of their ids differ.
                 equal = np.flatnonzero((ordered[1:] ^ ordered[:-1]) >> self._id_bits == 0)
                 if len(equal):
                     _order_ties(ordered, equal, keys, runs, self._id_bits)
-                ordered &= (1 << self._id_bits) - 1
+                ordered &= (1 << self._id_bits) - 1  # keeps the ids
                 yield ordered
 
 
@@ -259,24 +280,25 @@ def _order_ties(
     runs: list[_Run],
     id_bits: int,
 ) -> None:
-    """Order keys with equal rounded places by their true places, in place.
+    """Order keys with equal rounded places by their true places, by changing ``ordered``.
 
     Args:
         ordered: Sorted keys of a bucket.
-        equal: Indexes of keys whose place equals that of the next key.
-        keys: Keys of the bucket as they arrived, run after run.
+        equal: Indexes in ``ordered`` of keys whose rounded place equals that of the next key.
+        keys: The same keys as they arrived, run after run.
         runs: Runs of the bucket.
-        id_bits: Lowest bits of a key, which hold the id.
+        id_bits: Number of the lowest bits of a key, which hold the id.
     """
-    # Find for each tied key its sample: its run, and its index in the run's batch.
     ends = np.cumsum([len(run.keys) for run in runs])
-    slots = np.union1d(equal, equal + 1)
+    tied = np.union1d(equal, equal + 1)  # indexes of all keys that share a rounded place
     ties = []
-    for key in ordered[slots].tolist():
+    for key in ordered[tied].tolist():
+        # Find the sample of the key: its run, and its index in the run's batch.
         arrival = int(np.flatnonzero(keys == key)[0])
         number = int(np.searchsorted(ends, arrival, side="right"))
         run = runs[number]
         source = int(run.sources[arrival - int(ends[number]) + len(run.keys)])
         ties.append((key >> id_bits, float(run.places[source]), run.first + source, key))
-    # By rounded place first, so that keys of different places stay where they are.
-    ordered[slots] = [key for *_, key in sorted(ties)]
+    # Sort by rounded place, true place and order of arrival. As the rounded place comes first, keys
+    # of different rounded places keep their order, and each group of ties keeps its indexes.
+    ordered[tied] = [key for *_, key in sorted(ties)]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Py1s(SequentialShuffle):
     """Shuffle of shards and within shards; a window is a few parts, so memory is by shard size."""
 
-    canonical_nodes_per_node = 64  # it mixes little, so a batch takes samples of many nodes
+    # It mixes little within a node, so a machine reads many canonical nodes side by side.
+    canonical_nodes_per_node = 64
 
     def prepare(self) -> np.random.Generator:
         """Shuffle and cut the shards for this epoch, and return the generator."""
@@ -25,7 +26,7 @@ class Py1s(SequentialShuffle):
         return rng
 
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the parts of a node, each shuffled within itself."""
+        """Yield the ids of a node, a few parts at a time, each part shuffled within itself."""
         begin, size = self._parts.of_node(node)
         for first, last in group_parts(size, self.chunk):
             yield shuffle_parts(begin[first:last], size[first:last], rng)

@@ -18,6 +18,11 @@ and only a few numbers for each shard are kept; an id costs about 0.1 us.
 
 `SeekableGroup` computes ids of several orders, such as the streams of a global batch, in as many
 numpy calls as one order takes: the calls cost more than the ids of a small request.
+
+Words: an *id* numbers a sample through all shards. A *part* is a run of ids of one shard that one
+canonical node has; a shard is cut in parts where a node ends. The *line* lays parts end to end. A
+*position* counts samples in the whole order, and a *place* counts them in the line or in the output
+of one node.
 """
 
 from __future__ import annotations
@@ -59,8 +64,9 @@ if TYPE_CHECKING:
 _TAG = 0x5EEC  # first number of all keys, so that no other algorithm has the same ones
 # Second number of a key: what the key is for.
 _FOR_DEAL, _FOR_LINE, _FOR_SLOTS, _FOR_CELLS, _FOR_SHARDS = range(5)
-_NODE_SHIFT = 40  # bits of the number of a cell within its node; the node is counted above them
-_MAX_KEPT_PARTS = 1 << 19  # of orders in other epochs, 24 bytes each
+# The counter of a cell, by which it is hashed, is node << 40 | number of the cell in its node.
+_NODE_SHIFT = 40
+_MAX_KEPT_PARTS = 1 << 19  # parts that a group keeps of orders in all epochs, 24 bytes each
 
 
 class Seekable(RandomAccessShuffle):
@@ -68,8 +74,9 @@ class Seekable(RandomAccessShuffle):
 
     Attributes:
         parts: Parts of shards of each canonical node, the same in every epoch.
-        cells: Cells of all canonical nodes, with the keys of the epoch.
-        line: Line of the parts in the order of the epoch.
+        cells: Cells of all canonical nodes, with the keys of the epoch. They move samples within
+            the line of a node.
+        line: Line of the parts of all nodes, in the order of the epoch. It tells the id at a place.
 
     Raises PlanError for a block of no samples.
     """
@@ -83,37 +90,46 @@ class Seekable(RandomAccessShuffle):
             )
         super().__init__(spec)
         self.parts = _deal_shards(spec)
-        samples, shards = spec.samples, max(len(self.parts.first_ids), 1)
-        smallest = min(spec.block_size, max(samples // spec.num_canonical_nodes, 1))
-        # A cell of at least the root of the block: then every cell of the window is reached.
-        bits = (smallest - 1).bit_length() + 1 >> 1
-        mean = samples // shards
-        # A shard then lives for about a block, its own length included, as with py1e.
-        spread = max(spec.block_size - mean, spec.block_size // 2)
+        # A cell has at least as many samples as its window has cells, so that it takes samples of
+        # all of them: at least the square root of a block. Blocks of 2**18 have cells of 512.
+        block = min(spec.block_size, max(spec.samples // spec.num_canonical_nodes, 1))
+        bits = (block - 1).bit_length() + 1 >> 1
+        # Samples over which those of a shard are spread. A shard then is in use for about a block,
+        # its own length included, as with py1e.
+        mean_part = spec.samples // max(len(self.parts.first_ids), 1)
+        spread = max(spec.block_size - mean_part, spec.block_size // 2)
         lengths = np.diff(self.starts)
-        count = np.maximum(-(-lengths >> bits), 1)
-        window = np.minimum(max(spread >> bits, 1), count)
-        first_counters = np.arange(spec.num_canonical_nodes) << _NODE_SHIFT
-        self.cells = Cells(bits, lengths, count, window, first_counters, 0, 0, rounds_for(bits))
+        count = np.maximum(-(-lengths >> bits), 1)  # lengths / 2**bits, rounded up
+        self.cells = Cells(
+            bits=bits,
+            samples=lengths,
+            count=count,
+            window=np.minimum(max(spread >> bits, 1), count),
+            first_counter=np.arange(spec.num_canonical_nodes) << _NODE_SHIFT,
+            slot_key=0,
+            cell_key=0,
+            rounds=rounds_for(bits),
+        )
         self._set_epoch_keys()
 
     def at_epoch(self, epoch: int) -> Seekable:
-        """Return the shuffle of another epoch, which shares the arrays that all epochs share."""
+        """Return the shuffle of another epoch; arrays that are equal in all epochs are shared."""
         shuffle = copy.copy(self)
         shuffle.spec = dataclasses.replace(self.spec, epoch=epoch)
         shuffle._set_epoch_keys()  # noqa: SLF001 - of the same class
         return shuffle
 
     def _set_epoch_keys(self) -> None:
-        """Set the keys and the line of the epoch."""
+        """Set the keys of the cells, and the line, to those of the epoch in ``spec``."""
         parts, block = self.parts, self.spec.block_size
         self.cells = self.cells._replace(
             slot_key=self._key(_FOR_SLOTS), cell_key=self._key(_FOR_CELLS)
         )
+        # Parts are sorted by hash within their nodes, and nodes stay in order.
         order = keyed_order(self._key(_FOR_LINE), len(parts.first_ids), parts.nodes)
-        # Longer shards are shuffled within themselves, so that neighbours in a shard get as far
-        # apart as with py1e (measured: without this 4 % less for shards of a fifth of a block,
-        # 0.4 % for a tenth).
+        # Longer parts are shuffled within themselves, so that neighbours in a shard get as far
+        # apart as with py1e. (Measured without this: 4 % less far for shards of a fifth of a
+        # block, 0.4 % for a tenth.)
         max_unshuffled = max(block // 16, 1)
         self.line = Line(
             parts.first_ids[order], parts.sizes[order], max_unshuffled, self._key(_FOR_SHARDS)
@@ -125,9 +141,10 @@ class Seekable(RandomAccessShuffle):
         return SeekableGroup(shuffles)
 
     def partial_keys(self) -> list[int]:
-        """Return the keys of the line, slots, cells and shards, before the epoch is added to them.
+        """Return the keys of the line, slots, cells and shards, which lack only the epoch.
 
-        `finish_keys` adds the number of the epoch.
+        `finish_keys` makes keys of any epoch of them. `SeekableGroup` does so for many orders at
+        once.
         """
         purposes = (_FOR_LINE, _FOR_SLOTS, _FOR_CELLS, _FOR_SHARDS)
         return [partial_key(_TAG, purpose, self.spec.seed) for purpose in purposes]
@@ -137,35 +154,38 @@ class Seekable(RandomAccessShuffle):
 
     def ids_at(self, positions: Ids) -> Ids:
         """Return the ids at positions of the order, int64."""
+        # Position -> place in the node's output -> place in the node's line -> id. The line of all
+        # nodes lays those of the nodes end to end, so the same start is subtracted and added.
         node = self._nodes_of(positions)
         start = self.starts[node]
-        return self.line.ids(self.cells.of(node).line_places(positions - start) + start)
+        line_places = self.cells.of(node).line_places(positions - start)
+        return self.line.ids(line_places + start)
 
     def find(self, ids: Ids) -> Ids:
-        """Return the positions in the order of ids: the inverse of `ids_at`."""
+        """Return the position of each id in the order: the inverse of `ids_at`."""
         line_places = self.line.places(ids)
         node = self._nodes_of(line_places)
         start = self.starts[node]
         return self.cells.of(node).output_places(line_places - start) + start
 
     def _nodes_of(self, positions: Ids) -> Ids:
-        """Return the canonical node of each position, or a single number if it is the same one."""
+        """Return the canonical node of each position; an array of no dimension if all have one."""
         if self.spec.num_canonical_nodes == 1 or not len(positions):
             return np.zeros((), np.int64)
         ends = np.array([positions.min(), positions.max()])
         first, last = np.searchsorted(self.starts, ends, side="right") - 1
-        # A worker mostly reads one node, and arithmetic with its numbers alone is quicker.
+        # A worker mostly reads one node, and arithmetic with one number is quicker than with many.
         if first == last:
             return np.asarray(first)
         return np.searchsorted(self.starts, positions, side="right") - 1
 
 
 class _DealtParts(NamedTuple):
-    """Parts of shards, dealt to canonical nodes.
+    """Parts of shards, dealt to canonical nodes. All arrays have the shape (parts,).
 
     Attributes:
         first_ids, sizes: First id and number of samples of each part.
-        nodes: Canonical node of each part, ascending; None if there is one node.
+        nodes: Canonical node of each part, ascending; None if there is only one node.
     """
 
     first_ids: Ids
@@ -176,11 +196,12 @@ class _DealtParts(NamedTuple):
 def _deal_shards(spec: ShuffleSpec) -> _DealtParts:
     """Return the parts of shards that each canonical node has, the same in every epoch.
 
-    Shards are laid out in an order by the seed and cut where a node ends, without empty ones.
+    Shards are laid end to end, in an order that depends on the seed alone, and cut where a node
+    ends. Shards without samples are left out.
     """
     sizes = spec.sizes
     first_ids = np.cumsum(sizes) - sizes
-    if len(sizes) and not int(sizes.min()):
+    if len(sizes) and int(sizes.min()) == 0:
         first_ids, sizes = first_ids[sizes > 0], sizes[sizes > 0]
     if spec.num_canonical_nodes == 1:
         return _DealtParts(first_ids, sizes, None)
@@ -194,27 +215,31 @@ def _deal_shards(spec: ShuffleSpec) -> _DealtParts:
 
 
 class Cells(NamedTuple):
-    """Cells of canonical nodes, by which places in the output take samples from the line.
+    """Cells of canonical nodes: they tell from which place in the line an output place is filled.
 
-    A field is one number for all places, or an array with the number of the node of each place.
+    Place p of a node's output is slot ``s = p % 2**bits`` of cell ``c = p // 2**bits``. Its sample
+    comes from this place in the node's line::
 
-    Slot s of output cell c takes its sample from the line like this::
+        lane   = permute(s) by slot_key and c                 a number below 2**bits
+        source = c - (lane * window / 2**bits - window / 2)   a cell of the line, near c
+        sample = permute(lane) by cell_key and source         a sample of that cell
+        place  = source * 2**bits + sample
 
-        lane   = permute(s) by slot_key and c            which of the 2**bits lanes
-        source = c - (lane * window / 2**bits - window / 2)   the line cell, around the ends
-        sample = permute(lane) by cell_key and source    which sample of that cell
-
-    A lane is so a sample of a line cell, and output cells that take the same lane are different
-    ones: each step can be undone.
+    So a lane decides how far away the source is. With cells of 4 samples and a window of 4, lanes 0
+    to 3 take from the cells c + 2, c + 1, c and c - 1; numbers of cells wrap around at the node's
+    ends. The steps can be undone: a place in the line gives its lane, and the lane gives c.
 
     Attributes:
         bits: Binary logarithm of the samples of a cell.
         samples: Samples of the node.
         count: Cells of the node.
-        window: Line cells from which an output cell takes its samples.
+        window: Number of line cells from which an output cell takes its samples.
         first_counter: Counter of the node's first cell, by which cells are hashed.
         slot_key, cell_key: Keys of the two permutations.
         rounds: Feistel rounds of the permutations.
+
+    Each attribute but ``rounds`` is one number, or an array: with an entry for each canonical node,
+    or after `of` with an entry for each place that is computed, the one of its node.
     """
 
     bits: Numbers
@@ -227,10 +252,10 @@ class Cells(NamedTuple):
     rounds: int
 
     def of(self, indexes: Any) -> Cells:
-        """Return the fields at these indexes, one for each place.
+        """Return cells whose arrays have the entries at these indexes; single numbers stay.
 
-        Fields that are one number for all stay. `Seekable` keeps a number for each canonical node,
-        so its indexes are the nodes of places.
+        For places in the canonical nodes 0, 0 and 2, ``cells.of([0, 0, 2])`` has the numbers of the
+        node of each place.
         """
         fields: tuple[Any, ...] = self
         return Cells._make(each if np.ndim(each) == 0 else each[indexes] for each in fields)
@@ -240,14 +265,18 @@ class Cells(NamedTuple):
         return self._repeat_until_inside(output_places, Cells._to_line)
 
     def output_places(self, line_places: Ids) -> Ids:
-        """Return the places in the output of places in the line: inverse of `line_places`."""
+        """Return the places in the output that take from places in the line.
+
+        This is the inverse of `line_places`.
+        """
         return self._repeat_until_inside(line_places, Cells._to_output)
 
     def _repeat_until_inside(self, places: Ids, step: Callable[[Cells, Ids], Ids]) -> Ids:
-        """Return places after a step, repeated for those that it moves beyond the node's end.
+        """Return the places to which ``step`` moves ``places``.
 
-        The last cell of a node may be larger than the samples that remain for it. Repeating a
-        permutation of the larger range until the place is inside keeps it a permutation.
+        The step is repeated for places that it moves beyond the node's end: a node of 10 samples
+        has 3 cells of 4, so a step permutes 12 places, of which 10 and 11 have no sample. Repeating
+        a permutation of 12 until a place is below 10 gives a permutation of 10 (cycle walking).
         """
         out = step(self, places)
         outside = np.flatnonzero(out >= self.samples)
@@ -266,7 +295,7 @@ class Cells(NamedTuple):
         cell = place >> self.bits
         slot = (place - (cell << self.bits)).astype(np.uint32)
         lane = permute(slot, self._keys(self.slot_key, cell), self._word_bits, self.rounds)
-        source = self._wrap(cell - self._shift(lane))
+        source = self._wrap(cell - self._cells_ahead(lane))
         keys = self._keys(self.cell_key, source)
         sample = permute(lane, keys, self._word_bits, self.rounds)
         source <<= self.bits
@@ -282,7 +311,7 @@ class Cells(NamedTuple):
         sample = (place - (source << self.bits)).astype(np.uint32)
         keys = self._keys(self.cell_key, source)
         lane = unpermute(sample, keys, self._word_bits, self.rounds)
-        cell = self._wrap(source + self._shift(lane))
+        cell = self._wrap(source + self._cells_ahead(lane))
         slot = unpermute(lane, self._keys(self.slot_key, cell), self._word_bits, self.rounds)
         cell <<= self.bits
         cell += slot
@@ -297,10 +326,11 @@ class Cells(NamedTuple):
         """Return the key of each cell, uint64: a hash of the cell by a key of the epoch."""
         return hash_counters(key, cell + self.first_counter)
 
-    def _shift(self, lane: NDArray[np.uint32]) -> Ids:
-        """Return the number of cells by which a lane moves ahead in the output.
+    def _cells_ahead(self, lane: NDArray[np.uint32]) -> Ids:
+        """Return how many cells the output cell of a lane is ahead of the line cell it takes from.
 
-        Lanes are spread evenly from half a window back (negative) to half a window ahead.
+        The formula is lane * window / 2**bits - window / 2, from half a window back (negative) to
+        half a window ahead: with 2**bits = 4 and a window of 4, lanes 0 to 3 give -2, -1, 0 and 1.
         """
         ahead: Ids = np.multiply(lane, self.window, dtype=np.int64)
         ahead >>= self.bits
@@ -308,7 +338,10 @@ class Cells(NamedTuple):
         return ahead
 
     def _wrap(self, cell: Ids) -> Ids:
-        """Wrap numbers of cells around the ends of the node, in place."""
+        """Wrap numbers of cells around the ends of the node, in place, and return them.
+
+        With 5 cells, -1 becomes 4 and 6 becomes 1. No number is further outside than ``count``.
+        """
         cell += (cell < 0) * self.count
         cell -= (cell >= self.count) * self.count
         return cell
@@ -318,15 +351,16 @@ class Cells(NamedTuple):
 
 
 class Line:
-    """Parts of shards end to end, in the order of an epoch: from a place in it to an id and back.
+    """Parts of shards laid end to end, in the order of an epoch; finds the id at a place and back.
 
-    A lookup is a binary search in the ends of the parts.
+    With the first ids (20, 0) and the sizes (3, 5), the places 0 to 7 have the ids 20, 21, 22, 0,
+    1, 2, 3, 4. A lookup is a binary search in the ends of the parts, here (3, 8).
 
     Args:
         first_ids, sizes: First id and number of samples of each part.
-        max_unshuffled: Samples up to which a part keeps its order; a longer one is shuffled within
-            itself.
-        key: Key of these shuffles.
+        max_unshuffled: Samples up to which a part keeps its order. Longer parts are shuffled within
+            themselves.
+        key: Key of the shuffles within parts.
     """
 
     def __init__(self, first_ids: Ids, sizes: Ids, max_unshuffled: int, key: int) -> None:
@@ -344,10 +378,11 @@ class Line:
         if self.has_long:
             _shuffle_long_parts(offset, size, part, self.max_unshuffled, self.key)
         offset += self.first_ids[part]
-        return offset
+        return offset  # which is the id now
 
     def places(self, ids: Ids) -> Ids:
-        """Return the places of ids: the inverse of `ids`."""
+        """Return the place of each id in the line: the inverse of `ids`."""
+        # Find the part of each id: the last one that begins at the id or before it.
         order, sorted_first_ids = self._parts_by_id
         part = order[np.searchsorted(sorted_first_ids, ids, side="right") - 1]
         size = self.sizes[part]
@@ -355,11 +390,11 @@ class Line:
         if self.has_long:
             _shuffle_long_parts(offset, size, part, self.max_unshuffled, self.key, inverse=True)
         offset += self.ends[part] - size
-        return offset
+        return offset  # which is the place in the line now
 
     @cached_property
     def _parts_by_id(self) -> tuple[NDArray[np.intp], Ids]:
-        """Order of the parts by their first ids, and the sorted first ids."""
+        """Indexes of the parts sorted by their first ids, and the sorted first ids."""
         order = np.argsort(self.first_ids)
         return order, self.first_ids[order]
 
@@ -373,13 +408,15 @@ def _shuffle_long_parts(
     *,
     inverse: bool = False,
 ) -> None:
-    """Shuffle offsets within parts that are long, in place.
+    """Shuffle the offsets of samples within their parts, in place; those in short parts stay.
+
+    All arrays have an entry for each sample.
 
     Args:
-        offsets: Offset of each sample in its part.
+        offsets: Offset of each sample in its part, which is replaced by the shuffled one.
         sizes: Size of the part of each sample.
-        parts: Number of the part of each sample, by which its key is made.
-        max_unshuffled, key: As of a `Line`: one number for all samples, or one each.
+        parts: Number of the part of each sample in the line; each part has a key of its own.
+        max_unshuffled, key: Arguments of `Line`: one number for all samples, or one for each.
         inverse: Whether to undo the shuffle.
     """
     is_long = np.flatnonzero(sizes > max_unshuffled)
@@ -392,12 +429,12 @@ def _shuffle_long_parts(
 
 
 class _OrderEpoch(NamedTuple):
-    """Order of a group in one epoch.
+    """What depends on the epoch of one order of a group.
 
     Attributes:
-        keys: Keys of slots, cells and shards.
+        keys: Keys of slots, cells and shards, as `Seekable.partial_keys` lists them.
         first_ids, sizes: First id and size of each part, in the order of the epoch.
-        ends: End of each part in the lines of all orders laid end to end.
+        ends: End of each part, where the lines of all orders of the group are laid end to end.
     """
 
     keys: tuple[np.uint64, ...]
@@ -407,14 +444,20 @@ class _OrderEpoch(NamedTuple):
 
 
 class SeekableGroup(ShuffleGroup):
-    """Several seekable orders, by their numbers, whose ids are computed together.
+    """Several seekable orders, whose ids are computed together.
 
-    The fields of all orders are joined: an array has an entry for each order, for each canonical
-    node of each order, or for each part of each order. `_order_epochs` computes what depends on the
-    epoch.
+    The fields of all orders are joined to flat arrays. Some have an entry for each order, some for
+    each canonical node of each order, and some for each part of each order::
+
+        orders    |          order 0         |     order 1     |
+        nodes     |   node 0    |   node 1   |     node 0      |     _first_node: 0, 2
+        parts     | part 0 | part 1 | part 2 | part 0 | part 1 |     _first_part: 0, 3
+
+    An order has a *number*, its key in ``shuffles``, and an *index*, its place in these arrays.
+    `_order_epochs` computes what depends on the epoch.
 
     Args:
-        shuffles: Orders (`Seekable`) by numbers that the caller chooses.
+        shuffles: Orders (`Seekable`) by numbers that the caller chooses, such as those of streams.
     """
 
     def __init__(self, shuffles: Mapping[int, Any]) -> None:
@@ -423,11 +466,12 @@ class SeekableGroup(ShuffleGroup):
         orders = list(shuffles.values())
         self._index_of_number = np.zeros(max(shuffles) + 1, np.int64)
         self._index_of_number[list(shuffles)] = np.arange(len(orders))
-        # By order.
+        # Arrays with an entry for each order.
         self._samples = np.array([each.spec.samples for each in orders])
         self._nodes = np.array([each.spec.num_canonical_nodes for each in orders])
         parts = [each.parts for each in orders]
         self._keyed_orders = KeyedOrders([(len(each.first_ids), each.nodes) for each in parts])
+        # A row each for the keys of lines, slots, cells and shards.
         self._partial_keys = np.array([each.partial_keys() for each in orders], np.uint64).T
         self._samples_before, self._first_node = _starts(self._samples), _starts(self._nodes)
         self._first_part = self._keyed_orders.starts[:-1]
@@ -436,7 +480,7 @@ class SeekableGroup(ShuffleGroup):
         self._shard_keys = np.empty(len(orders), np.uint64)
         self._max_unshuffled = np.array([each.line.max_unshuffled for each in orders])
         self._has_long = any(each.line.has_long for each in orders)
-        # By canonical node.
+        # Arrays with an entry for each canonical node of each order.
         self._node_starts = np.concatenate([each.starts[:-1] for each in orders])
         distinct_bits = {each.cells.bits for each in orders}
         bits = np.repeat([each.cells.bits for each in orders], self._nodes)
@@ -449,9 +493,9 @@ class SeekableGroup(ShuffleGroup):
             # Shifts by one number are quicker.
             bits if len(distinct_bits) > 1 else distinct_bits.pop(),
             *(samples, count, window, first_counter, slot_key, cell_key),
-            rounds=0,
+            rounds=0,  # `_line_places` sets the number of each order
         )
-        # By part, as dealt and in the order of the epoch.
+        # Arrays with an entry for each part of each order: as dealt, and in the order of the epoch.
         self._dealt_first_ids = np.concatenate([each.first_ids for each in parts])
         self._dealt_sizes = np.concatenate([each.sizes for each in parts])
         self._first_ids, self._sizes, self._ends = (
@@ -461,9 +505,9 @@ class SeekableGroup(ShuffleGroup):
         self._set_epochs(np.arange(len(orders)), np.array([each.spec.epoch for each in orders]))
 
     def at_epochs(self, numbers: Ids, epochs: Ids) -> SeekableGroup:
-        """Return a group in which some orders are of other epochs.
+        """Return a group in which order ``numbers[i]`` is of epoch ``epochs[i]``.
 
-        ``epochs`` has the new epoch of the order with the number beside it in ``numbers``.
+        Other orders keep their epochs, and this group is not changed.
         """
         # Arrays that depend on epochs are copied; the others are shared.
         group = copy.copy(self)
@@ -477,17 +521,18 @@ class SeekableGroup(ShuffleGroup):
         return group
 
     def _set_epochs(self, orders: Ids, epochs: Ids) -> None:
-        """Set the keys and the lines of orders to those of epochs.
+        """Set the keys and the line of each order to those of its epoch, in the joined arrays.
 
-        ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each.
+        ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each. Epochs that
+        were computed before are kept in ``_epochs`` and used again.
         """
         pairs, kept_epochs = list(zip(orders.tolist(), epochs.tolist(), strict=True)), self._epochs
-        # Compute the epochs of orders that are not kept, then copy all into the joined arrays.
         is_new = np.array([pair not in kept_epochs for pair in pairs])
         if is_new.any():
             if sum(len(each.sizes) for each in kept_epochs.values()) > _MAX_KEPT_PARTS:
+                # Bound the memory: drop all epochs but those that are asked for now.
                 kept_epochs = {pair: kept_epochs[pair] for pair in pairs if pair in kept_epochs}
-            # A new table each time, since threads may ask at the same time.
+            # A new dict each time, since other threads may be reading the former one.
             self._epochs = kept_epochs = {
                 **kept_epochs,
                 **self._order_epochs(orders[is_new], epochs[is_new]),
@@ -496,19 +541,24 @@ class SeekableGroup(ShuffleGroup):
             self._copy_epoch(order, kept_epochs[order, epoch])
 
     def _order_epochs(self, orders: Ids, epochs: Ids) -> dict[tuple[int, int], _OrderEpoch]:
-        """Return orders in epochs, by pairs of an order's index and its epoch.
+        """Return what depends on the epoch of each order, by (index of the order, epoch).
 
-        All are computed together, with as many numpy calls as one takes.
+        ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each. All are
+        computed together, with as many numpy calls as a single one takes.
         """
         line_keys, *keys = (finish_keys(partial[orders], epochs) for partial in self._partial_keys)
         keyed_orders = self._keyed_orders.subset(orders)
-        lengths = np.diff(keyed_orders.starts)
+        lengths = np.diff(keyed_orders.starts)  # parts of each order
+        # The order of each order's parts in its epoch, as indexes in the joined arrays.
         parts = keyed_orders.orders(np.repeat(line_keys, lengths))
         parts += np.repeat(self._first_part[orders], lengths)
         first_ids, sizes = self._dealt_first_ids[parts], self._dealt_sizes[parts]
-        # Ends in the lines of all orders, not only of those that are computed here.
+        # Ends of parts in the lines of all orders, not only of those that are computed here. If a
+        # group has orders of 10, 20 and 30 samples, and the last two are computed, then 10 samples
+        # of the first one are before each.
         before = self._samples_before[orders] - _starts(self._samples[orders])
         ends = sizes.cumsum() + np.repeat(before, lengths)
+        # Split the computed arrays by order.
         edges = itertools.pairwise(keyed_orders.starts.tolist())
         pairs = zip(orders.tolist(), epochs.tolist(), strict=True)
         return {
@@ -526,10 +576,10 @@ class SeekableGroup(ShuffleGroup):
     def _copy_epoch(self, order: int, epoch: _OrderEpoch) -> None:
         """Copy the keys and the line of one order in an epoch into the joined arrays.
 
-        ``order`` is the index of the order in the group.
+        ``order`` is the index of the order in the group, whose entries are replaced.
         """
         node, part = int(self._first_node[order]), int(self._first_part[order])
-        nodes = slice(node, node + int(self._nodes[order]))
+        nodes = slice(node, node + int(self._nodes[order]))  # all nodes have the same keys
         slot_key, cell_key, self._shard_keys[order] = epoch.keys
         self._cells.slot_key[nodes], self._cells.cell_key[nodes] = slot_key, cell_key
         parts = slice(part, part + len(epoch.sizes))
@@ -537,33 +587,37 @@ class SeekableGroup(ShuffleGroup):
         self._ends[parts] = epoch.ends
 
     def ids_at(self, numbers: Ids, positions: Ids) -> Ids:
-        """Return the id at each position of the order with the number beside it, int64.
+        """Return the id at position ``positions[i]`` of order ``numbers[i]``, int64 of shape (n,).
 
         The steps are those of `Seekable.ids_at` and `Line.ids`, on the joined arrays.
         """
         order = self._index_of_number[numbers]
-        # Node k begins at k * samples // nodes, so this is the last that begins at or before it.
+        # Node k begins at k * samples // nodes, so this is the last node that begins at the
+        # position or before it. Then it becomes the node's entry in the joined arrays.
         node = ((positions + 1) * self._nodes[order] - 1) // self._samples[order]
         node += self._first_node[order]
         start = self._node_starts[node]
         line_places = self._line_places(order, node, positions - start)
+        # From the line of a node to that of its order, and to those of all orders end to end.
         line_places += start
         line_places += self._samples_before[order]
         part = self._ends.searchsorted(line_places, side="right")
         size = self._sizes[part]
         line_places -= self._ends[part] - size
-        offset = line_places
+        offset = line_places  # the same array, which has the offset in the part now
         if self._has_long:
             part_of_order = part - self._first_part[order]
             max_unshuffled, keys = self._max_unshuffled[order], self._shard_keys[order]
             _shuffle_long_parts(offset, size, part_of_order, max_unshuffled, keys)
         offset += self._first_ids[part]
-        return offset
+        return offset  # which is the id now
 
     def _line_places(self, order: Ids, node: Ids, places: Ids) -> Ids:
-        """Return the place in its node's line of each place in its node's output.
+        """Return for each place in a node's output the place in the same node's line.
 
-        ``order`` and ``node`` have the indexes of the order and of the node of each place.
+        ``order`` and ``node`` have, for each place, the entry of its order and of its node in the
+        joined arrays. A call of `Cells` has one number of rounds, so places of orders with another
+        number are computed by a call of their own.
         """
         if len(self._distinct_rounds) == 1:
             cells = self._cells._replace(rounds=self._distinct_rounds[0])
@@ -577,5 +631,5 @@ class SeekableGroup(ShuffleGroup):
 
 
 def _starts(lengths: Ids) -> Ids:
-    """Return the start of each of these lengths when they are laid end to end."""
+    """Return the start of each of these lengths, laid end to end: (3, 5, 2) give (0, 3, 8)."""
     return np.cumsum(lengths) - lengths

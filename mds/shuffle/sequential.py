@@ -24,26 +24,29 @@ if TYPE_CHECKING:
     from mds.shuffle.base import ShuffleSpec
 
 
-CHUNK = 1 << 17  # samples handled together where the algorithm leaves a choice
+CHUNK = 1 << 17  # samples that are handled together, if the algorithm leaves a choice
 
 
 class SequentialShuffle(Shuffle):
     """Shuffle that is generated from the front, node by node, by one random generator.
 
     Subclasses implement `prepare` and `generate`. They draw from the generator that `generate`
-    gets, and keep no generator themselves.
+    gets, and keep no generator themselves. They should override `advance` if the draws of a node
+    can be repeated faster than its ids can be made.
     """
 
-    #: Samples of a node up to which memory for all of them may be taken to save time.
+    #: Most samples of a node for which a subclass may keep all ids in memory to save time.
     keep = 1 << 23
 
     def __init__(self, spec: ShuffleSpec) -> None:
         super().__init__(spec)
-        # A worker may read several nodes in turn, and holds a window of each.
+        # Samples of a window, for subclasses that choose it: a worker may read several nodes in
+        # turn, and holds a window of each.
         self.chunk = max(CHUNK // spec.num_canonical_nodes, 1 << 13)
         rng = self.prepare()
         self._node_states = [save_generator(rng)]  # of the generator where each node begins
-        # A generator that has drawn all numbers of the nodes before this one.
+        # The next node, and a generator that has drawn all numbers of the nodes before it; None
+        # while a node is generated.
         self._ready: tuple[int, np.random.Generator] | None = (0, rng)
 
     @abc.abstractmethod
@@ -52,13 +55,15 @@ class SequentialShuffle(Shuffle):
 
     @abc.abstractmethod
     def generate(self, node: int, rng: np.random.Generator) -> Iterator[NDArray[np.integer]]:
-        """Yield the ids of a node in windows, drawing from ``rng``, then used by the next node.
+        """Yield the ids of a node in windows, drawing from ``rng``.
+
+        The next node draws from the same generator, so exactly the draws of this one must be taken.
 
         A window may be overwritten when the next one is asked for.
         """
 
     def advance(self, node: int, rng: np.random.Generator) -> None:
-        """Advance the generator by the draws of a node, as `generate` would."""
+        """Draw from the generator what `generate` would draw for a node, without its ids."""
         for _ in self.generate(node, rng):
             continue
 
@@ -67,6 +72,7 @@ class SequentialShuffle(Shuffle):
 
         A window may be overwritten when the next one is asked for.
         """
+        # A node draws after all nodes before it, so go through the draws of those first.
         while len(self._node_states) <= node:
             last = len(self._node_states) - 1
             rng = self._generator_for(last)
@@ -77,7 +83,10 @@ class SequentialShuffle(Shuffle):
         self._record_end(node, rng)
 
     def _generator_for(self, node: int) -> np.random.Generator:
-        """Return a generator in the state in which a node begins to draw; the caller owns it."""
+        """Return a generator in the state in which a node begins to draw.
+
+        The caller may draw from it, since it is kept nowhere else.
+        """
         if self._ready is not None and self._ready[0] == node:
             rng = self._ready[1]
             self._ready = None
@@ -85,9 +94,10 @@ class SequentialShuffle(Shuffle):
         return restore_generator(self._node_states[node])
 
     def _record_end(self, node: int, rng: np.random.Generator) -> None:
-        """Keep a generator that has drawn all numbers of a node, for the next node.
+        """Keep ``rng``, which has drawn all numbers of a node, for the next node.
 
-        Its state is recorded too, unless an earlier call recorded the state after this node.
+        Its state is recorded as well, for iterations that come to the next node later. State k is
+        that before node k, so it is new only if there are ``node`` + 1 states.
         """
         self._ready = node + 1, rng
         if len(self._node_states) == node + 1:
@@ -100,19 +110,20 @@ def save_generator(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def restore_generator(state: dict[str, Any]) -> np.random.Generator:
-    """Return a random generator in that state."""
+    """Return a new random generator (PCG64) in a state that `save_generator` returned."""
     bits = np.random.PCG64(0)
     bits.state = state  # type: ignore[assignment]
     return np.random.Generator(bits)
 
 
 def group_parts(sizes: NDArray[np.int64], target: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of consecutive parts of about ``target`` samples: the first, and the end.
+    """Cut parts into runs of at least ``target`` samples; yield the first part and the end of each.
 
-    ``sizes`` are the samples of each part.
+    ``sizes`` are the samples of each part. Sizes of 5, 5, 5, 5, 5 and a target of 8 give the runs
+    (0, 2), (2, 4) and (4, 5), of which the last may be smaller.
     """
     ends = np.cumsum(sizes)
-    first, start = 0, 0
+    first, start = 0, 0  # part and sample at which the next run begins
     while first < len(sizes):
         last = int(np.searchsorted(ends, start + target, side="left")) + 1
         last = min(last, len(sizes))
@@ -130,7 +141,7 @@ def shuffle_parts(
     ids = part_ids(begin, size)
     offset = 0
     for count in size.tolist():
-        # A part of at most one sample draws no random number.
+        # A part of at most one sample draws no random number, so it needs no call.
         if count > 1:
             rng.shuffle(ids[offset : offset + count])
         offset += count
@@ -138,7 +149,10 @@ def shuffle_parts(
 
 
 def advance_parts(size: NDArray[np.int64], rng: np.random.Generator) -> None:
-    """Advance the generator as `shuffle_parts` of these sizes would, without any ids."""
+    """Draw from the generator what `shuffle_parts` would draw for parts of these sizes.
+
+    What a shuffle draws depends only on the number of elements, so another array is shuffled.
+    """
     scratch = np.empty(int(size.max(initial=0)), np.int64)
     for count in size.tolist():
         if count > 1:
@@ -155,13 +169,17 @@ def shuffle_ranges(
     ranges: Sequence[tuple[int, int]],
     rng: np.random.Generator,
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the ids of parts end to end, with one range after the other shuffled in place.
+    """Yield the ids of parts end to end, in which one range after the other is shuffled.
 
     Args:
-        parts: First ids and samples of the parts.
-        ranges: First place of each range and its end. Ranges begin in ascending order and may
-            overlap; ids that no range covers stay where they are.
+        parts: First id of each part, and samples of each part.
+        ranges: First place of each range and its end, counted in samples from the first part on.
+            Ranges begin in ascending order and may overlap; an id in two ranges is shuffled twice.
+            Ids that no range covers stay where they are.
         rng: Generator of the shuffles.
+
+    Ids are yielded once no further range covers them. So after the range (0, 70), if (40, 130) is
+    the next one, places 0 to 39 are yielded, and 40 to 69 are moved to the front of the window.
 
     A window may be overwritten when the next one is asked for: all are parts of one buffer, because
     fresh memory for each would cost as much as the shuffle.
@@ -170,11 +188,14 @@ def shuffle_ranges(
     ends = np.cumsum(size)
     total = int(ends[-1]) if len(ends) else 0
     longest = max((last - first for first, last in ranges), default=0)
-    small = total == 0 or int((begin + size).max()) <= 1 << 32
-    kind = np.dtype(np.uint32 if small and longest >= _NARROW_FROM else np.int64)
+    has_small_ids = total == 0 or int((begin + size).max()) <= 1 << 32
+    # A shuffle of 32-bit ids is quicker if they are many, and draws the same numbers.
+    kind = np.dtype(np.uint32 if has_small_ids and longest >= _NARROW_FROM else np.int64)
     # When a range begins, no more ids of earlier ranges are pending than the longest range has.
     window = np.empty(min(2 * longest, total), kind)
-    yielded = filled = 0  # ids that were yielded, and ids that were written to the window
+    # Number of ids that were yielded, and that were written to the window. The id of place p is at
+    # p - yielded in the window.
+    yielded = filled = 0
     for i, (first, last) in enumerate(ranges):
         while filled < last:
             step = min(filled + CHUNK, last)
@@ -183,21 +204,25 @@ def shuffle_ranges(
             )
             filled = step
         rng.shuffle(window[first - yielded : last - yielded])
-        # Ids before the next range are final.
+        # Yield the ids before the next range, and move the others to the front of the window.
         until = min(ranges[i + 1][0], filled) if i + 1 < len(ranges) else filled
         if until > yielded:
             yield window[: until - yielded]
             pending = window[until - yielded : filled - yielded].copy()
             window[: len(pending)] = pending
             yielded = until
+    # Ids behind the last range, which are not shuffled.
     for start in range(yielded, total, CHUNK):
         yield _ids_between(begin, size, ends, (start, min(start + CHUNK, total)), kind)
 
 
 def advance_ranges(ranges: Sequence[tuple[int, int]], rng: np.random.Generator) -> None:
-    """Advance the generator as `shuffle_ranges` of these ranges would, without any ids."""
-    # What a shuffle draws depends only on the number of elements.
+    """Draw from the generator what `shuffle_ranges` would draw for these ranges.
+
+    What a shuffle draws depends only on the number of elements, so another array is shuffled.
+    """
     scratch = np.empty(max((last - first for first, last in ranges), default=0), np.int64)
+    # Large arrays of 32-bit elements are shuffled more quickly.
     narrow = scratch.view(np.uint32) if len(scratch) >= _NARROW_FROM else scratch
     for first, last in ranges:
         rng.shuffle(narrow[: last - first])
@@ -212,8 +237,14 @@ def _ids_between(
 ) -> NDArray[np.integer]:
     """Return the ids at the places ``bounds[0]`` to ``bounds[1]`` - 1 of parts laid end to end.
 
-    ``begin``, ``size`` and ``ends`` are the first ids, the samples and the ends of the parts;
-    ``kind`` is the type of the returned ids.
+    Parts with the first ids (20, 0) and the sizes (3, 5) have the ids 22, 0, 1 at the places 2 to
+    4.
+
+    Args:
+        begin, size: First id and number of samples of each part.
+        ends: Place at which each part ends, the cumulated sizes: (3, 8) in the example.
+        bounds: First place and end; there is at least one place.
+        kind: Type of the returned ids.
     """
     first, last = bounds
     first_part = int(np.searchsorted(ends, first, side="right"))

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 class ShardParts(NamedTuple):
     """Parts of shards in shuffled order, canonical node after canonical node.
 
+    A part is a whole shard, or what a canonical node has of a shard that it shares with others.
+
     Attributes:
-        begin: First id of each part.
-        size: Samples of each part.
+        begin: First id of each part, shape (parts,).
+        size: Samples of each part, shape (parts,).
         edges: Node k has the parts ``edges[k]`` to ``edges[k + 1]`` - 1; shape (nodes + 1,).
     """
 
@@ -44,29 +46,32 @@ def split_at_nodes(
 ) -> ShardParts:
     """Return the parts of shards after cutting them at the ends of the canonical nodes.
 
-    ``begin`` and ``size`` are the first ids and the samples of the shards, in shuffled order.
+    ``begin`` and ``size`` are the first ids and the samples of the shards, in shuffled order. Two
+    nodes of 8 samples and shards of 7, 2 and 7 give parts of 7, 1, 1 and 7 and the edges 0, 2, 4.
     """
+    # Places count samples of the shards laid end to end.
     node_ends = spec.node_starts()[1:]
     ends = np.cumsum(size)
     starts = ends - size
     # A node that ends strictly inside a shard cuts it; zero-length shards are never cut.
-    shard = np.searchsorted(ends, node_ends, side="left")
+    shard = np.searchsorted(ends, node_ends, side="left")  # in which each node ends
     cuts = shard < len(ends)
     cuts[cuts] = (starts[shard[cuts]] < node_ends[cuts]) & (node_ends[cuts] < ends[shard[cuts]])
-    # Several nodes may end at the same place when there are fewer samples than nodes.
+    # Several nodes may end at the same place if there are fewer samples than nodes; cut once there.
     cut_ends, first = np.unique(node_ends[cuts], return_index=True)
     cut_shards = shard[cuts][first]
+    # A cut is a further end of a part, before the end of its shard.
     part_ends = np.insert(ends, cut_shards, cut_ends)
     shard_of_part = np.insert(np.arange(len(size)), cut_shards, cut_shards)
     part_starts = np.concatenate([np.zeros(1, np.int64), part_ends[:-1]])
-    # A part belongs to the first node that ends at the end of the part or after it.
+    # A node has the parts that end after the node before it, up to its own end.
     edges = np.concatenate([[0], np.searchsorted(part_ends, node_ends, side="right")])
     part_begin = begin[shard_of_part] + part_starts - starts[shard_of_part]
     return ShardParts(part_begin, part_ends - part_starts, edges)
 
 
 def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
-    """Return the shards shuffled by the seed and cut at the nodes."""
+    """Return the shards shuffled by the seed, the same in every epoch, and cut at the nodes."""
     order = np.arange(len(spec.sizes))
     np.random.default_rng(spec.seed).shuffle(order)
     begin = np.cumsum(spec.sizes) - spec.sizes
@@ -76,7 +81,8 @@ def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
 def epoch_parts(spec: ShuffleSpec) -> tuple[ShardParts, np.random.Generator]:
     """Return the parts of each node in their order of this epoch, and the generator.
 
-    The generator has drawn only the orders of the parts; the shuffle continues with it.
+    The parts of a node are shuffled anew in each epoch, and stay within the node. The returned
+    generator has drawn only these orders; a shuffle draws from it what follows.
     """
     parts = shuffled_parts(spec)
     rng = np.random.default_rng(spec.seed + spec.epoch)
@@ -91,11 +97,13 @@ def part_ids(
 ) -> NDArray[Any]:
     """Return the ids of parts end to end, as integers of type ``kind``.
 
-    ``begin`` and ``size`` are the first ids and the samples of the parts.
+    ``begin`` and ``size`` are the first ids and the samples of the parts: (20, 0) and (3, 2) give
+    20, 21, 22, 0, 1.
     """
     if len(size) == 1:
         return np.arange(begin[0], begin[0] + size[0], dtype=kind)
-    # Differences may be negative. Unsigned numbers wrap around then, and back in the sum.
+    # Add to 0, 1, 2, 3, 4 for each part its first id less the place where it lies: 20 - 0 and
+    # 0 - 3. Such a difference may be negative; unsigned numbers wrap around, and back in the sum.
     ids = np.repeat((begin - (np.cumsum(size) - size)).astype(kind), size)
     ids += np.arange(len(ids), dtype=kind)
     return ids

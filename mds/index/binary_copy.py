@@ -52,7 +52,7 @@ _WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_"
 _NOT_PLAIN = (b'"', b"\\", b":")  # printable characters that a plain name cannot have
 _NUL, _SLASH = 0, ord("/")
 _SPACE, _DELETE = 0x20, 0x7F  # all between are printable
-_BLOCK = 16_384
+_BLOCK = 16_384  # shards that are checked together
 # Whether a part of a plain name may begin with each byte.
 _may_begin = np.zeros(256, np.bool_)
 _may_begin[list(_WORD)] = True
@@ -63,8 +63,8 @@ def save(
 ) -> None:
     """Write the binary copy of a table to a file.
 
-    - ``columns`` (Columns): The columns of the table, by name.
-    - ``schemas`` (Sequence[ShardSchema]): Its schemas.
+    - ``columns`` (Columns): The columns of the table, by the names of `COLUMN_DTYPES`.
+    - ``schemas`` (Sequence[ShardSchema]): The schemas of the table.
     - ``digest``, ``size``: xxh3_128 (hex) and bytes of the index.json, by which `load` recognises
       whether the copy belongs to it.
     - ``path`` (str): The file to write.
@@ -73,8 +73,8 @@ def save(
 
     from mds.storage.files import publish  # brings in what opening an index does not need
 
-    # (-n % 64) is the number of bytes that pad n to a multiple of 64.
-    descriptors, offset = [], 0
+    # Columns are padded to multiples of 64 bytes; -n % 64 is the number of bytes that n lacks.
+    descriptors, offset = [], 0  # (name, dtype, offset, count) of each column
     for name in COLUMN_DTYPES:
         column = columns[name]
         descriptors.append([name, column.dtype.str, offset, len(column)])
@@ -88,7 +88,7 @@ def save(
             "columns": descriptors,
         }
     ).encode()
-    header += b" " * (-(_START + len(header)) % 64)
+    header += b" " * (-(_START + len(header)) % 64)  # so that the first column is aligned
     start = len(header).to_bytes(4, "little") + header
     check = xxhash.xxh3_64(start)
     with publish(path) as temporary, open(temporary, "wb") as file:
@@ -104,14 +104,15 @@ def save(
 
 
 def load(path: str, size: int, digest: str) -> tuple[Columns, list[ShardSchema]] | None:
-    """Return the columns and schemas in the copy at ``path``, of an index.json of that size.
+    """Return the columns and the schemas in the copy at ``path``.
 
-    None if the copy is damaged, implausible, or of another index: ``digest`` is the xxh3_128 of
-    index.json, in hex.
+    ``size`` (bytes) and ``digest`` (xxh3_128, in hex) are those of index.json now. Returns None if
+    the copy is missing, damaged, implausible, or was made from another index.
     """
     import xxhash
 
-    # A table is smaller than the text that it was made from, so a larger file is not one.
+    # A copy is smaller than the text that it was made from, except for schemas and padding. So a
+    # larger file is no copy.
     data = map_file(path, max_bytes=size + _MOST_EXTRA)
     if data is None or len(data) < _START or data[:8] != _MAGIC:
         return None
@@ -175,19 +176,21 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
     """Whether the columns are a table that parsing an index.json could have produced.
 
     Other users may be able to write to the folder of a copy, so every number and name is checked. A
-    table that passes can be wrong, but it can do no more harm than a wrong index.json. Half a
+    table that passes may be wrong, but can do no more harm than a wrong index.json. Half a
     million shards take about 20 ms.
     """
     shards = len(columns["samples"])
     per_shard = ("samples", "schema_of", "name_ends", *_SIZES.values())
     if any(len(columns[name]) != shards for name in per_shard):
         return False
-    facts, name_bytes, digest_bytes = _Facts(schemas), 0, 0
+    facts = _Facts(schemas)
+    name_bytes, digest_bytes = 0, 0  # of the blocks that were checked
     # Block by block, so that the arrays of the check stay small and fit into the CPU's caches.
     for first in range(0, shards, _BLOCK):
         block = {name: columns[name][first : first + _BLOCK] for name in per_shard}
         if not _has_numbers(block, facts):
             return False
+        # The names of the block are the bytes from the last block's end up to its own.
         ends, end = block["name_ends"], int(block["name_ends"][-1])
         if not name_bytes < end <= len(columns["names"]):
             return False
@@ -200,11 +203,14 @@ def is_plausible(columns: Columns, schemas: Sequence[ShardSchema]) -> bool:
 
 
 class _Facts:
-    """Facts about the schemas, as arrays with one entry a schema.
+    """Facts about the schemas, to check shards by the number of their schema.
 
-    - ``last``: largest number of a schema. ``is_split``: whether a shard has a meta file.
+    ``last`` is the largest number of a schema. The others are arrays with one entry a schema:
+
+    - ``is_split``: whether its shards have a meta file, which then has the offsets.
     - ``files``: number of files of a shard. ``digest_bytes``: bytes of all digests of a shard.
-    - ``lacks``: for each kind of file, whether a shard has no such file.
+    - ``lacks``: a dict with such an array for each kind of file, which tells whether shards have no
+      such file.
     """
 
     def __init__(self, schemas: Sequence[ShardSchema]) -> None:
@@ -216,6 +222,7 @@ class _Facts:
             kind: np.array([kind not in kinds_of_schema for kinds_of_schema in kinds], np.bool_)
             for kind in _SIZES
         }
+        # Two hex digits make a byte.
         digits = [
             sum(count for file in schema.stored for _, count in file.hashes) for schema in schemas
         ]
@@ -225,24 +232,26 @@ class _Facts:
 def _has_numbers(block: Columns, facts: _Facts) -> bool:
     """Whether the counts and sizes of a block of shards are possible, and fit their schemas.
 
-    ``block`` holds the same rows of every column, by name.
+    ``block`` has the entries of these shards in every column with one entry a shard, by name.
     """
-    which = block["schema_of"]
-    if not _within(which, facts.last):
+    schema_numbers = block["schema_of"]
+    if not _within(schema_numbers, facts.last):
         return False
     if not all(_within(block[name], LARGEST) for name in ("samples", *_SIZES.values())):
         return False
     if int(block["raw_size"].max()) >= 1 << 32:  # offsets have 32 bits
         return False
-    # Each shard's file with the offsets must hold the count, and an offset per sample and the end.
-    offsets_file = block["raw_size"]
+    # The file with the offsets must have room for the count, an offset of each sample and the end,
+    # of four bytes each. It is the data file, or the meta file of a split format.
+    offsets_size = block["raw_size"]
     if facts.is_split.any():
-        offsets_file = np.where(facts.is_split[which], block["raw_meta_size"], offsets_file)
-    if (4 * (block["samples"] + 2) > offsets_file).any():
+        is_split = facts.is_split[schema_numbers]
+        offsets_size = np.where(is_split, block["raw_meta_size"], offsets_size)
+    if (4 * (block["samples"] + 2) > offsets_size).any():
         return False
-    # A file that no shard has is the common case, and has a column of zeros.
+    # A file that a shard lacks must have the size 0. Most columns are zeros, and need no check.
     sizes_by_kind = [(kind, block[name]) for kind, name in _SIZES.items() if block[name].any()]
-    return not any(sizes[facts.lacks[kind][which]].any() for kind, sizes in sizes_by_kind)
+    return not any(sizes[facts.lacks[kind][schema_numbers]].any() for kind, sizes in sizes_by_kind)
 
 
 def _within(column: npt.NDArray[Any], maximum: int) -> bool:
@@ -254,20 +263,22 @@ def _within(column: npt.NDArray[Any], maximum: int) -> bool:
 def _has_names(names: Bytes, ends: Int64s, files: Int64s) -> bool:
     """Whether the names of a block are valid, with one name for each file of its shards.
 
-    - ``names`` (uint8): The names, joined by NUL within a shard.
-    - ``ends`` (int64, shape (shards,)): Where the names of each shard end.
+    - ``names`` (uint8): The bytes of all names, joined by NUL within a shard and without between.
+    - ``ends`` (int64, shape (shards,)): Byte at which the names of each shard end.
     - ``files`` (int64, shape (shards,)): Number of files of each shard.
     """
     if not _within(ends, len(names)):
         return False
-    lengths = np.diff(ends, prepend=0)
+    lengths = np.diff(ends, prepend=0)  # bytes of the names of each shard
     if int(lengths.min()) < 1:
         return False
+    # A shard with n files must have n - 1 NUL bytes.
     packed = names.tobytes()
     breaks = _places(packed, names, _NUL)
     breaks_per_shard = np.diff(breaks.searchsorted(ends), prepend=0) if len(breaks) else 0
     if (files - 1 != breaks_per_shard).any():
         return False
+    # Check plain names all at once, and others one by one, which takes far longer.
     if _are_plain(packed, names, ends, breaks) and int(lengths.max()) <= MAX_PLAIN_BYTES:
         return True
     return _are_names(packed, ends.tolist())
@@ -287,21 +298,26 @@ def _are_plain(packed: bytes, names: Bytes, ends: Int64s, breaks: Int64s) -> boo
     """
     if int(names.max()) >= _DELETE or any(letter in packed for letter in _NOT_PLAIN):
         return False
-    if np.count_nonzero(names < _SPACE) != len(breaks):
+    if np.count_nonzero(names < _SPACE) != len(breaks):  # control characters other than NUL
         return False
     slashes = _places(packed, names, _SLASH)
-    starts = np.concatenate([[0], ends[:-1], breaks + 1, slashes + 1])  # of all parts of paths
-    # A part that begins with a letter is neither empty nor hidden.
+    # Where each name and each further part of a path begins. A part that begins with a letter is
+    # not empty, not hidden and not "..".
+    starts = np.concatenate([[0], ends[:-1], breaks + 1, slashes + 1])
     if (names[ends - 1] == _SLASH).any() or not _may_begin[names[starts]].all():
         return False
-    # Few names contain a "j", which is faster to search than converting all to lower case.
+    # Look for index.json in any case. Few names contain a "j", and looking for this letter is
+    # faster than converting all to lower case.
     if b"j" not in packed and b"J" not in packed:
         return True
     return INDEX_NAME.encode() not in packed.lower()
 
 
 def _are_names(packed: bytes, ends: list[int]) -> bool:
-    """Whether all names are valid, checked one by one; a shard's names end at each of ``ends``."""
+    """Whether all names are valid, checked one by one.
+
+    ``packed`` are the names of all shards, and ``ends`` the byte at which those of each shard end.
+    """
     start = 0
     try:
         for end in ends:

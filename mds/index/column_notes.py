@@ -93,7 +93,10 @@ def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None
 
 
 def pack_notes(notes: Mapping[str, ColumnNote], index: str) -> bytes:
-    """Return the bytes of a sidecar with notes; ``index`` is the fingerprint of the index."""
+    """Return the bytes of a sidecar with the notes of columns, by name.
+
+    ``index`` is the fingerprint of the index that it belongs to.
+    """
     payload = {
         column: {
             **({"description": note.description} if note.description else {}),
@@ -164,7 +167,10 @@ def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnN
 
 
 def _note(raw_note: Any) -> ColumnNote:
-    """Return the note of a parsed JSON value. Raises TypeError or ValueError for a wrong value."""
+    """Return the note of a parsed JSON object with the keys "description" and "class_names".
+
+    Both may be missing. Raises AttributeError, TypeError or ValueError for another value.
+    """
     description, names = raw_note.get("description", ""), raw_note.get("class_names", [])
     is_text = isinstance(description, str) and isinstance(names, list)
     if not is_text or not all(isinstance(name, str) for name in names):

@@ -10,6 +10,10 @@ groups for the values that may change:
 Objects that match cost about 2 us each and make no Python objects. An object that does not match
 (another schema, a strange name, a wrong number) is parsed and checked as JSON again. The expression
 only makes parsing faster; it never decides what is valid.
+
+A *schema* (`ShardSchema`) is what the shard objects of one writer have in common. It lists the
+files of a shard, each of one *kind* (`KINDS`): the data file, its compressed form, and for split
+formats (a data file and a file with offsets) the meta file and its compressed form.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ from mds.errors import IndexFileError
 from mds.index.shard_object import KINDS, LARGEST, VERSION, ShardSchema, parse_shard
 from mds.storage.relative_name import INDEX_NAME, MAX_PLAIN_BYTES, PLAIN_NAME, RelativeName, shown
 
-# An object larger than this describes some 40,000 columns; it bounds the memory of a hostile one.
+# An object of this size describes some 40,000 columns. The bound limits the memory that a hostile
+# index takes.
 LARGEST_OBJECT_BYTES = 4 << 20
-_WINDOW = 16 << 10
-_BLOCK = 4096
+_WINDOW = 16 << 10  # bytes of text in which the end of a JSON value is sought first
+_BLOCK = 4096  # shards that are appended together
 _MAX_TEMPLATES = 16
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
@@ -73,10 +78,12 @@ _DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
 class Template(NamedTuple):
     """The regular expression for objects of one schema.
 
-    - ``match``: the compiled expression's ``match``, called with bytes and a position. It matches
-      one object and the comma after it.
-    - ``samples``, ``sizes``, ``names``, ``digests``: numbers of the groups that hold these values,
-      counted from 0. ``sizes`` and ``names`` have one group a file, ``digests`` one a digest.
+    - ``match``: the method ``match`` of the compiled expression, called with bytes and a position.
+      It matches one object and the comma after it.
+    - ``samples``, ``sizes``, ``names``, ``digests``: which groups of a match hold these values,
+      counted from 0. ``sizes`` and ``names`` have one group for each file of a shard, ``digests``
+      one for each digest. In the example of the module, ``samples`` is 0, ``names`` (1,) and
+      ``sizes`` (2,).
     """
 
     match: Any
@@ -90,17 +97,22 @@ class NamesSeen:
     """The file names of an index, to find duplicates.
 
     No two files may have the same name, and no file may have the name of a folder of another file:
-    shards with a common file would replace each other in a cache folder again and again. Names are
-    compared by their hashes, eight bytes each, which are salted in every process. Only names with
-    equal hashes are compared as text. Names that differ in case are different.
+    shards with a common file would replace each other in a cache folder again and again. Names that
+    differ in case are different.
+
+    Only Python's hashes of names are kept, eight bytes each, which differ in every process, so
+    nobody can prepare names with equal hashes. Names with equal hashes are then compared as text.
     """
 
     def __init__(self) -> None:
-        self._hashes = array("q")
-        self._folders: set[bytes] = set()
+        self._hashes = array("q")  # of all names
+        self._folders: set[bytes] = set()  # folders that directly contain a file
 
     def add(self, names: Iterable[bytes], *, have_folders: bool) -> None:
-        """Add names. ``have_folders`` must be True if one of them contains a slash."""
+        """Add file names. ``have_folders`` must be True if one of them contains a slash.
+
+        It is an argument because callers test many names at once, which is faster.
+        """
         names = list(names)
         self._hashes.extend(map(hash, names))
         if have_folders:
@@ -110,14 +122,16 @@ class NamesSeen:
         """Raise IndexFileError if two files have one name, or a file has the name of a folder.
 
         - ``names`` (Iterable[list[str]]): The file names of each shard, in order: all names that
-          were added. They are only read if hashes agree.
+          were added. They are only read if two hashes are equal.
         - ``location`` (str): Name of the index, for errors.
         """
         if not self._hashes:
             return
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
+        # Neighbours in the sorted hashes that are equal: two files may have one name.
         repeated_hashes = hashes[1:][hashes[1:] == hashes[:-1]]
-        # Look up the hash of each folder among the sorted hashes of files, by binary search.
+        # Look up the hash of each folder among the sorted hashes of files, by binary search: a file
+        # may have the name of a folder.
         folders = set(_with_parents(self._folders))
         folder_hashes = np.fromiter(map(hash, folders), np.int64, len(folders))
         nearest_hashes = hashes[np.minimum(hashes.searchsorted(folder_hashes), len(hashes) - 1)]
@@ -134,7 +148,7 @@ def _with_parents(folders: Iterable[bytes]) -> Iterator[bytes]:
         while folder and folder not in parents:
             parents.add(folder)
             yield folder
-            folder = folder.rpartition(b"/")[0]  # noqa: PLW2901 - upwards
+            folder = folder.rpartition(b"/")[0]  # noqa: PLW2901 - the folder above
 
 
 def _check_suspects(
@@ -142,7 +156,8 @@ def _check_suspects(
 ) -> None:
     """Compare the names whose hashes are in ``suspects``; raise IndexFileError for a duplicate.
 
-    ``names`` are the file names of each shard, ``folders`` all folders that hold files.
+    Returns if there is none, because only hashes were equal. ``names`` are the file names of each
+    shard, ``folders`` all folders that hold files, at any depth.
     """
     first: dict[bytes, int] = {}  # number of the first shard with each name
     for number, shard_names in enumerate(names):
@@ -166,18 +181,20 @@ def _check_suspects(
 class Builder:
     """The columns of an index while it is parsed, with one entry a shard.
 
-    `add` appends one parsed object, `extend` many objects that matched a template.
+    `add` appends one parsed object, `extend` many objects that matched a template. The columns are
+    those of `mds.index.table.Index`.
     """
 
     def __init__(self) -> None:
-        self.schemas: dict[ShardSchema, int] = {}  # number of each schema
+        self.schemas: dict[ShardSchema, int] = {}  # number of each schema, from 0
         self.schema_of = array("i")  # number of the shard's schema
         self.samples = array("q")
-        self.sizes = {kind: array("q") for kind in KINDS}  # bytes; 0 for a file that it lacks
+        # Bytes of the shard's file of each kind; 0 for a file that the shard lacks.
+        self.sizes = {kind: array("q") for kind in KINDS}
         self.name_sizes = array("I")  # bytes of the shard's part of `names`
         self.names = bytearray()  # the shard's file names, joined by NUL
         self.names_seen = NamesSeen()
-        self.digests = bytearray()  # raw bytes of all digests of the shard's files
+        self.digests = bytearray()  # all digests of the shard's files, as bytes, not as hex
 
     def add(self, raw: object, location: str) -> ShardSchema:
         """Check and append one shard, and return its schema. Raises IndexFileError.
@@ -189,6 +206,7 @@ class Builder:
         _check_sizes(schema, row.samples, row.sizes, location)
         self.schema_of.append(self.schemas.setdefault(schema, len(self.schemas)))
         self.samples.append(row.samples)
+        # Every column gets an entry, also those of files that the schema lacks.
         sizes = dict(zip((file.kind for file in schema.stored), row.sizes, strict=True))
         for kind, column in self.sizes.items():
             column.append(sizes.get(kind, 0))
@@ -206,13 +224,18 @@ class Builder:
 
         - ``schema`` (ShardSchema): Their schema, which `add` has returned before.
         - ``template`` (Template): The template of the schema.
-        - ``rows`` (list[tuple[bytes, ...]]): The groups of each match.
+        - ``rows`` (list[tuple[bytes, ...]]): The groups of each match, one match for each shard.
         - ``location`` (str): Name of the index, for errors.
+
+        Each step below handles one column of all shards, because a loop over shards would take
+        several times as long.
         """
         first = len(self.samples)
-        columns = list(zip(*rows, strict=True))  # the values of each group, in all shards
+        columns = list(zip(*rows, strict=True))  # for each group its value in every shard
         samples = [*map(int, columns[template.samples])]
         sizes = [[*map(int, columns[group])] for group in template.sizes]
+        # A row is the number of samples and the sizes of a shard. Only a wrong one is checked again
+        # by the function that raises the error, which needs a location.
         for i, row in enumerate(zip(samples, *sizes, strict=True)):
             if not _is_plausible(schema, row[0], row[1:]):
                 _check_sizes(schema, row[0], row[1:], f"{location}, shard {first + i}")
@@ -223,11 +246,13 @@ class Builder:
             if kind in sizes_by_kind:
                 column.extend(sizes_by_kind[kind])
             else:
-                column.frombytes(bytes(8 * len(rows)))  # as many zeros
+                column.frombytes(bytes(8 * len(rows)))  # a zero of eight bytes for each shard
+        # The names of each shard, joined by NUL. Nearly always a shard has only one file.
         names = [columns[group] for group in template.names]
         joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
         packed = b"".join(joined)
-        # The one name in plain letters that no shard may have, or a name that may be too long.
+        # The template matches only plain names. Those are valid unless one is that of the index,
+        # or too long; if this may be so, check each.
         if _INDEX_NAME in packed.lower() or max(map(len, joined)) > MAX_PLAIN_BYTES:
             for i, packed_names in enumerate(joined):
                 for name in packed_names.decode().split("\0"):
@@ -237,6 +262,7 @@ class Builder:
         self.name_sizes.extend(map(len, joined))
         self.names += packed
         if template.digests:
+            # From the digests of each group to those of each shard, in hex, and to bytes.
             digests = zip(*(columns[group] for group in template.digests), strict=True)
             self.digests += bytes.fromhex(b"".join(map(b"".join, digests)).decode())
 
@@ -261,25 +287,30 @@ def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT
 
 
 class _Parser:
-    """Parser of an index: a position in its text, and the columns up to there.
+    """Parser of an index, which walks through its text and collects the columns of shards.
 
-    See `parse_index` for the arguments.
+    - ``data``, ``location``, ``largest_object``: the arguments of `parse_index`.
+    - ``position``: byte of ``data`` up to which it was parsed.
+    - ``builder``: the columns of the shards up to there.
+    - ``templates``: the schemas that were seen and their templates.
+    - ``tried``: schemas for which a template was made, or could not be made.
     """
 
     def __init__(self, data: bytes, location: str, largest_object: int) -> None:
         self.data = data
         self.location = location
         self.largest_object = largest_object
-        self.position = 3 if data.startswith(b"\xef\xbb\xbf") else 0  # after a byte order mark
+        self.position = 3 if data.startswith(b"\xef\xbb\xbf") else 0  # skip a byte order mark
         self.builder = Builder()
         self.templates: list[tuple[ShardSchema, Template]] = []
-        self.tried: set[ShardSchema] = set()  # schemas for which a template was tried
+        self.tried: set[ShardSchema] = set()
 
     def run(self) -> Builder:
         """Parse the outermost object ``{"shards": [...], "version": 2}``; return the columns."""
         if not self.data.strip():
             raise IndexFileError(f"{self.location}: the file is empty.")
-        # The version is usually the last key. Report another one before shards of its form fail.
+        # The version is usually the last key. Check it first: shards of another version would fail
+        # with errors that mislead.
         if last_version := _LAST_VERSION.search(self.data[-256:]):
             self._check_version(int(last_version[1]))
         self._expect(b"{", "an object with 'shards' and 'version'")
@@ -326,7 +357,8 @@ class _Parser:
             self._expect(b"]", "the end of the list")
             return
         while True:
-            # Templates first. They never match the last object, since no comma follows it.
+            # Take as many objects as match a template. The last object never does, since no comma
+            # follows it, so there is always one more, which is parsed as JSON.
             while any(self._take_matches(*pair) for pair in self.templates):
                 pass
             raw, text = self._value()
@@ -339,12 +371,12 @@ class _Parser:
                 self._expect(b"]", "the end of the list")
                 return
             self._expect(b",", "a comma or the end of the list of shards")
-            self._peek()
+            self._peek()  # skips spaces, since templates begin at an object
 
     def _take_matches(self, schema: ShardSchema, template: Template) -> bool:
         """Parse the consecutive objects at this position that match a template, up to `_BLOCK`.
 
-        Returns whether there was one.
+        Appends their shards to the columns. Returns whether an object matched.
         """
         match, data, position = template.match, self.data, self.position
         rows: list[tuple[bytes, ...]] = []
@@ -357,21 +389,24 @@ class _Parser:
         return bool(rows)
 
     def _peek(self) -> bytes:
-        """Return the next byte that is not a space, b"" at the end."""
+        """Skip spaces, and return the byte at the new position; b"" at the end of the text."""
         self.position = _SPACE.match(self.data, self.position).end()  # type: ignore[union-attr]
         return self.data[self.position : self.position + 1]
 
     def _expect(self, byte: bytes, expectation: str) -> None:
-        """Move behind ``byte``. Raises IndexFileError, with the expectation, for another one."""
+        """Skip spaces and the ``byte`` after them. Raises IndexFileError if another byte is there.
+
+        ``expectation`` describes the byte in the error.
+        """
         if self._peek() != byte:
             raise self._broken(expectation)
         self.position += 1
 
     def _value(self) -> tuple[object, str]:
-        """Return the JSON value at this position, and its text; move behind it.
+        """Parse the JSON value at this position, and move behind it; return the value and its text.
 
-        The end of the value is unknown before it is parsed, so a window of the text is decoded,
-        which grows until the value is whole. Raises IndexFileError for anything else.
+        The end of the value is unknown before it is parsed. So a window of the text is decoded,
+        which grows until it contains the whole value. Raises IndexFileError if there is no JSON.
         """
         self._peek()
         size = _WINDOW
@@ -382,11 +417,12 @@ class _Parser:
             try:
                 value, end = _DECODE(window)
             except ValueError as error:
+                # A larger window helps only if there is more text, and an object may be so large.
                 if len(piece) < size or size >= self.largest_object:
                     raise self._broken("JSON in UTF-8", error) from error
                 size *= 4
                 continue
-            # A number at the end of the window may continue after it.
+            # A number that ends with the window may continue after it.
             if end < len(window) or len(piece) < size:
                 break
             size *= 4
@@ -398,7 +434,10 @@ class _Parser:
         return value, text
 
     def _broken(self, expectation: str, error: Exception | None = None) -> IndexFileError:
-        """Return the error for text at this position that is not the expected one."""
+        """Return the error for an index whose text at this position is not the expected one.
+
+        ``expectation`` says what was expected, and ``error`` why it could not be parsed.
+        """
         next_bytes = self.data[self.position : self.position + 40]
         actual = repr(next_bytes)[1:] if next_bytes else "the end of the file"
         reason = f" ({error})" if error else ""
@@ -409,11 +448,14 @@ class _Parser:
 
 
 def make_template(schema: ShardSchema, text: str) -> Template | None:
-    """Make a template for objects of a schema from the text of one, or None if that fails.
+    """Make a template for objects of a schema from the text of one; return None if that fails.
 
     Values that differ between shards become groups; the text between them must match exactly.
     """
-    pattern, offset, fields = [], 0, list[tuple[str, ...]]()  # fields: path of each group's value
+    pattern: list[bytes] = []
+    offset = 0  # up to which the text is in the pattern
+    fields: list[tuple[str, ...]] = []  # path of the value of each group
+    # Number of hex digits of each digest.
     widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
     for start, end, path in _scalars(text):
         if path == ("samples",) or (path[0] in KINDS and path[1:] == ("bytes",)):
@@ -423,24 +465,25 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
         elif path[0] in KINDS and path[1:2] == ("hashes",):
             group = b'"([0-9a-f]{%d})"' % widths[path[0], path[2]]
         else:
-            continue
+            continue  # the same in all shards of the schema
         pattern += [re.escape(text[offset:start].encode()), group]
         fields.append(path)
         offset = end
     expression = b"".join(pattern) + re.escape(text[offset:].encode())
-    # A strange name in the object itself, or a repeated field, means that no template is safe.
+    # If the object has a name that is not plain, the expression does not match it. If it repeats a
+    # field, a group would be ambiguous. No template is safe then.
     self_match = re.fullmatch(expression, text.encode())
     if self_match is None or len(set(fields)) != len(fields):
         return None
-    place = {path: group for group, path in enumerate(fields)}
+    group_of = {path: group for group, path in enumerate(fields)}
     kinds = [file.kind for file in schema.stored]
     return Template(
         match=re.compile(expression + rb"[ \t\n\r]*,[ \t\n\r]*").match,
-        samples=place["samples",],
-        sizes=tuple(place[kind, "bytes"] for kind in kinds),
-        names=tuple(place[kind, "basename"] for kind in kinds),
+        samples=group_of["samples",],
+        sizes=tuple(group_of[kind, "bytes"] for kind in kinds),
+        names=tuple(group_of[kind, "basename"] for kind in kinds),
         digests=tuple(
-            place[file.kind, "hashes", name] for file in schema.stored for name, _ in file.hashes
+            group_of[file.kind, "hashes", name] for file in schema.stored for name, _ in file.hashes
         ),
     )
 
@@ -450,7 +493,8 @@ def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
 
     In ``{"raw_data": {"bytes": 4711}}`` the path of 4711 is ``("raw_data", "bytes")``.
     """
-    path: list[str | None] = []  # the current key of each open object; None in a list
+    # The current key of each open object; None for an object without a key yet, and for a list.
+    path: list[str | None] = []
     out: list[tuple[int, int, tuple[Any, ...]]] = []
     tokens = list(_TOKEN.finditer(text))
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -459,16 +503,17 @@ def _scalars(text: str) -> list[tuple[int, int, tuple[Any, ...]]]:
             path.append(None)
         elif word in {"}", "]"}:
             path.pop()
-        elif following is not None and following.group() == ":":
+        elif following is not None and following.group() == ":":  # the word is a key
             path[-1] = json.loads(word)
-        elif word not in {",", ":"} and None not in path:
+        elif word not in {",", ":"} and None not in path:  # a scalar, and no list around it
             out.append((token.start(), token.end(), tuple(path)))
     return out
 
 
 def _is_plausible(schema: ShardSchema, samples: int, sizes: tuple[int, ...]) -> bool:
     """Whether files of these sizes (bytes, in the order of `KINDS`) can hold the samples."""
-    # The file with the offsets: the meta file of split formats comes second among KINDS.
+    # The file with the offsets has the count, and an offset of four bytes for each sample and the
+    # end. It is the data file, or for split formats the meta file, second in KINDS: [0] or [1].
     return (
         sizes[schema.is_split] >= 4 + 4 * (samples + 1)
         and sizes[0] < 1 << 32

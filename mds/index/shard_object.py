@@ -7,6 +7,11 @@ splits an object into a schema and a `Row` with the numbers and names of the sha
 makes the text of an object again. The incumbent passes the keys of an object on as keyword
 arguments, so an unknown or missing key is an error there too. Here every value is checked as well,
 before anything relies on it.
+
+A shard has one to four files, one of each *kind*: "raw_data", its compressed form "zip_data", and
+in a *split format* (json, csv, tsv, xsv) also "raw_meta", which has the offsets of the samples in
+the data file, and its compressed form "zip_meta". The object describes the raw files even if only
+the compressed ones were stored.
 """
 
 from __future__ import annotations
@@ -32,9 +37,9 @@ KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
 class Stored(NamedTuple):
-    """A file that each shard of a schema has.
+    """What the shards of a schema have in common of one of their files.
 
-    - ``kind``: one of `KINDS`.
+    - ``kind``: one of `KINDS`, which is the key of the file in a shard object.
     - ``hashes``: (name, number of hex digits) of each digest of the file.
     """
 
@@ -47,10 +52,11 @@ class ShardSchema(NamedTuple):
 
     - ``format``: one of `FORMATS`. ``columns``: names, encodings and sizes of the columns.
     - ``compression``: name such as "zstd:7", or None. ``hashes``: names of digests.
-    - ``size_limit``: bytes at which the writer began another shard, or None.
+    - ``size_limit``: bytes of a shard at which the writer began the next one, or None.
     - ``newline``: end of a sample in a split format, else None. ``separator``: text between the
       columns of csv, tsv and xsv, else None.
-    - ``stored``: the files of a shard, in the order of `KINDS`.
+    - ``stored``: the files of each shard, in the order of `KINDS`.
+    - ``version``: version of the shard objects.
     """
 
     format: str
@@ -70,14 +76,18 @@ class ShardSchema(NamedTuple):
 
     @property
     def has_unsafe_types(self) -> bool:
-        """Whether a column can hold pickles."""
+        """Whether a column can hold pickles. Columns of split formats hold text or numbers only."""
         if self.is_split:
             return False
         return any(parse_encoding(name).is_unsafe for name in self.columns.encodings)
 
 
 class FileInfo(NamedTuple):
-    """One file of a shard: path below the dataset's folder, bytes, and hex digests by hash."""
+    """One file of a shard.
+
+    - ``basename``: path below the dataset's folder. ``size``: bytes.
+    - ``hashes``: digests in hex, by the name of the hash.
+    """
 
     basename: RelativeName
     size: int
@@ -151,8 +161,11 @@ LARGEST = 1 << 36
 
 
 class Row(NamedTuple):
-    """The values of one shard; sizes, names and digests are in the order of ``stored``.
+    """What differs between shards of one schema: the values of one shard.
 
+    Sizes, names and digests are in the order of ``ShardSchema.stored``.
+
+    - ``samples``: number of samples.
     - ``sizes``: bytes of each file. ``names``: path of each file below the dataset's folder.
     - ``digests``: digests of all files in hex, joined without separators.
     """
@@ -164,8 +177,9 @@ class Row(NamedTuple):
 
 
 def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
-    """Parse one element of ``shards`` to its schema and row.
+    """Parse one element of the list ``shards`` of index.json to its schema and row.
 
+    ``raw`` is the element as `json` parsed it.
     ``location`` names the shard in errors. Raises IndexFileError for an invalid object.
     """
     if not isinstance(raw, dict):
@@ -198,7 +212,7 @@ def _parse_schema(
 ) -> ShardSchema:
     """Parse the part of a shard object that shards have in common. Raises IndexFileError.
 
-    ``raw`` is the object, ``name`` its format, and ``stored`` the files it has.
+    ``raw`` is the object, ``name`` its format, such as "mds", and ``stored`` the files it has.
     """
     is_split = name != MDS
     present = {shape.kind for shape in stored}
@@ -208,6 +222,7 @@ def _parse_schema(
             f"{location}: {' and '.join(sorted(needed - present))} cannot be null."
         )
     compression = _text(raw, "compression", location, is_optional=True) or None
+    # Either all files of a shard are compressed, or none.
     zips = present & {"zip_data", "zip_meta"}
     if zips and (compression is None or len(zips) != len(needed)):
         raise IndexFileError(
@@ -238,14 +253,18 @@ def _parse_schema(
 
 
 def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
-    """Parse the columns of a shard object of format ``name``. Raises IndexFileError."""
+    """Parse the columns of a shard object ``raw`` of format ``name``. Raises IndexFileError.
+
+    The format json has an object {name: encoding}; the others have lists of names and of encodings,
+    and mds a list of sizes as well, which must be those of the encodings.
+    """
     if name == "json":
         pairs = raw["columns"]
         if not isinstance(pairs, dict):
             raise IndexFileError(f"{location}: expected an object for columns, got {shown(pairs)}.")
         # A JSON object is unordered; columns are sorted by name, as everywhere else.
         names = sorted(pairs)
-        encodings = _texts([pairs[name] for name in names], f"{location}, columns")
+        encodings = _texts([pairs[column] for column in names], f"{location}, columns")
     else:
         names = _texts(raw["column_names"], f"{location}, column_names")
         encodings = _texts(raw["column_encodings"], f"{location}, column_encodings")
@@ -285,7 +304,8 @@ def _encoded_size(encoding: str, name: str, location: str) -> int | None:
 def _parse_file(raw: object, kind: str, location: str) -> tuple[Stored, int, str, str]:
     """Parse the object of a file to its schema, bytes, name and joined digests (hex).
 
-    ``kind`` is its key in the shard object, one of `KINDS`. Raises IndexFileError.
+    ``raw`` is the object {"basename": ..., "bytes": ..., "hashes": {...}}, and ``kind`` its key in
+    the shard object, one of `KINDS`. Raises IndexFileError.
     """
     if not isinstance(raw, dict):
         raise IndexFileError(f"{location}: expected an object or null, got {shown(raw)}.")
@@ -320,7 +340,10 @@ def _get(raw: Mapping[str, Any], key: str, location: str) -> Any:
 
 
 def _int(raw: Mapping[str, Any], key: str, location: str) -> int:
-    """Return a count or size of an object. Raises IndexFileError for a wrong or missing one."""
+    """Return the count or size at a key of an object.
+
+    Raises IndexFileError if it is missing, or no integer from 0 to `LARGEST`.
+    """
     value = _get(raw, key, location)
     if type(value) is not int or not 0 <= value <= LARGEST:
         raise IndexFileError(f"{location}: {key} cannot be {shown(value)}.")
@@ -372,9 +395,9 @@ def _size_limit(value: object, location: str) -> int | None:
 
 
 class _Hole:
-    """A placeholder, in the JSON of a shard, for a value that differs between shards.
+    """A placeholder in the JSON of a shard, for a value that differs between shards.
 
-    ``path`` are the keys that lead to the value, such as ``("raw_data", "bytes")``.
+    The arguments, ``path``, are the keys that lead to the value: ``"raw_data", "bytes"``.
     """
 
     def __init__(self, *path: str) -> None:
@@ -385,18 +408,21 @@ class JsonShape:
     """Writer of shard objects of one schema, exactly as the incumbent writes them, 3 us each.
 
     The text of an object is made once, in pieces. For each shard, `fill` replaces the pieces that
-    differ.
+    differ::
+
+        '{', '"hashes": ', '[]', ', ', '"raw_data": ', '{', '"basename": ', PLACE OF A NAME, ...
     """
 
     def __init__(self, schema: ShardSchema) -> None:
         self._stored = schema.stored
         self._pieces = _flatten(_json_object(schema))
-        # Positions of the placeholders in the pieces, by path; such a piece is a path itself.
+        # Position of each placeholder in the pieces, by its path, which is the piece itself.
         positions = {
             piece: index for index, piece in enumerate(self._pieces) if isinstance(piece, tuple)
         }
-        self._samples = positions["samples",]
-        # Of each file: positions of name, size and digests; of a digest also its hex digits.
+        self._samples = positions["samples",]  # a path of one key
+        # For each file the positions of its name, its size and its digests, with the number of hex
+        # digits of each digest.
         self._files = [
             (
                 positions[file.kind, "basename"],
@@ -418,20 +444,26 @@ class JsonShape:
         for (name, size, hashes), basename, bytes_ in zip(self._files, names, sizes, strict=True):
             out[name] = json.dumps(basename)
             out[size] = str(bytes_)
-            for place, digits in hashes:
-                out[place] = f'"{digests[offset : offset + digits]}"'
+            for position, digits in hashes:
+                out[position] = f'"{digests[offset : offset + digits]}"'
                 offset += digits
         return "".join(out)
 
     def example(self) -> str:
-        """Return the text of a shard without samples, from which the schema can be parsed."""
+        """Return the text of a shard object without samples.
+
+        `parse_shard` gets the schema of it: this is how a schema is stored as text.
+        """
         digits = sum(digits for file in self._stored for _, digits in file.hashes)
         count = len(self._stored)
         return self.fill(0, [0] * count, ["-"] * count, "0" * digits)
 
 
 def _json_object(schema: ShardSchema) -> dict[str, Any]:
-    """Return the shard object of a schema, with placeholders for the values that differ."""
+    """Return the shard object of a schema, with placeholders for the values that differ.
+
+    It has the keys that the incumbent writes for the format.
+    """
     names, encodings = schema.columns.names, schema.columns.encodings
     raw: dict[str, Any] = {
         "version": schema.version,
@@ -462,14 +494,18 @@ def _json_object(schema: ShardSchema) -> dict[str, Any]:
 
 
 def _flatten(raw: Any) -> list[Any]:
-    """Return the pieces of the JSON text of ``raw``; a tuple is the path of a placeholder."""
+    """Return the JSON text of ``raw``, with sorted keys, in pieces to be joined.
+
+    A piece is a text, or for a placeholder (`_Hole`) its path: ``{"bytes": _Hole("bytes")}`` gives
+    ``["{", '"bytes": ', ("bytes",), "}"]``.
+    """
     if isinstance(raw, _Hole):
         return [raw.path]
     if not isinstance(raw, dict):
         return [json.dumps(raw)]
     pieces: list[Any] = ["{"]
     for key, value in sorted(raw.items()):
-        if len(pieces) > 1:
+        if len(pieces) > 1:  # not the first key
             pieces.append(", ")
         pieces += [f"{json.dumps(key)}: ", *_flatten(value)]
     return [*pieces, "}"]

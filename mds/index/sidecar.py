@@ -62,6 +62,7 @@ def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
     >>> sidecar_name("lengths", "tokens")
     'index.lengths-tokens.bin'
     """
+    # Special characters are escaped by "=" and hex digits, since "%" would be decoded in URLs.
     part = "" if column is None else "-" + urllib.parse.quote(column, safe="").replace("%", "=")
     name = f"{PREFIX}{kind}{part}.{end}"
     if len(name) > MAX_PART_BYTES:
@@ -77,7 +78,8 @@ def is_sidecar(name: str) -> bool:
 def pack_sidecar(kind: str, version: int, index: str, payload: bytes | memoryview) -> bytes:
     """Return the bytes of a sidecar: a padded header line, and the payload.
 
-    ``version`` is that of the payload's form, ``index`` the fingerprint of its `Index`.
+    ``kind`` and ``version`` tell how the payload is coded, ``index`` is the fingerprint of the
+    `Index` that the sidecar belongs to.
     """
     header = {
         "kind": kind,
@@ -168,8 +170,9 @@ def read_sidecar(
 ) -> Sidecar | None:
     """Read a sidecar of the index.json of a store; return None if there is no such file.
 
-    A payload of more than ``max_bytes`` is refused before it is read whole. Raises IndexFileError
-    as `parse_sidecar` does, and StoreError if the store cannot be read.
+    ``name`` comes from `sidecar_name`; ``kind``, ``index`` and ``version`` are what `parse_sidecar`
+    expects. A payload of more than ``max_bytes`` is refused before it is read whole. Raises
+    IndexFileError as `parse_sidecar` does, and StoreError if the store cannot be read.
     """
     location = store.url_of(name)
     pieces, size = [], 0
@@ -183,16 +186,16 @@ def read_sidecar(
                         "can need. Remove it."
                     )
                 pieces.append(bytes(piece))
-    except (NotFoundError, DeniedError):
+    except (NotFoundError, DeniedError):  # some stores deny access to objects that do not exist
         return None
     return parse_sidecar(b"".join(pieces), location, kind, index, version)
 
 
 def find_sidecars(names: Iterable[str], read: Callable[[str], bytes]) -> Iterator[str]:
-    """Yield those of the names that are sidecars, according to their names and headers.
+    """Yield the names of the sidecars among ``names``, the names of files beside an index.json.
 
-    ``names`` are files beside an index.json; ``read`` returns the bytes of one. Files of other
-    programs with such names are left out.
+    A sidecar has a name and a header of one, of any kind and index. Files of other programs with
+    such names, and files that are gone, are left out. ``read`` returns the bytes of a file.
     """
     for name in sorted(filter(is_sidecar, names)):
         try:

@@ -35,15 +35,16 @@ MIN_COPIED_BYTES = 256 << 10
 class Index:
     """All shards of a dataset, as read-only columns with one entry a shard.
 
-    - ``samples``: number of samples, int64.
+    - ``samples``: number of samples of the shard, int64.
     - ``raw_size``, ``zip_size``, ``raw_meta_size``, ``zip_meta_size``: bytes of each file, int64; 0
       for a file that a shard does not have.
-    - ``schema_of``: position in ``schemas``, int32.
+    - ``schema_of``: which of ``schemas`` the shard has, int32. A schema is what the shards of one
+      writer have in common: columns, compression, kinds of files (`ShardSchema`).
     - ``offsets``: number of samples before each shard, and of all samples, int64 of shape
       (shards + 1,).
     - ``names``, ``name_ends``: names of all files, joined by NUL within a shard, and the byte at
       which the names of each shard end.
-    - ``digests``: digests of the files as bytes.
+    - ``digests``: digests of all files as bytes, shard after shard without separators.
 
     The constructor takes these columns by name, the ``schemas``, and the ``fingerprint``
     (`fingerprint_of` the index.json).
@@ -74,8 +75,8 @@ class Index:
         self.offsets: Int64s = np.zeros(len(self.samples) + 1, np.int64)
         np.cumsum(self.samples, out=self.offsets[1:])
         self.offsets.flags.writeable = False
-        # Bytes of digests in a shard of each schema. A shard's digests begin where those of the
-        # shard before end; with one schema that is a multiple of its width.
+        # Bytes of the digests of a shard of each schema. With one schema, those of shard n begin at
+        # n times this width. With several, the end of each shard's digests is kept.
         widths = np.array([_digest_bytes(schema) for schema in self.schemas] or [0], np.int64)
         self._digest_width = int(widths[0]) if len(widths) == 1 else None
         self._digest_ends = (
@@ -102,15 +103,17 @@ class Index:
         builder = Builder()
         for raw in shards:
             builder.add(raw, location)
-        # The fingerprint is that of the index.json, whose text only a table can make.
+        # The fingerprint is the digest of the index.json, whose text only a table can make: so make
+        # one without a fingerprint first.
         text = cls._of(builder, "", location).to_json()
         return cls._of(builder, fingerprint_of(text), location)
 
     @classmethod
     def _of(cls, builder: Builder, fingerprint: str, location: str) -> Index:
-        """Make the table of the columns that a builder has collected, with this fingerprint.
+        """Make the table of the columns that a builder has collected.
 
-        Raises IndexFileError for two files with one name; ``location`` names the index in it.
+        ``fingerprint`` is that of the index, ``location`` names it in errors. Raises IndexFileError
+        if two files have one name.
         """
         sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
@@ -162,7 +165,7 @@ class Index:
             raise IndexError(f"shard {number} of {len(self):,}")
         schema = self.schemas[self.schema_of[number]]
         names = self._names(number)
-        digests = self._digests(number)
+        digests = self._digests(number)  # the hex digits of all files, cut off one by one below
         files = {}
         for file, name in zip(schema.stored, names, strict=True):
             hashes = {}
@@ -182,7 +185,11 @@ class Index:
         )
 
     def file_names(self) -> Iterator[Iterator[tuple[str, str]]]:
-        """Yield for each shard an iterator of (kind, name) of its files, without a ShardInfo."""
+        """Yield for each shard an iterator of (kind, name) of its files.
+
+        A kind is one of `KINDS`, such as "raw_data". This is faster than `shard`, which makes an
+        object for each shard and file.
+        """
         kinds = [[file.kind for file in schema.stored] for schema in self.schemas]
         for number, schema_number in enumerate(self.schema_of.tolist()):
             yield zip(kinds[schema_number], self._names(number), strict=True)
@@ -205,7 +212,7 @@ class Index:
         return self._shard_json(number, schema, JsonShape(schema))
 
     def _shard_json(self, number: int, schema: ShardSchema, shape: JsonShape) -> str:
-        """Return the JSON object of shard ``number``, given its schema and the schema's shape."""
+        """Return the JSON text of shard ``number``, whose schema ``shape`` was made of."""
         sizes = [int(self._size(file.kind)[number]) for file in schema.stored]
         names, digests = self._names(number), self._digests(number)
         return shape.fill(int(self.samples[number]), sizes, names, digests)
@@ -221,9 +228,9 @@ class Index:
         return packed.decode().split("\0")
 
     def _digests(self, number: int) -> str:
-        """Return the digests of a shard, joined, in hex."""
+        """Return the digests of all files of a shard, in hex, without separators."""
         if self._digest_ends is None:
-            width = self._digest_width or 0
+            width = self._digest_width or 0  # never None here
             return self.digests[number * width : (number + 1) * width].tobytes().hex()
         start = int(self._digest_ends[number - 1]) if number else 0
         return self.digests[start : int(self._digest_ends[number])].tobytes().hex()
@@ -249,9 +256,10 @@ def read_index(
 ) -> Index:
     """Read the index.json at ``path``.
 
-    ``table_copy`` is the path of a binary copy of the table (`binary_copy.py`). The copy is used if
-    it was made from an index of the same size and digest, and written otherwise. An index of less
-    than ``min_copied_bytes`` is parsed without it. Raises NotFoundError if there is no index, and
+    ``table_copy`` is the path of a binary copy of the table (`binary_copy.py`), which is read
+    faster than JSON. It is used if it was made from an index of the same size and digest; otherwise
+    the index is parsed and the copy written. None is no copy, and an index of less than
+    ``min_copied_bytes`` is parsed without one. Raises NotFoundError if there is no index, and
     IndexFileError if it is damaged.
     """
     if table_copy is None:
@@ -265,7 +273,7 @@ def read_index(
 
         index = Index.parse(_read(path), path)
         columns = {name: getattr(index, name) for name in Index.COLUMNS}
-        # If the folder is read-only, the next start only has to parse again.
+        # A copy that cannot be written is no error: the next start only has to parse again.
         with contextlib.suppress(OSError, StoreError):
             binary_copy.save(columns, index.schemas, index.fingerprint(), table_copy, size)
     return index
@@ -274,7 +282,8 @@ def read_index(
 def load_copy(path: str, size: int, digest: str) -> Index | None:
     """Return the index of a binary copy, or None if the copy cannot be used.
 
-    ``size`` and ``digest`` (`fingerprint_of`) are those of index.json.
+    ``path`` is that of the copy. ``size`` (bytes) and ``digest`` (`fingerprint_of`) are those of
+    index.json now, with which the copy must agree.
     """
     from mds.index import binary_copy
 
@@ -341,6 +350,8 @@ _LARGEST_FILES_INDEX = 1 << 16
 class FilesIndexError(IndexFileError):
     """The index.json lists files in another format, and has no shards.
 
+    Callers that can read such files catch it and use its attributes; ``facts`` has three of them.
+
     - ``format``, ``settings``: name and settings of the format.
     - ``remote``: root of the files; "." for the folder of the index.
     - ``fingerprint``: digest of the index.
@@ -369,16 +380,18 @@ def files_index_bytes(
     """
     facts = {"format": format_name, "remote": remote, "settings": settings, "table": digest}
     text = json.dumps({"files": facts, "shards": [], "version": 2}, sort_keys=True)
-    assert text.encode().startswith(_FILES_START)
+    assert text.encode().startswith(_FILES_START)  # by which readers recognise it
     return text.encode()
 
 
 def refuse_files_index(data: bytes, fingerprint: str, location: str) -> None:
     """Raise FilesIndexError if ``data`` is an index of files in another format.
 
-    Raises IndexFileError for a broken one, and returns for an index of shards. ``fingerprint`` is
-    `fingerprint_of` the data, ``location`` names them in errors.
+    Returns for an index of shards, and raises IndexFileError for a broken index of files. ``data``
+    are the bytes of an index.json, ``fingerprint`` is `fingerprint_of` them, and ``location`` names
+    them in errors.
     """
+    # `files_index_bytes` always begins with the same bytes, so an index of shards is not parsed.
     if not data.startswith(_FILES_START) or len(data) > _LARGEST_FILES_INDEX:
         return
     try:

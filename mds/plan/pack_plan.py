@@ -16,6 +16,10 @@ The length of a row is known only when its windows are packed. So there are two 
 grid. `PackReading` continues from a cursor, the next pack of every canonical node, a window at a
 time, and does not need the packs before. `PackTable` is made of the number of packs of every
 window, and finds the place of any pack.
+
+A document longer than a pack may be cut into *pieces*; any other document is one piece. The packs
+of a step have *numbers* from 0 on, in the order of their places in the epoch. `Shape.deal` says
+which numbers each rank gets. A number that the step has no pack for is an empty place of a batch.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ class DocumentLengths(Protocol):
         """Return the length of each of the documents ``ids`` in tokens, int64."""
 
     def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
-        """Return the number of documents of each stream and of their tokens as packed.
+        """Return for each stream how many documents it has, and how many tokens are left of them.
 
         ``counts`` is the number of documents of each stream; sample ids count through the streams.
         ``packing`` decides which tokens are cut or left out.
@@ -89,10 +93,13 @@ class RankPacks(NamedTuple):
     """Packs of one rank in one step: the pieces of all its packs end to end.
 
     Attributes:
-        ids, starts, sizes: Document, first token and number of tokens of each piece.
-        places: Place of each piece's document in the order.
-        counts: Number of pieces of each place of the batch; 0 for a place without a pack.
-        order: Sum modulo 2**64 and number of packs that these packs add to the order hash.
+        ids, starts, sizes: Sample id of the document, first token and number of tokens of each
+            piece, int64 of shape (pieces,).
+        places: Number of each piece's document among all documents of the epoch, as `PackPlan.load`
+            counts them; int64 of shape (pieces,).
+        counts: Number of pieces in each pack of the batch, int64 of shape (batch size,); 0 for a
+            place of the batch without a pack.
+        order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
         end: Position of the run after this step.
         packs: Packs that all ranks together have in this step.
         dropped: Number of pieces that were dropped, so that their tokens are padding.
@@ -113,7 +120,7 @@ class RankPacks(NamedTuple):
 
         ``is_padding`` is a mask of the pieces, bool of shape (pieces,).
         """
-        # Place of the batch of each remaining piece.
+        # For each remaining piece, the index in the batch of its pack.
         rows = np.repeat(np.arange(len(self.counts)), self.counts)[~is_padding]
         return self._replace(
             ids=self.ids[~is_padding],
@@ -161,6 +168,7 @@ class PackPlan:
         self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
         self.epoch_size, self.choose, self.schedule = plan.epoch_size, plan.choose, plan.schedule
         begin = plan.begin
+        # At place 0 both units are alike, so a state from the beginning of an epoch always fits.
         if begin.place and (begin.unit != self.unit or begin.cursor is None):
             raise StateError(
                 f"the state counts {begin.unit} and has no cursors, and this run counts packs: "
@@ -169,16 +177,18 @@ class PackPlan:
         self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
         self._drops = self._dropped_documents()
         self._gaps = Gaps(plan.skips)
-        self._packs_before = self._gaps.number(self.begin.place)  # without skipped ones
-        #: Packs of each window, as `count` returns them, if they are known.
+        # Packs of the epoch before the beginning of this plan, without skipped ones.
+        self._packs_before = self._gaps.number(self.begin.place)
+        #: Packs of each window, as `count` returns them; None if they are unknown. A caller that
+        #: knows them sets this, so that `table` need not pack the whole epoch.
         self.counts: list[Ids] | None = None
 
     def _window(self, plan: EpochPlan) -> int:
         """Return the number of documents of a window, which is at most a shuffle block.
 
-        A resumed run keeps the window of its state, unless the packing has another one.
+        A resumed run keeps the window of its state, unless ``Packing.window`` is given.
         """
-        # A state need not have facts of an order, and they need not be valid yet.
+        # The state was not compared with this run yet: it may lack this fact or have nonsense.
         recorded = (plan.resume_point.order or {}).get("packing_window")
         if self.packing.window is None and type(recorded) is int and recorded > 0:
             return recorded
@@ -186,7 +196,11 @@ class PackPlan:
         return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
 
     def _with_windows(self, plan: EpochPlan) -> EpochPlan:
-        """Return the plan with its schedule counted in windows, or itself without a schedule."""
+        """Return the plan with its schedule counted in windows, or itself without a schedule.
+
+        A schedule of samples has shares for global batches; packs need shares for windows, each of
+        which is one step of a `PackedRun`.
+        """
         if plan.schedule is None:
             return plan
         from mds.plan.pack_schedule import PackedRun
@@ -216,7 +230,9 @@ class PackPlan:
             ids: Document of each piece.
             places: For each piece, the place of its pack in the epoch.
         """
-        return np.zeros(len(ids), bool) if self._drops is None else self._drops.mask(ids, places)
+        if self._drops is None:
+            return np.zeros(len(ids), bool)
+        return self._drops.mask(ids, places)
 
     @property
     def samples(self) -> EpochPlan:
@@ -272,7 +288,8 @@ class PackPlan:
         key = None
         if plan.spec.shuffle:
             key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
-        # A number for each document of the epoch: windows of all nodes in turns, then documents.
+        # A number for each document of the epoch: that of its window among the windows of all
+        # nodes, which come in turns, in the high bits, and its index in the window in the low bits.
         place = (window * len(self.windows) + node) << _DOCUMENT_BITS
         return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
 
@@ -286,6 +303,7 @@ class PackPlan:
         ``rank`` counts within the node and ``worker`` within the rank, after replication.
         """
         shape, reading = self.shape, self.reading()
+        # Step n is batch n // workers of worker n % workers.
         for step, packs in enumerate(self._steps(reading)):
             if step % shape.workers == worker and step // shape.workers >= start:
                 numbers = self._numbers_of_ranks(packs.packs, node)[rank]
@@ -299,13 +317,15 @@ class PackPlan:
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
         """Yield the documents that the workers of a node read, from the beginning of this plan on.
 
-        Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
-        worker; times ascend. Only each ``every``-th rank takes part.
+        Each item is (times, ids), both int64 of shape (n,). A time is the number of documents that
+        the same worker reads before; times ascend. Several workers read at the same time. With
+        ``every`` = r only ranks 0, r, 2r, ... of the node take part, to save time. ``start`` must
+        be 0 here.
         """
         assert not start, "packs begin at steps"
         shape = self.shape
-        # Documents that each worker has read so far. No worker reads at an earlier time any more
-        # than the least of them, so items with earlier times are complete and can be yielded.
+        # Documents that each worker has read so far: the time of its next read. No worker can read
+        # any more before the least of these times, so all reads before it are yielded.
         counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
         times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
@@ -340,7 +360,9 @@ class PackPlan:
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without skipped ones.
 
-        ``reading`` is at the beginning of this plan. It is then after the step that was yielded.
+        ``reading`` must be at the beginning of this plan. It moves on with each step, so its cursor
+        is then the one after the yielded step.
+
         Raises PlanError if the epoch has no pack.
         """
         size, next_place = self.shape.global_batch, self.begin.place
@@ -354,6 +376,7 @@ class PackPlan:
                 next_place = int(run[-1]) + 1
             step_packs = TakenPacks.joined(parts)
             if not len(step_packs):
+                # Windows with documents, but not even the first step of the epoch has a pack.
                 if next_place == size and self.windows.any():
                     raise PlanError(
                         f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
@@ -391,13 +414,14 @@ class PackPlan:
                 pack is of a pack that does not exist.
             counts: Number of pieces of each of these.
         """
-        real = numbers < len(places)
+        real = numbers < len(places)  # numbers of packs that exist
         return np.repeat(places[numbers[real]], counts[real])
 
     def _numbers_of_ranks(self, step_packs: TakenPacks, node: int) -> Ids:
         """Return the numbers of the packs of a step that each rank of a node gets.
 
-        They are int64 of shape (ranks, batch). The last step may have no pack with a number.
+        They are int64 of shape (ranks, batch size). In the last step there may be no packs for the
+        higher numbers.
         """
         shape = self.shape
         first = node * shape.ranks
@@ -423,6 +447,7 @@ class PackPlan:
         """
         ids, starts, _, _, counts = pieces
         ends = np.cumsum(counts)
+        # Number of each piece in its pack.
         piece_of_pack = np.arange(len(ids)) - np.repeat(ends - counts, counts)
         places = self._places_of_pieces(packs.places, numbers, counts)
         sums = summands((places << _PIECE_BITS) + piece_of_pack, ids + (starts << _ID_BITS))
@@ -473,7 +498,7 @@ class PackPlan:
         ]
 
     def _step_packs(self, step: int) -> _StepPacks:
-        """Return the packs of a step, by the table of all packs.
+        """Return the packs of a step, found by `table` and not by reading all steps before.
 
         Steps count from the beginning of this plan.
         """
@@ -494,17 +519,19 @@ class PackPlan:
 
         ``place`` of a `Place` is the place of the pack in the batch of its rank.
         """
-        # First the places of the packs in the epoch, then the ranks that get these packs.
+        # First find the places in the epoch of the packs with the sample, window by window.
         shape, places = self.shape, set()
         for node, window in self._documents.find(sample):
             packs = self.load(node, window)
-            positions = np.flatnonzero(packs.ids == sample)
-            for pack in (np.searchsorted(packs.bounds, positions, side="right") - 1).tolist():
+            pieces = np.flatnonzero(packs.ids == sample)
+            for pack in (np.searchsorted(packs.bounds, pieces, side="right") - 1).tolist():
                 places.add(self.table.find(node, window, pack))
+        # Then leave out packs that were seen or skipped, or from which the sample is dropped.
         located = set()
         remaining = np.array(sorted(places), np.int64)
         remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
         remaining = remaining[~self._is_dropped(np.full(len(remaining), sample), remaining)]
+        # At last find the rank that gets each pack, and the place of the pack in its batch.
         for number_of_pack in (self._gaps.numbers(remaining) - self._packs_before).tolist():
             step, number = divmod(number_of_pack, shape.global_batch)
             step_packs = self._step_packs(step).packs
@@ -532,7 +559,10 @@ class PackPlan:
         ]
 
     def step_reads(self) -> Iterator[Ids]:
-        """Yield for each remaining global batch a sorted array that identifies its pieces."""
+        """Yield for each remaining global batch a sorted int64 array with a number for each piece.
+
+        Two orders have the same global batches if these arrays are equal.
+        """
         for step_packs, places in self._steps(self.reading()):
             ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
             is_dropped = self._is_dropped(ids, np.repeat(places, counts))
@@ -568,6 +598,7 @@ class PackPlan:
 
     def key(self) -> str:
         """Return a digest of all that the packs of the epoch depend on."""
+        # Skipped steps leave out packs and change none.
         edits = [edit for edit in self.plan.edits if "skip" not in edit]
         facts = sorted(self.order_facts().items(), key=str)
         return digest(self._documents.key(), repr(facts), repr(edits))
@@ -595,6 +626,11 @@ _SKIP_CHUNK = 1 << 14  # packs that are skipped at once
 class PackReading:
     """Reading of the packs of an epoch from a cursor on, of all canonical nodes in turns.
 
+    Only the current window of each canonical node is packed and kept.
+
+    Example of a cursor for two nodes: ``Cursor(((3, 7), (3, 6)), node=1)``. Node 0 continues with
+    pack 7 of its window 3, node 1 with pack 6 of its window 3, and node 1 gives the next pack.
+
     Args:
         load: Function from a canonical node and a window to its packs.
         windows: Number of windows of each canonical node.
@@ -606,6 +642,7 @@ class PackReading:
     def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
         nodes = len(windows)
         self._load, self._windows = load, windows
+        # Pairs of a window and a pack in it, for each canonical node.
         pairs, next_node = cursor if cursor is not None else (((0, 0),) * nodes, 0)
         cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
         if (
@@ -621,7 +658,8 @@ class PackReading:
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
         self._next_node = next_node
         # Packs of the cursor's window of each node, and their number: None and 0 after the last
-        # window. Then the nodes that still have packs, ascending.
+        # window. `_alive` has the nodes that still have packs, ascending. The windows are packed at
+        # the first call of `take`.
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
         self._alive = np.zeros(0, np.int64)
@@ -643,12 +681,13 @@ class PackReading:
             self._load_windows()
         window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
         windows: list[Packs] = []
-        position_of = np.full(len(self._windows), -1, np.int64)  # of a node's window in `windows`
+        # Index in `windows` of the current window of each node, -1 if it is not listed there.
+        position_of = np.full(len(self._windows), -1, np.int64)
         filled = 0
         while filled < count and len(self._alive):
             alive = self._alive
             row = int(np.searchsorted(alive, self._next_node)) % len(alive)
-            # Until the first window of a node ends.
+            # Columns until a window of some node ends. Whole columns can be taken only at row 0.
             columns_left = int((self._count[alive] - self._pack[alive]).min())
             columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
             nodes = alive if columns else alive[row : row + count - filled]
@@ -678,7 +717,7 @@ class PackReading:
         return TakenPacks(windows, window_of[:filled], numbers[:filled])
 
     def skip(self, count: int) -> None:
-        """Skip the next ``count`` packs."""
+        """Skip the next ``count`` packs, or as many as there are."""
         while count and len(self.take(step := min(count, _SKIP_CHUNK))):
             count -= step
 
@@ -690,7 +729,7 @@ class PackReading:
         for node in range(len(self._windows)):
             before = int(self._window[node])
             self._load_next_window(node)
-            # A window without packs is passed over; a cursor cannot be inside it.
+            # A window without packs was passed over: then the cursor cannot have been inside it.
             is_same = int(self._window[node]) == before
             if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
                 raise StateError(
@@ -719,11 +758,18 @@ class PackReading:
 class PackTable:
     """Table that finds packs of an epoch by their places, and places by packs.
 
+    Place p is that of the p-th pack in the grid of the module, read column by column. A row has the
+    packs of a canonical node, all its windows one after the other.
+
     Args:
-        counts: Number of packs of each window, for each canonical node.
+        counts: Number of packs of each window, an int64 array for each canonical node.
+
+    Attributes:
+        total: Number of packs of the epoch.
     """
 
     def __init__(self, counts: Sequence[Ids]) -> None:
+        # Column after the last pack of each window, for each row; then the length of each row.
         self._ends = [np.cumsum(of_node) for of_node in counts]
         self._totals = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
         self.total = int(self._totals.sum())
@@ -752,6 +798,7 @@ class PackTable:
                 low = middle
             else:
                 high = middle - 1
+        # Packs of this column before the first place.
         skip = first - int(np.minimum(self._totals, low).sum())
         nodes, columns, filled, column = [], [], -skip, low
         while filled < last - first:
@@ -790,7 +837,8 @@ class PackTable:
 
     def cursor(self, place: int) -> Cursor:
         """Return the cursor at a place of the epoch: the next pack of every canonical node."""
-        # Every node that has packs left has one among as many places as there are nodes.
+        # With n nodes, every node that still has packs gives at least one of the next n packs. The
+        # other nodes are at their end: in the window after the last one.
         nodes, windows, packs = self.places(place, place + len(self._ends))
         next_packs = [(len(ends), 0) for ends in self._ends]
         pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)

@@ -4,6 +4,9 @@ A window is a number of documents that are packed together. Windows exchange not
 can be packed alone, from the lengths of its own documents. In an order each canonical node has its
 own windows of consecutive documents (`OrderWindows`). A schedule has one sequence of windows, with
 documents of every stream (`ScheduledWindows`). `pack_window` packs a window.
+
+A document that is longer than a pack may be cut into *pieces*; any other document is one piece. A
+pack is a list of pieces.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ class DocumentWindows(Protocol):
         """Return the sample ids of the documents of a window, in their order."""
 
     def find(self, sample: int) -> list[tuple[int, int]]:
-        """Return the row and the window of each occurrence of a document."""
+        """Return the row and the window in it of each occurrence of a document in the epoch."""
 
     def key(self) -> str:
-        """Return a text that is equal for equal documents in all windows."""
+        """Return a text that two epochs share only if all their windows have the same documents."""
 
 
 class OrderWindows:
@@ -58,7 +61,7 @@ class OrderWindows:
 
     Args:
         order: Order of the documents; None for an epoch without any.
-        size: Documents of a window.
+        size: Documents of a window. The last window of a row may have fewer.
     """
 
     def __init__(self, order: StreamOrder | None, size: int) -> None:
@@ -79,8 +82,10 @@ class OrderWindows:
 
     def find(self, sample: int) -> list[tuple[int, int]]:
         """Return the row and the window of each occurrence of a document."""
+        if self._order is None:
+            return []
         windows = []
-        for position in self._order.find(sample).tolist() if self._order is not None else ():
+        for position in self._order.find(sample).tolist():
             row = int(np.searchsorted(self._starts, position, side="right")) - 1
             windows.append((row, (position - int(self._starts[row])) // self._size))
         return windows
@@ -93,8 +98,11 @@ class OrderWindows:
 class ScheduledWindows:
     """Windows of a schedule, all in one row.
 
+    A step of the schedule is a window here, since `PackPlan` counts its schedule in windows.
+
     Args:
-        epoch: Windows that the epoch has.
+        epoch: Part of the schedule that the epoch has: the windows ``first`` to ``last`` - 1 of the
+            training, and the mixture of the streams.
         passes: Orders of the documents of all streams; None for an epoch without any.
         name: Text that is equal for equal orders.
     """
@@ -115,18 +123,20 @@ class ScheduledWindows:
         step = self._epoch.first + window
         first, last = self._epoch.mixture.counts(np.array([step, step + 1]))
         # Documents of each stream in the window. Document i of n of a stream comes at (2i + 1) / 2n
-        # of the window, so that each stream is spread evenly.
+        # of the window, so that each stream is spread evenly: two documents at 1/4 and 3/4.
         sizes = last - first
         streams = np.repeat(np.arange(len(sizes)), sizes)
-        within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        within = np.arange(len(streams)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # i above
         places = ((2 * within + 1) << 32) // (2 * sizes[streams])
         order = np.argsort(places, kind="stable")
         return self._lookup(np.stack([streams, first[streams] + within])[:, order])
 
     def find(self, sample: int) -> list[tuple[int, int]]:
         """Return the row and the window of each occurrence of a document."""
+        if self._passes is None:
+            return []
         windows = []
-        for stream, number in self._passes.find(sample).T if self._passes is not None else ():
+        for stream, number in self._passes.find(sample).T:
             (window,) = self._epoch.mixture.steps_of_samples(int(stream), np.array([number]))
             windows.append((0, int(window) - self._epoch.first))
         return windows
@@ -143,8 +153,10 @@ class Pieces(NamedTuple):
         ids: Sample id of each piece's document.
         starts: First token of each piece in its document.
         sizes: Tokens of each piece.
-        places: Place of each piece's document in the order.
-        counts: Number of pieces of each pack.
+        places: Number of each piece's document among all documents of the epoch, as
+            `PackPlan.load` counts them.
+        counts: Number of pieces of each pack, int64 of shape (packs,); the others have the shape
+            (pieces,).
     """
 
     ids: Ids
@@ -159,9 +171,9 @@ class TakenPacks:
     """Consecutive packs of an epoch, from several windows.
 
     Attributes:
-        windows: Packs of the windows.
-        window_of: Index in ``windows`` for each pack.
-        numbers: Number of each pack in its window.
+        windows: The windows that these packs are from, each with all its packs.
+        window_of: For each pack the index of its window in ``windows``, int64.
+        numbers: Number of each pack in its window, int64.
     """
 
     windows: Sequence[Packs]
@@ -186,9 +198,10 @@ class TakenPacks:
         )
 
     def weights(self, places: Ids, kind: str) -> Ids:
-        """Return the attention work, or the tokens, of the packs at ``places`` among these packs.
+        """Return the attention work, or the tokens, of the packs at ``places``, int64.
 
-        ``kind`` is "attention" or "tokens". A place after the last pack has 0.
+        ``places`` are indexes into these packs, in any order; one after the last pack has 0.
+        ``kind`` is "attention" or "tokens".
         """
         totals = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
@@ -201,11 +214,12 @@ class TakenPacks:
         return totals
 
     def pieces(self, places: Ids) -> Pieces:
-        """Return the pieces of the packs at ``places`` among these packs.
+        """Return the pieces of the packs at ``places``, pack after pack.
 
-        A place after the last pack has no pieces.
+        ``places`` are indexes into these packs, in any order; one after the last pack has no
+        pieces.
         """
-        # First where each pack begins in the pieces of its window, and how many pieces it has.
+        # First find where each pack begins in the pieces of its window, and how many pieces it has.
         counts = np.zeros(len(places), np.int64)
         real = np.flatnonzero(places < len(self))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
@@ -217,7 +231,7 @@ class TakenPacks:
             begins[mine] = bounds[numbers[mine]]
             counts[real[mine]] = bounds[numbers[mine] + 1] - begins[mine]
         sizes = counts[real]
-        if len(windows) == 1:  # as mostly
+        if len(windows) == 1:  # the usual case: no copy from window to window
             packs, indices = self.windows[windows[0]], join_ranges(begins, sizes)
             return Pieces(
                 packs.ids[indices],
@@ -226,7 +240,8 @@ class TakenPacks:
                 packs.places[indices],
                 counts,
             )
-        # Then copy the pieces of each window to the places of its packs in the result.
+        # Then copy the pieces of each window to the places of its packs in the result: new arrays
+        # for ids, starts, sizes and places.
         columns_out = [np.empty(int(sizes.sum()), np.int64) for _ in range(4)]
         firsts = np.cumsum(sizes) - sizes
         for window in windows:
@@ -250,7 +265,8 @@ class Packs:
     Attributes:
         ids, starts, sizes: Document, first token and number of tokens of each piece.
         bounds: First piece of each pack, and the end.
-        places: Place of each piece's document in the order.
+        places: Number of each piece's document among all documents of the epoch, as
+            `PackPlan.load` counts them.
         dropped: Number of documents that were left out.
         cut_tokens: Number of tokens that were cut off.
     """
@@ -278,28 +294,31 @@ class Packs:
 
 
 def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place: int = 0) -> Packs:
-    """Return the packs of a window.
+    """Return the packs of a window: cut documents into pieces, pack these, and order the packs.
 
     Args:
-        ids: Documents of the window, in their order.
+        ids: Sample ids of the documents of the window, in their order.
         lengths: Tokens of each document.
         packing: Settings of the packing.
         key: Key by which packs are shuffled; None keeps the order of their first documents.
-        place: Place in the order of the first document; the others follow it.
+        place: Number of the first document among all documents of the epoch; the others follow it.
 
     Raises PlanError for a document that is longer than a pack under ``overflow="error"``.
     """
     lengths, packer = packing.packed_lengths(lengths), find_packer(packing.packer)
-    # Pieces: ``places`` has the index of the document of each in the window.
+    # Make pieces. ``places`` has for each piece the index of its document in the window.
     if packer.cuts:
         places, starts, sizes = cut_at_packs(lengths, packing.room)
         dropped = cut_tokens = 0
     else:
         places, starts, sizes, dropped, cut_tokens = _fit(ids, lengths, packing)
+    # Give each piece the number of its pack. With ``budget`` in place of ``capacity`` documents are
+    # not joined but padded to the longest one of their pack.
     if packing.capacity is not None:
         pack_of, count = packer.pack(sizes, packing.room)
     else:
         pack_of, count = _like_lengths(sizes, packing.room)
+    # Choose the order of the packs: by the first piece of each, or shuffled.
     if key is None:
         first = np.full(count, len(pack_of), np.int64)
         np.minimum.at(first, pack_of, np.arange(len(pack_of)))
@@ -320,11 +339,17 @@ def pack_window(ids: Ids, lengths: Ids, packing: Packing, key: int | None, place
 
 
 def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
-    """Return the pack of each document, and the number of packs, for a budget.
+    """Return the number of the pack of each document, and the number of packs, for a budget.
 
-    A pack has documents of like lengths, longest first. With all of them padded to the longest, it
-    has at most ``budget`` tokens.
+    A pack has documents of similar lengths. With all of them padded to the longest, it has at most
+    ``budget`` tokens: a budget of 100 with documents of 40, 50, 10, 45 tokens gives the packs
+    (50, 45) and (40, 10).
+
+    Args:
+        sizes: Tokens of each document, 1 to ``budget``.
+        budget: Most tokens of a pack, padding included.
     """
+    # Longest documents first. The first one of a pack then decides how many fit into it.
     order = radix_argsort(budget - sizes, budget)
     ordered = sizes[order].tolist()
     bounds, next_document = [0], 0
@@ -339,7 +364,8 @@ def _like_lengths(sizes: Ids, budget: int) -> tuple[Ids, int]:
 def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, int]:
     """Return pieces that fit into packs, by the ``overflow`` of the packing.
 
-    Documents without tokens have no piece.
+    Documents without tokens have no piece. With room for 4 tokens and documents of 3 and 9 tokens,
+    "split" gives pieces of 3, 4, 4 and 1 tokens, "cut" of 3 and 4, and "drop" of 3.
 
     Args:
         ids: Documents of a window, for the message.
@@ -384,10 +410,14 @@ def balance(weights: Ids, groups: int) -> Ids:
 
     Every group gets equally many packs, so ``groups`` must divide their number. Packs are given out
     heaviest first, each to the group with the smallest sum. Then the heaviest group exchanges packs
-    with others while that makes it lighter.
+    with others while that makes it lighter. Weights 4, 3, 2, 1 and 2 groups give groups 0, 1, 1, 0.
+
+    Args:
+        weights: Weight of each pack, int64.
+        groups: Number of groups: the ranks of a node.
     """
     group_of = np.empty(len(weights), np.int64)
-    places = len(weights) // groups
+    packs_per_group = len(weights) // groups
     order = np.argsort(-weights, kind="stable").tolist()
     loads = [0] * groups
     members: list[list[int]] = [[] for _ in range(groups)]
@@ -397,7 +427,7 @@ def balance(weights: Ids, groups: int) -> Ids:
         group = min(open_groups, key=loads.__getitem__)
         members[group].append(pack)
         loads[group] += values[pack]
-        if len(members[group]) == places:
+        if len(members[group]) == packs_per_group:
             open_groups.remove(group)
     _exchange(values, members, loads)
     for group, packs in enumerate(members):
@@ -413,9 +443,10 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
     mean = sum(loads) / len(loads)
     for _ in range(4 * len(loads)):  # more rounds gain little
         heavy = max(range(len(loads)), key=loads.__getitem__)
-        if loads[heavy] <= mean * 1.002:
+        if loads[heavy] <= mean * 1.002:  # balanced well enough
             return
         # The exchange after which the heavier of both groups is lightest.
+        # Heavier sum after it, lighter group, index of the pack in either group, difference.
         best = None
         for light in range(len(loads)):
             gap = loads[heavy] - loads[light]
@@ -437,7 +468,10 @@ def _exchange(values: list[int], members: list[list[int]], loads: list[int]) -> 
 
 
 def _sums(values: Ids, bounds: Ids) -> Ids:
-    """Return the sum of the values from each bound to the next one, int64."""
+    """Return the sum of the values from each bound to the next one, int64.
+
+    Values 1, 2, 3 with the bounds 0, 2, 2, 3 have the sums 3, 0, 3.
+    """
     # Differences of running sums; ``np.add.reduceat`` would be wrong for empty ranges.
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=ends[1:])

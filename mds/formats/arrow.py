@@ -168,8 +168,7 @@ def _plan_by_footer(body: Any, size: int) -> FilePlan:
         if not reader.num_record_batches:
             raise FormatError("it has no record batch, and no stream that tells its columns")
         for batch in map(reader.get_batch, range(reader.num_record_batches)):
-            for name, encoding in _columns_of(batch, features).items():
-                columns[name] = merge_encodings(columns.get(name, encoding), encoding) or encoding
+            _add_batch(columns, _columns_of(batch, features))
             rows += batch.num_rows
             decoded += _decoded_size(batch)
     return FilePlan(columns, [rows], [decoded], [(0, size)], _BY_FOOTER)
@@ -238,9 +237,7 @@ def _plan(body: Any, size: int) -> FilePlan | None:
                 batch = reader.read_next_batch()
             except StopIteration:
                 break
-            for name, encoding in _columns_of(batch, features).items():
-                merged = merge_encodings(columns.get(name, encoding), encoding)
-                columns[name] = merged or encoding  # of images of several kinds: the last kind
+            _add_batch(columns, _columns_of(batch, features))
             end = body.tell()
             is_mapped &= _is_within(batch, begin, begin + size)
             samples.append(batch.num_rows)
@@ -260,6 +257,21 @@ def _plan(body: Any, size: int) -> FilePlan | None:
         samples, sizes, spans = [sum(samples)], [sum(sizes)], [(schema_end, spans[-1][1])]
     assert not spans or spans[-1][1] <= size, "a batch ends in its file"
     return FilePlan(columns, samples, sizes, spans, note)
+
+
+def _add_batch(columns: dict[str, str], batch_columns: dict[str, str]) -> None:
+    """Widen the encodings of a file, by column, so that they hold the values of another batch.
+
+    Of a column with images of several kinds the last kind counts: ``optional[jpeg]`` and ``png``
+    become ``optional[png]``, since readers decode both by their first bytes.
+    """
+    for name, encoding in batch_columns.items():
+        earlier = columns.get(name, encoding)
+        merged = merge_encodings(earlier, encoding)
+        if merged is None:
+            is_optional = earlier.startswith("optional[") and not encoding.startswith("optional[")
+            merged = f"optional[{encoding}]" if is_optional else encoding
+        columns[name] = merged
 
 
 def _decoded_size(batch: pa.RecordBatch) -> int:

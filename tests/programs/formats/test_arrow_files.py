@@ -1,7 +1,11 @@
 """Arrow files and streams, and what `datasets` saves to disk, are read as they lie."""
 
+import io
+import json
+
 import numpy as np
 import pytest
+from PIL import Image
 
 pa = pytest.importorskip("pyarrow")
 
@@ -121,6 +125,27 @@ def test_a_folder_of_datasets_saved_to_disk(tmp_path):
     assert keep_shards(str(saved), str(tmp_path / "copy")).samples == 50
     copy = StreamingDataset(local=str(tmp_path / "copy"), batch_size=4)
     assert [sample["label"] for sample in copy] == [row["label"] for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+def test_a_null_among_images_of_two_kinds(tmp_path, kind):
+    """A column of a JPEG and a null, then of a PNG, keeps its nulls."""
+    jpeg, png = (make_image(name) for name in ("JPEG", "PNG"))
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    features = {"info": {"features": {"image": {"_type": "Image"}}}}
+    schema = pa.schema([("image", image)], metadata={"huggingface": json.dumps(features)})
+    rows = [{"bytes": jpeg, "path": None}, None, {"bytes": png, "path": None}]
+    whole = pa.Table.from_pylist([{"image": row} for row in rows], schema=schema)
+    write(tmp_path / "files" / "a.arrow", whole, 2, kind=kind)
+    images = [sample["image"] for sample in of(tmp_path / "files", tmp_path)]
+    assert images[1] is None
+    assert [image.size for image in (images[0], images[2])] == [(2, 3), (2, 3)]
+
+
+def make_image(kind):
+    file = io.BytesIO()
+    Image.new("RGB", (2, 3)).save(file, kind)
+    return file.getvalue()
 
 
 def test_a_file_whose_footer_alone_has_the_schema(tmp_path):

@@ -155,7 +155,13 @@ class LabelledImagesInput(ImagesInput):
         #: The row of each image, without the column that names the image.
         self._labels: dict[str, dict[str, Any]] = {}
         unmatched = 0
-        for row in rows:
+        for number, row in enumerate(rows, 1):
+            if column not in row:
+                raise SourceError(
+                    f"{table}, row {number}: the column {column!r}, which names the image, is "
+                    f"missing; the row has {', '.join(map(repr, row)) or 'nothing'}. Add the "
+                    "column, or delete the row."
+                )
             name = names.get(str(row[column])) or stems.get(str(row[column]))
             if name is None:
                 unmatched += 1
@@ -171,7 +177,7 @@ class LabelledImagesInput(ImagesInput):
     @property
     def is_text(self) -> bool:  # type: ignore[override]
         """Whether the values of the table are text, as in CSV."""
-        return not self._table.endswith("l")  # .jsonl
+        return not _is_json_lines(self._table)
 
     def infer_columns(self) -> Sequence[Column]:
         """Return the columns of image and path, and those of the table."""
@@ -233,13 +239,21 @@ def _table(listing: Listing) -> str | None:
     return tables[0] if len(tables) == 1 else None
 
 
+def _is_json_lines(table: str) -> bool:
+    """Return whether a table of labels is JSON lines, not CSV; it may be compressed."""
+    return ending(table).startswith((".jsonl", ".ndjson"))
+
+
 def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
     """Return the rows of a table of labels. Raises SourceError for the first bad one."""
     if not os.path.isfile(listing.path(table)):
         raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
     table_listing = listing.only([table])
-    is_json_lines = table.endswith("l")  # .jsonl, and not .csv or .tsv
-    source = JsonLinesInput(table_listing) if is_json_lines else DelimitedTextInput(table_listing)
+    source = (
+        JsonLinesInput(table_listing)
+        if _is_json_lines(table)
+        else DelimitedTextInput(table_listing)
+    )
     rows = []
     for part in source.cut_parts(1 << 40):  # a single part
         for position, row in source.read_records(part):

@@ -149,7 +149,7 @@ class MdsInput(Input):
     def _one_schema(self, index: Index) -> dict[str, str]:
         """Return the columns of all shards. Raises SourceError if they differ."""
         stored = [
-            dict(zip(each.columns.names, each.columns.encodings, strict=True))
+            dict(zip(each.columns.names, map(_mds_encoding, each.columns.encodings), strict=True))
             for each in index.schemas
         ]
         for other in stored[1:]:
@@ -193,6 +193,11 @@ def column_splitter(
     return split
 
 
+def _mds_encoding(encoding: str) -> str:
+    """Return the encoding in which a column is written: the ``float`` of text shards as float64."""
+    return "float64" if encoding == "float" else encoding
+
+
 def _line_encoder(shard: ShardInfo) -> Callable[[memoryview], dict[str, Any]]:
     """Return a function from a line of a text shard to the encoded bytes of each column.
 
@@ -201,7 +206,7 @@ def _line_encoder(shard: ShardInfo) -> Callable[[memoryview], dict[str, Any]]:
     schema = shard.schema
     newline = (schema.newline or "\n").encode()
     encoders = {
-        name: parse_encoding(encoding)
+        name: parse_encoding(_mds_encoding(encoding))
         for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
     }
     # Text shards have these three encodings only. Values of CSV are text, and numbers of JSON may

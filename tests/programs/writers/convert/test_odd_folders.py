@@ -1,6 +1,7 @@
 """Folders as people have them: named after splits, with strangers among the files, with links."""
 
 import dataclasses
+import gzip
 import io
 import shutil
 
@@ -543,3 +544,21 @@ def test_classes_whose_files_have_the_same_names_are_classes(kit):
         for number in range(4):
             kit.write(f"{name}/{number}.jpg", kit.jpeg)
     assert "3 classes" in prepare(str(kit.source), kit.out).source.describe()
+
+
+@pytest.mark.parametrize("name", ["labels.jsonl", "labels.ndjson", "labels.jsonl.gz"])
+def test_a_table_of_labels_in_json_lines(kit, media, name):
+    """Its ending says so, also of a compressed table."""
+    kit.write("1.jpg", media[0])
+    rows = b'{"file": "1.jpg", "kind": 7}\n'
+    kit.write(name, gzip.compress(rows) if name.endswith(".gz") else rows)
+    convert(str(kit.source), kit.out, labels=name)
+    assert [sample["kind"] for sample in LocalDataset(kit.out)] == [7]
+
+
+def test_a_row_without_the_name_of_its_image_is_refused(kit, media):
+    """The row is named, and what it has."""
+    kit.write("1.jpg", media[0])
+    kit.write("labels.jsonl", b'{"file": "1.jpg", "kind": 1}\n{"kind": 2}\n')
+    with pytest.raises(SourceError, match=r"labels.jsonl, row 2: the column 'file'.*has 'kind'"):
+        convert(str(kit.source), kit.out)

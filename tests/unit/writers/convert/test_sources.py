@@ -12,7 +12,7 @@ import zstandard
 from quickly import convert, prepare
 
 from devtools.httpserver import http_server
-from mds import LocalDataset, MDSWriter
+from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter
 from mds.errors import RecordError, SourceError
 
 
@@ -411,3 +411,17 @@ def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
     values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]
     assert [value.dtype for value in values] == [np.int32] * 3
     assert again.source.locate(next(again.source.cut_parts(1 << 40)), 2).endswith("a.bin, row 2")
+
+
+@pytest.mark.parametrize("writer", [JSONWriter, CSVWriter])
+def test_a_dataset_of_text_shards_with_floats(tmp_path, writer):
+    """What text shards call float is written as float64."""
+    source, out = str(tmp_path / "text"), str(tmp_path / "out")
+    samples = [{"n": n, "x": n / 3, "t": f"text {n}"} for n in range(5)]
+    with writer(out=source, columns={"n": "int", "x": "float", "t": "str"}) as shards:
+        for sample in samples:
+            shards.write(sample)
+    made = prepare(source, out)
+    assert {column.name: column.encoding for column in made.columns}["x"] == "float64"
+    made.run()
+    assert list(LocalDataset(out)) == samples

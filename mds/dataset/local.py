@@ -125,7 +125,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Return the samples of a batch; torch's loader calls this."""
-        if type(self).__getitem__ is not LocalDataset.__getitem__:
+        if type(self).__getitem__ is not LocalDataset.__getitem__:  # the user's class overrides it
             return [self[number] for number in numbers]
         samples: list[Any] = resolve(numbers, self.num_samples, self.get_item)
         return samples

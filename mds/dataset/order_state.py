@@ -511,7 +511,7 @@ class OrderSetting(Generic[_T]):
     @overload
     def __get__(self, dataset: _Ordered, owner: type | None = None) -> _T: ...
     def __get__(self, dataset: _Ordered | None, owner: type | None = None) -> OrderSetting[_T] | _T:
-        if dataset is None:
+        if dataset is None:  # read from the class, as in ``Samples.shuffle``
             return self
         value: _T = getattr(dataset._order.spec, self._name)
         return value
@@ -552,9 +552,13 @@ class SharedEpochCounter:
     def begin_epoch(self, group: int, worker: int) -> ResumePoint:
         """Begin an iteration, or join it as a worker; return the point at which it begins.
 
-        The workers of one iteration give the same ``group`` and get the same point, even if other
-        iterations begin in between. A worker that comes twice with the same group begins another
-        iteration. The point has settings only if it comes from a loaded state.
+        All workers of an iteration get the same point, even if other iterations begin in between. A
+        worker that comes twice with the same group begins another iteration. The point has settings
+        only if it comes from a loaded state.
+
+        Args:
+            group: Number that all workers of one iteration share.
+            worker: Number of this worker in its rank.
         """
         with self._record() as record:
             starts = record["starts"]

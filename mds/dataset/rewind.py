@@ -115,7 +115,12 @@ class Rewind:
         try:
             self.dataset = Samples(
                 streams=_streams(data, places, self.point),
-                topology=World(data["nodes"], data["ranks"] // data["nodes"], 1, 0),
+                topology=World(
+                    num_nodes=data["nodes"],
+                    ranks_per_node=data["ranks"] // data["nodes"],
+                    workers_per_rank=1,
+                    worker=0,
+                ),
                 batch_size=data["batch_size"],
                 partition_algo=data.get("partition_algo", "relaxed"),
                 epoch_size=data.get("epoch_size"),

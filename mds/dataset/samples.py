@@ -269,6 +269,7 @@ class Samples(HasColumns):
         from mds.dataset.steps import count_packs
 
         epochs, world = self._order.epochs, self._world()
+        # The epoch that began last, else the one that comes next.
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
         order = self._order.order(start, world)
         packs = None if order.packs is None else count_packs(order.packs)

@@ -250,7 +250,7 @@ class _KnownCounts:
                 thread = threading.Thread(
                     target=self.count, args=(plan,), name="mds-packs", daemon=True
                 )
-                self._threads = {key: thread}
+                self._threads = {key: thread}  # threads of earlier epochs end by themselves
                 thread.start()
 
     def join(self) -> None:

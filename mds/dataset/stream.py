@@ -201,8 +201,11 @@ class Stream:
         if self.remote is None:
             return None
         url = Url(join(self.remote, self.split))
-        same = os.path.abspath(url.removeprefix("file://")) == os.path.abspath(self.folder)
-        return None if same else url
+        # ``remote=`` may be the path of the folder that ``local=`` names too.
+        is_local_folder = os.path.abspath(url.removeprefix("file://")) == os.path.abspath(
+            self.folder
+        )
+        return None if is_local_folder else url
 
     @property
     def safe_keep_zip(self) -> bool:

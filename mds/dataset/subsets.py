@@ -283,6 +283,7 @@ def evaluate_once(
         return stored_ids
     try:
         make_folder(folder)
+        # Wait for a process that evaluates, but not if it has been stopped (``past_stopped``).
         lock = lock_within(f"{path}.lock", 0, _MAX_WAIT_SECONDS, past_stopped=True)
     except OSError as error:
         log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)

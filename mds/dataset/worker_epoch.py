@@ -364,8 +364,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def _sum_block(self, first: int, real: npt.NDArray[np.bool_], ids: Ids) -> None:
         """Append a block to ``_sums``: the sum of the order hash up to each of its ids.
 
-        The order hash is a sum of one number for each id (its summand), modulo 2**64. So the sum of
-        two ids is known from the sum up to each, and ranks may add their sums in any order.
+        The order hash is the sum of a number for each id (its summand), modulo 2**64. So the sum
+        over a batch is the difference of two running sums, and ranks add their sums in any order.
 
         Args:
             first: Place at which the block begins.

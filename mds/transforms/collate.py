@@ -220,7 +220,7 @@ def _nested(values: Any, offsets: Any, lengths: Any) -> Any:
     """Return a jagged tensor of rows, from their values end to end, their offsets and lengths."""
     import torch
 
-    # With these lengths no kernel has to compute them from the offsets.
+    # Kernels need the smallest and the largest length, and would compute them from the offsets.
     return torch.nested.nested_tensor_from_jagged(
         torch.from_numpy(values),
         torch.from_numpy(offsets),

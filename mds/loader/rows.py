@@ -199,9 +199,10 @@ def cut_columns(
             if count < min_size:
                 continue
             values = {name: column[start : start + count] for name, column in columns.items()}
+            mask = chunk.mask[start : start + count] if chunk.mask is not None else None
             is_last = chunk.size - start - count < min_size  # no batch of this chunk follows
             rows = Rows(
-                chunk.first + start, count, values, row_keys, chunk.mask,
+                chunk.first + start, count, values, row_keys, mask,
                 sources=chunk.sources, ends_sources=is_last,
             )  # fmt: skip
             del values

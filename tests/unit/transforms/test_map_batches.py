@@ -235,6 +235,27 @@ def test_a_mask_of_padding_comes_after_the_function(make):
     assert sorted(found) == list(range(100))
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_each_batch_of_columns_of_fixed_width_has_its_own_mask(tmp_path, how):
+    """Several batches are read at once; rows, masks and order hashes are those without functions."""
+    with MDSWriter(out=str(tmp_path), columns={"id": "int"}) as writer:
+        for i in range(205):
+            writer.write({"id": i})
+
+    def batches(rank, chain):
+        dataset = StreamingDataset(
+            local=str(tmp_path), batch_size=8, exact="mask", topology=(rank, 2)
+        )
+        loader = StreamingDataLoader(chain(dataset), **HOWS[how])
+        rows = [(batch["id"].tolist(), batch["mask"].tolist()) for batch in loader]
+        return rows, loader.state_dict()
+
+    for rank in range(2):
+        plain = batches(rank, lambda dataset: dataset)
+        assert batches(rank, lambda dataset: dataset.map_batches(dict)) == plain
+        assert sum(sum(mask) for _, mask in plain[0]) == (103, 102)[rank]
+
+
 def test_ragged_columns_work_in_a_loader_by_themselves(make):
     """As a list of tensors; of one shape as one tensor, as torch does it."""
     batch = next(iter(StreamingDataLoader(make())))

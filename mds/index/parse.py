@@ -18,6 +18,7 @@ formats (a data file and a file with offsets) the meta file and its compressed f
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 from array import array
@@ -67,7 +68,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the dict of a JSON object's pairs. Raises _RepeatedKeyError for a repeated key."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise _RepeatedKeyError(", ".join(sorted({key for key, _ in pairs})))
+        counts = collections.Counter(key for key, _ in pairs)
+        raise _RepeatedKeyError(counts.most_common(1)[0][0])
     return mapping
 
 
@@ -280,7 +282,7 @@ def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT
     try:
         return _Parser(data, location, largest_object).run()
     except _RepeatedKeyError as error:
-        raise IndexFileError(f"{location}: an object repeats one of its keys {error}.") from error
+        raise IndexFileError(f"{location}: an object has the key {str(error)!r} twice.") from error
     except RecursionError:
         # Without the cause: its traceback holds thousands of frames.
         raise IndexFileError(f"{location}: nested too deeply to be an index.") from None

@@ -113,6 +113,13 @@ def test_a_text_that_is_no_index(text):
         Index.parse(text.encode("utf-8", "surrogateescape"), "the/index.json")
 
 
+def test_a_repeated_key_is_named():
+    """Readers of JSON would differ in which of the two values they take."""
+    text = b'{"shards": [{"samples": 1, "version": 2, "version": 3}], "version": 2}'
+    with pytest.raises(IndexFileError, match="an object has the key 'version' twice"):
+        Index.parse(text, "the/index.json")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
 def test_other_encodings_of_text(make_shard, encoding):
     """An index is UTF-8."""

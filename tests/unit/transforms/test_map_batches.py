@@ -237,7 +237,7 @@ def test_a_mask_of_padding_comes_after_the_function(make):
 
 @pytest.mark.parametrize("how", HOWS)
 def test_each_batch_of_columns_of_fixed_width_has_its_own_mask(tmp_path, how):
-    """Several batches are read at once; rows, masks and order hashes are those without functions."""
+    """Several batches are read at once; rows, masks and states are those without functions."""
     with MDSWriter(out=str(tmp_path), columns={"id": "int"}) as writer:
         for i in range(205):
             writer.write({"id": i})

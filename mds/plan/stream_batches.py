@@ -5,8 +5,15 @@
 - `StratifiedBatches`: every global batch has samples of all streams, by their shares.
 - `ScheduledBatches`: the same, by shares that change.
 
-All are arithmetic on step numbers. The first two also keep a shuffled list of the stream of each
-batch.
+All compute sample ids from steps and slots, and steps and slots from positions of a stream's order.
+The terms are those of `mds.plan.global_batches`: a *step* is the number of a global batch, a *slot*
+the index of a sample in it. `Shape.deal` turns a slot into the number of its sample in the step,
+since samples are dealt to ranks in turns, and `Shape.dealt` is the inverse. A *lookup* is a
+function from positions of a stream's order to sample ids. A `Partition` numbers the positions of a
+stream's order as they are dealt, with padding; `Partition.positions` turns numbers into positions,
+and `Partition.find` is the inverse. Arrays without a stated shape are one-dimensional.
+
+The first two methods also keep a shuffled list of the stream of each batch (`Origins`).
 
 The batches of a schedule are full, since a stream begins again when all its samples have come. The
 samples of such a batch are laid out stream by stream and taken in strides of about the golden
@@ -41,8 +48,9 @@ if TYPE_CHECKING:
 class StreamBatches(abc.ABC):
     """Global batches made of several streams.
 
-    A resume leaves out the steps that were seen. If a step was seen in part, its remaining samples
-    come first. Subclasses implement `_fill` and `_find`, which know only the whole epoch.
+    Public methods count the steps that remain: a resume leaves out the steps that were seen, and
+    steps that were skipped. If a step was seen in part, it is step 0, and its slots that were seen
+    are padding. Subclasses implement `_fill` and `_find`, which count the steps of the whole epoch.
 
     Args:
         total: Number of steps of the whole epoch.
@@ -55,14 +63,17 @@ class StreamBatches(abc.ABC):
 
     def __init__(self, total: int, spec: PartitionSpec) -> None:
         self.shape = spec.shape
+        # Steps that were seen as a whole, and samples that were seen of the step that follows.
         first, seen_slots = divmod(spec.drop, self.shape.global_batch)
         if not spec.is_precise:
             warn_repeated(seen_slots)
             seen_slots = 0
-        # As in a slice: nothing remains after the end, and a negative number counts from the end.
+        # As in a slice, with which mosaicml-streaming leaves steps out: nothing remains after the
+        # end, and a negative number counts from the end.
         first = max(total + first, 0) if first < 0 else min(first, total)
         size = self.shape.global_batch
-        # Here gaps are of steps: a step is left out if any place of it is skipped.
+        # From ranges of samples to ranges of steps: a step is left out if any of its samples is
+        # skipped.
         skips = [(begin // size, -(-end // size)) for begin, end in spec.skips]
         self._gaps = Gaps([(0, first), *skips])
         # If the step that was seen in part is skipped, nothing was seen of the one that follows.
@@ -82,7 +93,10 @@ class StreamBatches(abc.ABC):
         return minimum + later, maximum + later
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
-        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
+        """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
+
+        ``steps`` count the steps that remain. ``lookups`` has the lookup of each stream's order.
+        """
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen_slots and len(steps) and int(steps.min()) == 0:
             is_seen = self.shape.deal(slots) < self._seen_slots
@@ -94,17 +108,23 @@ class StreamBatches(abc.ABC):
         return self.block(np.arange(first, last), np.arange(self.shape.global_batch), lookups)
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order that were not seen before."""
+        """Return the steps and slots at which positions of a stream's order come.
+
+        Steps count those that remain. Positions that were seen or skipped, or that no batch has,
+        are left out, so the results may be shorter than ``positions``.
+        """
         step, slot = self._find(stream, positions)
-        real = self._gaps.is_in_no_gap(step)
-        step, slot = self._gaps.numbers(step[real]), slot[real]
+        is_unskipped = self._gaps.is_in_no_gap(step)
+        step, slot = self._gaps.numbers(step[is_unskipped]), slot[is_unskipped]
+        # Of step 0, the first samples may have been seen.
         remains = (step > 0) | (self.shape.deal(slot) >= self._seen_slots)
         return step[remains], slot[remains]
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return for each step and slot the first place of the step, int64 (steps, slots).
+        """Return the place in the epoch of each step and slot, int64 (steps, slots).
 
-        Which slot has which sample of the step depends on the world, so slots have no places.
+        A place counts the samples of all ranks since the epoch began. All slots of a step get the
+        place of its first sample: which slot has which sample depends on the world.
         """
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return np.broadcast_to(first, (len(steps), len(slots)))
@@ -121,12 +141,13 @@ class StreamBatches(abc.ABC):
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
 
-        Steps count from the beginning of the epoch. ``lookups`` has the lookup of each order.
+        Steps count from the beginning of the epoch. ``lookups`` has the lookup of each stream's
+        order.
         """
 
     @abc.abstractmethod
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of the order with number ``stream``.
+        """Return the steps and slots at which positions of the order of a stream come.
 
         Steps count from the beginning of the epoch. Positions that no batch has are left out.
         """
@@ -136,9 +157,15 @@ class StreamBatches(abc.ABC):
 class Origins:
     """Stream of each batch of an epoch, where every batch is from one stream.
 
+    ::
+
+        batch      0  1  2  3  4
+        stream     1  0  1  1  0
+        number     0  0  1  2  1      batch 3 is the third one of stream 1
+
     Attributes:
-        stream: Stream of each batch.
-        number: Number of each batch among those of its stream.
+        stream: Stream of each batch, of shape (batches,).
+        number: Number of each batch among those of its stream, from 0, of shape (batches,).
     """
 
     stream: NDArray[np.unsignedinteger]
@@ -158,14 +185,20 @@ class Origins:
         return cls(stream, number)
 
     def find(self, stream: int, numbers: Ids) -> tuple[Ids, Ids]:
-        """Return the places of batches of a stream among all batches.
+        """Return which batches of all are those with some numbers of a stream.
 
-        ``numbers`` are the numbers of the batches among those of the stream. Returns the indexes of
-        those ``numbers`` that have a batch, and the place of each of these.
+        In the example of the class, ``find(1, [2, 7])`` is ``[0], [3]``: number 2 of stream 1 is
+        batch 3, and there is no number 7.
+
+        Args:
+            stream: Stream of the batches.
+            numbers: Numbers of batches among those of the stream.
+
+        Returns the indexes of those ``numbers`` that exist, and the batch of each of them.
         """
-        places = np.flatnonzero(self.stream == stream)
-        existing = np.flatnonzero(numbers < len(places))
-        return existing, places[numbers[existing]]
+        batches = np.flatnonzero(self.stream == stream)
+        existing = np.flatnonzero(numbers < len(batches))
+        return existing, batches[numbers[existing]]
 
 
 class PerStreamBatches(StreamBatches):
@@ -180,6 +213,7 @@ class PerStreamBatches(StreamBatches):
     def __init__(
         self, samples: Sequence[int], spec: PartitionSpec, rng: np.random.Generator
     ) -> None:
+        # All batches of each stream alone, whatever was seen: the base class leaves out steps.
         self._batches = _whole_streams(samples, spec)
         counts = [batches.full for batches in self._batches]
         _require_full_batch(counts, "global batch", spec.shape.global_batch)
@@ -198,12 +232,15 @@ class PerStreamBatches(StreamBatches):
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
             mine = stream == i
+            # Batches of the stream alone, so their only lookup is the one of this stream.
             out[mine] = self._batches[i].block(number[mine].astype(np.int64), slots, [lookups[i]])
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
+        # Each stream is batched alone, as the only order (0): this is the batch of the stream.
         number, slot = self._batches[stream].find(0, positions)
+        # A last batch that is not full is in no step.
         existing, step = self._origins.find(stream, number)
         return step, slot[existing]
 
@@ -211,22 +248,33 @@ class PerStreamBatches(StreamBatches):
 class StratifiedBatches(StreamBatches):
     """Batching method ``stratified``: every global batch has samples of all streams, by shares.
 
-    The slots of a batch are split into parts, one for each stream.
+    The slots of a batch are split into parts, one for each stream. The samples of a stream fill
+    its part of one batch after the other. With parts of 5 and 3 slots::
+
+        slot of step 0     0  1  2  3  4 | 5  6  7
+        stream             0  0  0  0  0 | 1  1  1
+        number             0  1  2  3  4 | 0  1  2      in the stream's partition
+
+        slot of step 1     0  1  2  3  4 | 5  6  7
+        number             5  6  7  8  9 | 3  4  5
+
+    These are slots of the world in which the run began. In another world, the sample of a slot goes
+    to the slot with the same number in the step, so that a step that was seen in part is continued.
 
     Args:
         samples: Samples of the order of each stream.
-        proportions: Share of each stream in the epoch.
+        proportions: Share of each stream in the epoch, from 0 to 1.
         spec: Settings by which positions are dealt to ranks.
     """
 
     def __init__(
         self, samples: Sequence[int], proportions: Sequence[float], spec: PartitionSpec
     ) -> None:
-        # The padding of a stream depends on the ranks, so it stays that of the initial world.
+        # The padding of a stream depends on the number of ranks: it stays as in the initial world.
         self._canonical, initial = spec.canonical, spec.initial_shape or spec.shape
         self._initial_shape = initial
-        self._parts = stratify(proportions, spec.shape.global_batch)
-        self._ends = np.cumsum(self._parts)
+        self._parts = stratify(proportions, spec.shape.global_batch)  # slots of each stream
+        self._ends = np.cumsum(self._parts)  # end of each stream's slots
         self._partitions = [
             Partition(PaddedGrid(count, spec.canonical, nodes=1), nodes=1, ranks=initial.ranks)
             for count in samples
@@ -240,15 +288,14 @@ class StratifiedBatches(StreamBatches):
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
-        # Slots of the initial world. Both worlds deal a step in the same order, so the same part of
-        # a step was seen in both.
+        # The slot of the initial world that has the same number in the step.
         slots = self._initial_shape.dealt(self.shape.deal(slots))
         stream = np.searchsorted(self._ends, slots, side="right")
         out = np.empty((len(steps), len(slots)), np.int64)
         for i in np.unique(stream).tolist():
             mine = np.flatnonzero(stream == i)
             part = self._parts[i]
-            offset = slots[mine] - (self._ends[i] - part)
+            offset = slots[mine] - (self._ends[i] - part)  # in the stream's part
             numbers = (steps[:, None] * part + offset).reshape(-1)
             ids = lookups[i](self._partitions[i].positions(numbers))
             out[:, mine] = ids.reshape(len(steps), len(mine))
@@ -256,11 +303,12 @@ class StratifiedBatches(StreamBatches):
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
+        # The inverse of `_fill`.
         part = self._parts[stream]
         if not part:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         step, offset = np.divmod(self._partitions[stream].find(positions), part)
-        is_complete = step < self._total
+        is_complete = step < self._total  # after the last step, other streams have too few samples
         slot = offset[is_complete] + int(self._ends[stream]) - part
         return step[is_complete], self.shape.dealt(self._initial_shape.deal(slot))
 
@@ -268,8 +316,17 @@ class StratifiedBatches(StreamBatches):
 class DevicePerStreamBatches(StreamBatches):
     """Batching method ``device_per_stream``: the batch of every rank is from one stream.
 
-    Each node has its own shuffled list of batches. Of every stream it reads an equal share of the
-    canonical nodes.
+    Here a *batch* is that of one rank. Each node has its own shuffled list of batches (`Origins`).
+    Batches are taken from the lists of the nodes in turns, and given to all ranks in turns, so a
+    node's ranks also get batches from lists of other nodes. With 2 nodes of 3 ranks::
+
+        batch                   0  1  2  3  4  5 | 6  7  8 ...
+        list of node            0  1  0  1  0  1 | 0  1  0
+        number in that list     0  0  1  1  2  2 | 3  3  4
+        step                    0  0  0  0  0  0 | 1  1  1
+        rank, over all nodes    0  1  2  3  4  5 | 0  1  2
+
+    The list of a node has, of every stream, samples of an equal share of the canonical nodes.
 
     Args:
         samples: Samples of the order of each stream.
@@ -287,32 +344,34 @@ class DevicePerStreamBatches(StreamBatches):
                 "device_per_stream needs canonical nodes to be a multiple of physical nodes."
             )
         self._share = self._canonical // shape.nodes  # canonical nodes of a node
+        # Positions of each stream, dealt to its canonical nodes in turns as if these were physical
+        # nodes: index n is element n // canonical of canonical node n % canonical.
         self._partitions = [
             Partition(
                 PaddedGrid(count, self._canonical, self._canonical), self._canonical, shape.ranks
             )
             for count in samples
         ]
-        # Full batches that each stream has on a node.
+        # Full batches of each stream in the list of a node.
         self._counts = [
             partition.total // shape.nodes // shape.batch for partition in self._partitions
         ]
         _require_full_batch(self._counts, "rank's batch", shape.batch)
         self._origins = [Origins.shuffled(self._counts, rng) for _ in range(shape.nodes)]
         self._length = sum(self._counts)  # batches of the list of a node
-        # One more turn of padding even if none is needed, as in mosaicml-streaming.
+        # Padded to the next multiple of all ranks, even if the length is one already, as in
+        # mosaicml-streaming.
         padded = (self._length // shape.world + 1) * shape.world
         super().__init__(padded // shape.ranks, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         shape = self.shape
-        device, offset = np.divmod(slots, shape.batch)
-        # Batches are taken from the lists of the nodes in turns, and dealt to all ranks in turns:
-        # batch b is number b // nodes in the list of node b % nodes.
+        device, offset = np.divmod(slots, shape.batch)  # rank over all nodes, place in its batch
+        # All arrays from here on have the shape (steps, slots). See the picture of the class.
         batch = steps[:, None] * shape.world + device
         number, node = np.divmod(batch, shape.nodes)
-        out = np.full(batch.shape, -1, np.int64)
+        out = np.full(batch.shape, -1, np.int64)  # after the end of a list there is only padding
         offset = np.broadcast_to(offset, batch.shape)
         for p, origins in enumerate(self._origins):
             is_here = (node == p) & (number < self._length)
@@ -320,39 +379,44 @@ class DevicePerStreamBatches(StreamBatches):
             stream[is_here] = origins.stream[number[is_here]]
             for i in np.unique(stream[is_here]).tolist():
                 mine = stream == i
-                of_stream = origins.number[number[mine]].astype(np.int64)
-                numbers = self._partition_index(of_stream * shape.batch + offset[mine], p)
-                out[mine] = lookups[i](self._partitions[i].positions(numbers))
+                batch_of_stream = origins.number[number[mine]].astype(np.int64)
+                indices = self._partition_index(batch_of_stream * shape.batch + offset[mine], p)
+                out[mine] = lookups[i](self._partitions[i].positions(indices))
         return out
 
     def _partition_index(self, sequence: Ids, node: int) -> Ids:
-        """Return indices of a stream's partition for the samples that a node reads of the stream.
+        """Return indices in a stream's partition of the samples in the list of a node.
 
-        A node reads its canonical nodes in turns, as many samples of each as it has ranks.
+        The list has the node's canonical nodes in turns, and of each as many consecutive elements
+        as the node has ranks. With 2 ranks and the canonical nodes A and B::
+
+            sequence     0  1 | 2  3 | 4  5 | 6  7
+            canonical    A  A | B  B | A  A | B  B
+            element      0  1 | 0  1 | 2  3 | 2  3
 
         Args:
-            sequence: Numbers of the samples among those that the node reads of the stream.
+            sequence: Numbers of the samples among those of the stream in the list of the node.
             node: Number of the node.
         """
-        line, rank = np.divmod(sequence, self.shape.ranks)
-        cycle, mine = np.divmod(line, self._share)
-        element = cycle * self.shape.ranks + rank
-        return element * self._canonical + node * self._share + mine
+        run, element_in_run = np.divmod(sequence, self.shape.ranks)
+        turn, canonical_of_node = np.divmod(run, self._share)
+        element = turn * self.shape.ranks + element_in_run
+        return element * self._canonical + node * self._share + canonical_of_node
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
         shape = self.shape
-        # The inverse of `_partition_index`, then the place of the sample in a batch of the stream.
+        # First the inverse of `_partition_index`.
         element, canonical = np.divmod(self._partitions[stream].find(positions), self._canonical)
-        node, mine = np.divmod(canonical, self._share)
-        cycle, rank = np.divmod(element, shape.ranks)
-        of_stream, offset = np.divmod(
-            (cycle * self._share + mine) * shape.ranks + rank, shape.batch
-        )
+        node, canonical_of_node = np.divmod(canonical, self._share)
+        turn, element_in_run = np.divmod(element, shape.ranks)
+        sequence = (turn * self._share + canonical_of_node) * shape.ranks + element_in_run
+        # Then the inverse of `_fill`, list by list.
+        batch_of_stream, offset = np.divmod(sequence, shape.batch)
         steps, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for p, origins in enumerate(self._origins):
             rows = np.flatnonzero(node == p)
-            existing, number = origins.find(stream, of_stream[rows])
+            existing, number = origins.find(stream, batch_of_stream[rows])
             step, device = np.divmod(number * shape.nodes + p, shape.world)
             steps.append(step)
             slots.append(device * shape.batch + offset[rows[existing]])
@@ -371,6 +435,7 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
     remainders = size * shares - parts
     short = size - int(parts.sum())
     if short:
+        # Streams by descending remainder, then by descending number.
         order = np.lexsort((np.arange(len(parts)), remainders))[::-1]
         parts[order[:short]] += 1
     for i, part in enumerate(parts.tolist()):
@@ -386,20 +451,27 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
 def full_batches(samples: Sequence[int], spec: PartitionSpec) -> list[int]:
     """Return the number of global batches of each stream for the method ``per_stream``.
 
-    Each stream is padded so that all ranks get equally many, so the numbers may differ between
-    worlds with equal global batches. The order of all batches depends on them.
+    ``samples`` are the samples of the order of each stream. Each stream is padded so that all ranks
+    get equally many, so the numbers may differ between worlds with equal global batches. The order
+    of all batches depends on them, so a resume in another world checks that they are the same.
     """
     return [batches.full for batches in _whole_streams(samples, spec)]
 
 
 def _whole_streams(samples: Sequence[int], spec: PartitionSpec) -> list[RandomBatches]:
-    """Return the global batches of each stream alone, for a whole epoch."""
+    """Return the global batches of each stream alone, as if nothing was seen or skipped."""
     fresh = dataclasses.replace(spec, drop=0, skips=())
     return [RandomBatches(count, fresh) for count in samples]
 
 
 def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
-    """Raise StreamPlanError for a stream without a full batch; ``kind`` names the batch."""
+    """Raise StreamPlanError for a stream without a full batch.
+
+    Args:
+        counts: Full batches of each stream.
+        kind: Name of the batch for the message, such as "global batch".
+        size: Samples of the batch.
+    """
     for i, count in enumerate(counts):
         if not count:
             raise StreamPlanError(
@@ -412,7 +484,15 @@ def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
 class ScheduledBatches(StreamBatches):
     """Global batches ``first`` to ``last`` - 1 of a run with a schedule.
 
-    There is one lookup, from streams and their sample numbers (`mds.plan.passes`) to sample ids.
+    All streams together are one order, with one lookup. Its positions are int64 of shape (2, n):
+    streams in row 0, in row 1 the numbers of their samples since the training began
+    (`mds.plan.passes`).
+
+    The samples of a step are laid out stream by stream. The samples that are dealt as number 0, 1,
+    2, ... are taken from that layout in strides, here of 5::
+
+        place in the layout     0  1  2  3  4 | 5  6  7      5 samples of stream 0, 3 of stream 1
+        number dealt            0  5  2  7  4 | 1  6  3      number n is at place 5 * n % 8
 
     Args:
         mixture: Samples of each stream in the steps of the run.
@@ -423,14 +503,18 @@ class ScheduledBatches(StreamBatches):
     def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
         self._mixture, self._begin, self._canonical = mixture, first, spec.canonical
         size = mixture.batch
-        # Sample n of a batch is at place n * stride of its samples, laid out stream by stream.
+        # Place in the layout of each number that is dealt; see the picture of the class.
         stride = stride_of(size)
         self._places = np.arange(size, dtype=np.int64) * stride % size
+        # place * inverse_stride % size is the number at a place.
         self._inverse_stride = pow(stride, -1, size) if size > 1 else 0
         super().__init__(last - first, spec)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the places in the epoch, in the order in which a step is dealt."""
+        """Return the place in the epoch of each step and slot, int64 (steps, slots).
+
+        Places of a step follow the numbers that are dealt, which are the same in every world.
+        """
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
         return first + self.shape.deal(slots)
 
@@ -442,27 +526,38 @@ class ScheduledBatches(StreamBatches):
     def _positions(self, steps: Ids, places: Ids) -> Ids:
         """Return the stream and the sample number of places in steps, int64 (2, steps * places).
 
-        ``steps`` of the run ascend. Places count the samples of a global batch, stream by stream.
+        Layouts of all steps are laid end to end, as lines of the samples of one stream in one
+        step. A binary search finds the line of each flat place::
+
+            flat place     0  1  2  3  4 | 5  6  7 || 8  9 10 11 12 |13 14 15
+            line           0  0  0  0  0 | 1  1  1 || 2  2  2  2  2 | 3  3  3
+            stream         0  0  0  0  0 | 1  1  1 || 0  0  0  0  0 | 1  1  1
+
+        Args:
+            steps: Steps of the run, ascending.
+            places: Places in the layout of a step.
         """
         streams, size = self._mixture.streams, self._mixture.batch
-        # A line is the samples of one stream in one step. All lines of all steps are laid end to
-        # end, and a binary search finds the line of each number.
+        # Sample numbers with which the lines begin and end, of shape (steps, streams).
         begin, end = self._mixture.ranges(steps)
-        ends = (end - begin).cumsum(axis=1)
-        row = np.arange(len(steps)) * size
-        numbers = (places + row[:, None]).reshape(-1)
-        line_ends = (ends + row[:, None]).reshape(-1)
-        line_of = line_ends.searchsorted(numbers, side="right")
-        # Added to a number, this gives the sample number in the stream: ends map to ends.
+        ends_in_step = (end - begin).cumsum(axis=1)
+        step_begins = np.arange(len(steps)) * size
+        flat_places = (places + step_begins[:, None]).reshape(-1)
+        line_ends = (ends_in_step + step_begins[:, None]).reshape(-1)
+        line_of = line_ends.searchsorted(flat_places, side="right")
+        # Sample numbers minus flat places, the same in a whole line.
         shift = end.reshape(-1) - line_ends
-        out = np.empty((2, len(numbers)), np.int64)
+        out = np.empty((2, len(flat_places)), np.int64)
         np.remainder(line_of, streams, out=out[0])
-        np.add(shift[line_of], numbers, out=out[1])
+        np.add(shift[line_of], flat_places, out=out[1])
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order; see `StreamBatches`."""
-        del stream  # one order has all streams
+        """Return the steps and slots of positions, int64 (2, n); see `StreamBatches`.
+
+        Results are grouped by stream, and not in the order of ``positions``.
+        """
+        del stream  # the positions name the streams
         parts = [
             self._find_numbers(number, positions[1][positions[0] == number])
             for number in np.unique(positions[0]).tolist()
@@ -476,8 +571,10 @@ class ScheduledBatches(StreamBatches):
         ``sample_numbers`` count the samples of the stream since the training began.
         """
         step = self._mixture.steps_of_samples(stream, sample_numbers)
+        # Samples of each stream before and after each of these steps, of shape (steps, streams).
         counts = self._mixture.counts(np.concatenate([step, step + 1]))
         begin, end = counts.reshape(2, len(step), self._mixture.streams)
+        # Place of the stream's first sample in the layout of the step, then that of the sample.
         first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
         place = first + sample_numbers - begin[:, stream]
         number = place * self._inverse_stride % self._mixture.batch
@@ -485,7 +582,11 @@ class ScheduledBatches(StreamBatches):
 
 
 def stride_of(size: int) -> int:
-    """Return the number nearest to ``size`` times 0.618... that has no common factor with it."""
+    """Return the number nearest to ``size`` times 0.618... that has no common factor with it.
+
+    Multiples of the stride, modulo ``size``, then are all numbers below ``size``, and any few
+    consecutive multiples are spread evenly.
+    """
     ideal = size * (math.sqrt(5) - 1) / 2
     near = round(ideal)
     candidates = (near + sign * k for k in range(size + 1) for sign in (1, -1))

@@ -8,6 +8,12 @@ three kinds:
 - `SequentialOrder`: of a shuffle that is generated from the front. A small order is held in memory,
   as the narrowest integers that hold its ids. A large one is generated in windows while it is read.
 
+Sample ids come out of two functions: a shuffle maps positions to *virtual ids*, and a `Resampling`
+maps these to sample ids. Virtual ids count the samples that the epoch takes, from 0 on, shard after
+shard. A shard of which an epoch takes two copies has two *virtual shards*; see `mds.plan.sampling`.
+
+The ids of a canonical node are generated in *windows*: arrays of some consecutive ids.
+
 Processes of a node may share an order that takes long to compute in a file, and `attach` it here.
 """
 
@@ -78,7 +84,8 @@ class ShuffleParams(NamedTuple):
         nodes: Number of canonical nodes.
         seed: Seed of the run.
         epoch: Number of the epoch.
-        block: Samples of a block.
+        block: Samples of a shuffle block (``shuffle_block_size``), the stretch of the order within
+            which a sample is moved. Algorithms without blocks ignore it.
     """
 
     nodes: int
@@ -93,9 +100,12 @@ class StreamOrder(abc.ABC):
     Each canonical node has a range of positions; see `starts`.
 
     Args:
-        resampling: Samples of the epoch.
+        resampling: Choice of the samples of the epoch.
         params: Parameters of the shuffle.
         small: Samples below which every process computes the order for itself.
+
+    Attributes:
+        samples: Samples of the epoch.
     """
 
     def __init__(
@@ -103,7 +113,7 @@ class StreamOrder(abc.ABC):
     ) -> None:
         self.resampling, self.params, self.small = resampling, params, small
         self.samples = resampling.samples
-        self._stored: Lookup | None = None
+        self._stored: Lookup | None = None  # the lookup that `attach` was given
 
     @property
     @abc.abstractmethod
@@ -117,7 +127,10 @@ class StreamOrder(abc.ABC):
 
     @abc.abstractmethod
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
-        """Yield the sample ids of ascending canonical nodes, in windows."""
+        """Yield the sample ids of canonical nodes, in arrays of consecutive ids.
+
+        ``nodes`` are numbers of canonical nodes, ascending.
+        """
 
     @abc.abstractmethod
     def new_lookup(self) -> Lookup:
@@ -158,7 +171,8 @@ class StreamOrder(abc.ABC):
         return digest(self.name(), *self.params, self.resampling.key())
 
     def __getstate__(self) -> dict[str, Any]:
-        # Ids in memory and attached files belong to this process.
+        # A pickled order lacks what belongs to this process: an attached lookup, and the array of
+        # all ids of a `SequentialOrder`.
         return self.__dict__ | {"_stored": None, "_lookup_of_all": None}
 
 
@@ -193,11 +207,11 @@ class UnshuffledOrder(StreamOrder):
 
 
 class ShuffledOrder(StreamOrder):
-    """Order of a shuffle; positions are those of the shuffle of the virtual shards.
+    """Order in which a shuffle puts the virtual ids of the epoch's samples.
 
     Args:
-        resampling, params, small: As of a `StreamOrder`.
-        algo: Name of the shuffle.
+        resampling, params, small: As in `StreamOrder`.
+        algo: Name of the shuffle, such as "py1e".
         algorithm: Class of the shuffle.
     """
 
@@ -218,7 +232,7 @@ class ShuffledOrder(StreamOrder):
         return f"{self.algo}.{version}" if version else self.algo
 
     def _new_shuffle(self) -> Shuffle:
-        """Return the shuffle of the virtual shards in this epoch."""
+        """Return the shuffle of this epoch, which knows the sizes of the virtual shards."""
         params = self.params
         sizes = self.resampling.virtual_shards
         return self.algorithm(
@@ -227,28 +241,35 @@ class ShuffledOrder(StreamOrder):
 
 
 class RandomAccessOrder(ShuffledOrder):
-    """Order of a shuffle that computes any position alone."""
+    """Order of a shuffle that computes the virtual id at any position alone."""
 
     is_cheap = True
 
     @cached_property
     def shuffle(self) -> RandomAccessShuffle:
-        """Shuffle of the virtual shards."""
+        """Shuffle of this epoch, from positions to virtual ids."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, RandomAccessShuffle)
         return shuffle
 
     def at_epoch(self, epoch: int) -> RandomAccessOrder:
-        """Return the order of the same samples in another epoch, if every sample comes once."""
+        """Return the order of the same samples in another epoch.
+
+        It is right only if every epoch takes every sample once, as the choice of samples is kept.
+        """
         order = copy.copy(self)
         order.params = self.params._replace(epoch=epoch)
-        # In place of the cached property, which would make the shuffle anew.
+        # Store the value of the cached property, which would otherwise make a new shuffle: that
+        # takes longer than to change the epoch of this one.
         vars(order)["shuffle"] = self.shuffle.at_epoch(epoch)
         return order
 
     @cached_property
     def first_id(self) -> int:
-        """Sample id of virtual id 0; if every sample comes once, all ids have this offset."""
+        """Sample id of virtual id 0.
+
+        If every sample comes once, each sample id is its virtual id plus this one.
+        """
         return int(self.resampling.to_sample_ids(np.zeros(1, np.int64))[0])
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
@@ -262,18 +283,18 @@ class RandomAccessOrder(ShuffledOrder):
         return self.resampling.to_sample_ids(self.shuffle.ids_at(positions))
 
     def new_lookup(self) -> Lookup:
-        """Return `take`."""
+        """Return `take`, which is quick for positions in any sequence."""
         return self.take
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample, by the inverse of the shuffle."""
+        """Return all positions of a sample, ascending, by the inverse of the shuffle."""
         return np.sort(self.shuffle.find(self.resampling.find(sample)))
 
 
 class SequentialOrder(ShuffledOrder):
     """Order of a shuffle that is generated from the front, canonical node by canonical node."""
 
-    _lookup_of_all: ArrayLookup | None = None
+    _lookup_of_all: ArrayLookup | None = None  # set by `materialize`
 
     @property
     def is_cheap(self) -> bool:
@@ -281,16 +302,18 @@ class SequentialOrder(ShuffledOrder):
         return self.samples < self.small
 
     def new_shuffle(self) -> SequentialShuffle:
-        """Return a new shuffle, which holds a few numbers for each virtual shard."""
+        """Return a new shuffle of this epoch. It takes little memory: numbers for each shard."""
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, SequentialShuffle)
         return shuffle
 
     def generate(self, nodes: Sequence[int], keep: int = 0) -> Iterator[Integers]:
-        """Yield the sample ids of canonical nodes, in windows.
+        """Yield the sample ids of canonical nodes, in arrays of consecutive ids.
 
-        ``keep`` is the number of samples of a node up to which memory for all of them may be taken
-        to save time.
+        Args:
+            nodes: Numbers of the canonical nodes, ascending.
+            keep: Samples of a canonical node up to which the shuffle may hold all of its ids in
+                memory to save time, if this is more than the shuffle's own bound.
         """
         shuffle = self.new_shuffle()
         shuffle.keep = max(shuffle.keep, keep)
@@ -298,14 +321,19 @@ class SequentialOrder(ShuffledOrder):
             yield from self._windows(shuffle, node)
 
     def new_lookup(self) -> Lookup:
-        """Return a lookup that holds all ids, or one that generates them while positions ascend."""
+        """Return a lookup of all ids in memory, or else one that generates ids when asked.
+
+        Ids are held in memory if they already are, if they are few, or if the shuffle itself needs
+        memory for all of them. The other lookup takes less memory, and is quick only while its
+        positions ascend.
+        """
         if self._lookup_of_all is not None or self.is_cheap or self.algorithm.needs_all_samples:
             return self.materialize()
-        shuffle = self.new_shuffle()
+        shuffle = self.new_shuffle()  # one for all nodes, as it can begin any node
         return StreamingLookup(self.starts(), lambda node: self._windows(shuffle, node))
 
     def materialize(self) -> Lookup:
-        """Return a lookup that holds all ids."""
+        """Return a lookup that holds all ids in an array, which is computed at the first call."""
         if self._lookup_of_all is None:
             ids = np.empty(self.samples, self.id_dtype)
             start = 0
@@ -316,15 +344,15 @@ class SequentialOrder(ShuffledOrder):
         return self._lookup_of_all
 
     def _windows(self, shuffle: SequentialShuffle, node: int) -> Iterator[Integers]:
-        """Yield the sample ids of a canonical node, in windows."""
-        if self.resampling.is_identity:
+        """Yield the sample ids of a canonical node, in arrays of consecutive ids."""
+        if self.resampling.is_identity:  # virtual ids are sample ids, in any integer type
             yield from shuffle.windows(node)
             return
         for virtual in shuffle.windows(node):
             yield self.resampling.to_sample_ids(virtual.astype(np.int64, copy=False))
 
     def find(self, sample: int) -> Ids:
-        """Return all positions of a sample, by searching all ids."""
+        """Return all positions of a sample, by a search through the ids of all positions."""
         take = self.lookup()
         parts = [np.zeros(0, np.int64)]
         for start in range(0, self.samples, _CHUNK_SAMPLES):
@@ -350,11 +378,14 @@ class ArrayLookup:
 
 
 class StreamingLookup:
-    """Lookup that generates ids while positions ascend. Going far back generates a node anew.
+    """Lookup that generates ids from the front of each canonical node, as far as they are needed.
+
+    It is made for callers whose positions ascend within a node, from call to call. A position of
+    which the id is no longer kept makes it generate its node again from the front.
 
     Args:
         starts: First position of each canonical node, and the end.
-        windows: Function that generates the ids of a node, in windows.
+        windows: Function that generates the ids of a node, in arrays of consecutive ids.
     """
 
     def __init__(self, starts: Ids, windows: Callable[[int], Iterator[NDArray[Any]]]) -> None:
@@ -368,7 +399,7 @@ class StreamingLookup:
         out = np.empty(len(positions), np.int64)
         for k in np.unique(node).tolist():
             mine = node == k
-            places = positions[mine] - self._starts[k]
+            places = positions[mine] - self._starts[k]  # counted from the front of the node
             buffer = self._buffers.get(k)
             if buffer is None or int(places.min()) < buffer.first:
                 buffer = self._buffers[k] = _WindowBuffer(self._windows(k))
@@ -377,13 +408,18 @@ class StreamingLookup:
 
 
 class _WindowBuffer:
-    """Latest ids of the windows of a canonical node.
+    """Latest ids of a canonical node, which are generated as they are needed.
+
+    A *place* counts the ids of the node from 0. The buffer holds a stretch of places::
+
+        place     0 ......... first ............ first + len(buffer) ......
+                  forgotten  |  in the buffer   |  not generated yet
 
     Args:
-        windows: Ids of the node in order, in windows.
+        windows: Ids of the node in order, as arrays of consecutive ids.
 
     Attributes:
-        first: Place in the node of the first id in the buffer.
+        first: Place of the first id in the buffer.
     """
 
     def __init__(self, windows: Iterator[NDArray[Any]]) -> None:
@@ -392,10 +428,12 @@ class _WindowBuffer:
         self.first = 0
 
     def take(self, places: Ids) -> Ids:
-        """Return the ids at places of the node, generating windows up to the last one.
+        """Return the ids at places of the node, and generate ids up to the last of them.
 
-        No place may be before ``first``.
+        No place may be before ``first``. Afterwards, places that are more than
+        ``_MAX_LOOKBACK_SAMPLES`` before the lowest one may be forgotten.
         """
+        # The first place to keep, and the last one to generate.
         low, high = int(places.min()) - _MAX_LOOKBACK_SAMPLES, int(places.max())
         pieces = [self._buffer] if len(self._buffer) else []
         end = self.first + len(self._buffer)
@@ -403,13 +441,13 @@ class _WindowBuffer:
             # A copy, since the next window may overwrite this one.
             pieces.append(next(self._windows).copy())
             end += len(pieces[-1])
-            # Forget ids that are too early to be asked for again.
+            # Forget pieces that are wholly before the first place to keep.
             while pieces and self.first + len(pieces[0]) <= low:
                 self.first += len(pieces.pop(0))
         self._buffer = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
         out = self._buffer[places - self.first]
         if low - self.first > len(self._buffer) // 2:
-            # A copy, so that the memory of earlier ids is freed.
+            # More than half of the buffer may be forgotten: copy the rest, which frees its memory.
             self._buffer = self._buffer[low - self.first :].copy()
             self.first = low
         return out

@@ -116,6 +116,7 @@ def _cut(parts: Sequence[Data]) -> Iterator[memoryview]:
 # --------------------------------------------------------------------- bounded decompression
 
 
+# Bytes of a piece of output, or of input that a library gets at once.
 _PIECE = 1 << 20
 # Bytes of the first piece of a member: the library copies all input after the end of a member.
 _FIRST_PIECE = 1 << 9
@@ -130,16 +131,19 @@ class Decompressor(ABC):
     - `size` (int): Bytes of the decompressed file, according to the index.
 
     Callers use `feed` and `finish`, which return the output, or `feed_to` and `finish_to`, which
-    pass it to a function piece by piece. A subclass writes `_push`, and `_end` if it has to check
-    the end. Both pass their output to `_emit`, which counts it and calls the caller's sink.
+    pass it to a function piece by piece, the *sink*. A subclass writes `_push`, and `_end` if it
+    has to check the end. Both pass their output to `_emit`, which counts it and calls the sink.
+
+    Libraries raise errors of many classes for damaged data. All of them become ShardError; errors
+    of the sink, such as a full disk, are raised as they are.
     """
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self._size = size
-        self._emitted = 0
-        self._sink: Callable[[bytes], object] = _drop
-        self._sink_error: Exception | None = None
+        self._emitted = 0  # bytes of output so far
+        self._sink: Callable[[bytes], object] = _drop  # that of the call in progress
+        self._sink_error: Exception | None = None  # raised by the sink in this call
 
     def feed(self, chunk: Data) -> bytes:
         """Return the output of the next chunk. Raises ShardError if it exceeds the file's size."""
@@ -158,15 +162,20 @@ class Decompressor(ABC):
         self._guarded(lambda: self._push(chunk), sink)
 
     def finish_to(self, sink: Callable[[bytes], object]) -> None:
-        """Finish as `finish`, and pass the last output to ``sink``."""
+        """Finish as `finish`, and pass the last output to ``sink``.
+
+        Raises ShardError if the output of all chunks is shorter than the file.
+        """
         self._guarded(self._end, sink)
         if self._emitted != self._size:
             raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
 
     def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
-        """Call ``act`` with a sink for its output, and turn the library's errors to ShardError.
+        """Run a step of the decompression, and turn the errors of its library into ShardError.
 
-        Errors of the sink itself are raised unchanged.
+        Args:
+            act: The step: `_push` with a chunk, or `_end`.
+            sink: Function that gets each piece of output. Its own errors are raised unchanged.
         """
         self._sink = sink
         try:
@@ -174,6 +183,7 @@ class Decompressor(ABC):
         except (ShardError, ImportError):
             raise
         except Exception as error:  # the class of errors differs by library
+            # `_emit` runs inside the step, so an error of the sink arrives here, too.
             if error is self._sink_error:
                 raise
             raise ShardError(f"broken {self._name} data: {error}") from error
@@ -208,12 +218,13 @@ class MemberDecompressor(Decompressor):
     """Decompressor of a file of consecutive members, each with its own library object.
 
     A member is a whole compressed stream; files of parallel compressors have many. At the end of a
-    member the library copies all input after it, so the first pieces of a member are small.
+    member the library copies all the input that it got beyond it. So input is given to it in
+    pieces that start small with each member and grow: many short members then cost linear time.
     """
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__(name, size)
-        self._member = self._new_member()
+        self._member = self._new_member()  # library object of the current member
         self._is_between = True  # no byte of the current member came yet
         self._step = _FIRST_PIECE  # bytes of the next piece of input
         self._emitted_before = 0  # bytes that were emitted before the current member
@@ -234,7 +245,7 @@ class MemberDecompressor(Decompressor):
         while start < len(view):
             if self._is_between and (padding := self._padding(view, start)):
                 start += padding
-                continue
+                continue  # more padding may follow
             self._is_between = False
             piece = view[start : start + self._step]
             self._expand(piece)
@@ -278,7 +289,8 @@ class _Zstd(Codec):
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
         import zstandard
 
-        # With the size, the frame's header contains it, as in one-shot compression.
+        # Given the size, the library writes it into the frame's header, as it does if it gets all
+        # data at once. `decompress` uses it.
         size = sum(map(len, parts))
         stream = zstandard.ZstdCompressor(level=self.level).compressobj(size=size)
         for piece in _cut(parts):
@@ -290,15 +302,15 @@ class _Zstd(Codec):
         import zstandard
 
         try:
-            # One call, which allocates all memory at once, if header and index agree on a size
-            # that is plausible for so much data.
-            likely = 0 < size <= (1 << 20) + 64 * len(data)
-            if likely and zstandard.frame_content_size(data) == size:
+            # One call allocates memory of the whole size first, so take it only if the header has
+            # the size of the index, and so much data can be expected to have such a content.
+            is_plausible = 0 < size <= (1 << 20) + 64 * len(data)
+            if is_plausible and zstandard.frame_content_size(data) == size:
                 return zstandard.ZstdDecompressor().decompress(
                     data, max_output_size=size, allow_extra_data=False
                 )
         except zstandard.ZstdError:
-            # Several frames, which the slow way reads, or damage, which it reports.
+            # Several frames, which `_ZstdDecompressor` reads, or damage, which it reports.
             return super().decompress(data, size)
         return super().decompress(data, size)
 
@@ -307,7 +319,11 @@ class _Zstd(Codec):
 
 
 class _ZstdDecompressor(Decompressor):
-    """Decompressor with zstandard's stream writer, which emits small pieces for any chunk."""
+    """Decompressor with zstandard's stream writer.
+
+    A chunk written to it may yield much output, in calls of `_Target.write` with at most `_PIECE`
+    bytes each.
+    """
 
     def __init__(self, name: str, size: int) -> None:
         import zstandard
@@ -320,7 +336,10 @@ class _ZstdDecompressor(Decompressor):
         )
 
     def _push(self, chunk: Data) -> None:
-        # The garbage collector cannot see the writer's references, so a cycle would never be freed.
+        """Decompress a chunk; `_Target.write` emits the output while the writer runs."""
+        # The target refers to this object only during the call. Otherwise this object, the writer
+        # and the target would form a cycle, and the garbage collector does not see the reference
+        # in the writer, which is C: the cycle would never be freed.
         self._target.emit = self._emit
         try:
             self._writer.write(chunk)
@@ -329,7 +348,11 @@ class _ZstdDecompressor(Decompressor):
 
 
 class _Target:
-    """Output of zstandard's writer, which needs a file object with the method `write`."""
+    """File object to which zstandard's writer writes its output.
+
+    Attributes:
+        emit: Function that gets the output; None while nothing is decompressed.
+    """
 
     emit: Callable[[bytes], None] | None = None
 
@@ -348,8 +371,8 @@ class _Gz(Codec):
     default = 9
 
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
-        # zlib writes no time into the header, so the same data give the same file. 31 is the
-        # largest window (15) plus 16 for the gzip format.
+        # zlib writes no time into the header, so the same data give the same file. 31 is zlib's
+        # code for a window of 2**15 bytes, the largest, plus 16 for the gzip format.
         stream = zlib.compressobj(self.level, zlib.DEFLATED, 31)
         for piece in _cut(parts):
             yield stream.compress(piece)
@@ -360,23 +383,28 @@ class _Gz(Codec):
 
 
 class _GzDecompressor(MemberDecompressor):
-    """Decompressor of gzip members, which zeros may follow."""
+    """Decompressor of gzip members. Zero bytes may follow each of them, as tools pad files."""
 
     @staticmethod
     def _new_member() -> Any:
-        return zlib.decompressobj(31)  # the largest window (15) plus 16 for the gzip format
+        return zlib.decompressobj(31)  # as in `_Gz.compress_parts`
 
     def _expand(self, piece: Data) -> None:
         """Decompress a piece; the library returns at most `_PIECE` bytes at once."""
         self._emit(self._member.decompress(piece, _PIECE))
-        # At the end of a member the tail is stale, and the rest is unused data.
+        # The tail is the input that is left when so many bytes were returned. At the end of a
+        # member it is not updated: the input that is left is `unused_data` then.
         while self._member.unconsumed_tail and not self._member.eof:
             self._emit(self._member.decompress(self._member.unconsumed_tail, _PIECE))
 
     def _padding(self, view: memoryview, start: int) -> int:
-        """Return the number of zeros at ``start``, which gzip allows after a member."""
-        piece = bytes(view[start : start + self._step])  # more zeros are found by the next call
+        """Return the number of zero bytes at ``start``, of which the next ``_step`` bytes have.
+
+        `_push` calls this again until it returns 0, so zeros beyond are found later.
+        """
+        piece = bytes(view[start : start + self._step])
         zeros = len(piece) - len(piece.lstrip(b"\0"))
+        # Longer pieces while there are only zeros; a member begins with a short piece.
         self._step = min(4 * self._step, _PIECE) if zeros == len(piece) else _FIRST_PIECE
         return zeros
 
@@ -408,6 +436,7 @@ class _Bz2Decompressor(MemberDecompressor):
     def _expand(self, piece: Data) -> None:
         """Decompress a piece; the library returns at most `_PIECE` bytes at once."""
         self._emit(self._member.decompress(piece, _PIECE))
+        # The library keeps the rest of the input, and continues when called without any.
         while not (self._member.needs_input or self._member.eof):
             self._emit(self._member.decompress(b"", _PIECE))
 
@@ -422,7 +451,7 @@ class _Br(Codec):
     def compress_parts(self, parts: Sequence[Data]) -> Iterator[bytes]:
         stream = _brotli().Compressor(quality=self.level)
         for piece in _cut(parts):
-            # The parts are released before the pieces come, so brotli gets a copy.
+            # A copy, so that the caller may release a part while brotli still holds its input.
             yield stream.process(bytes(piece))
         yield stream.finish()
 
@@ -448,7 +477,7 @@ class _BrDecompressor(Decompressor):
             self._emit(piece)
             pending = b""
             if not piece:
-                break
+                break  # no more output before the next chunk
 
     def _end(self) -> None:
         if not self._stream.is_finished():

@@ -33,9 +33,10 @@ class Packer(NamedTuple):
 
     Attributes:
         name: Name of the policy, as in ``Packing(packer=name)``.
-        function: Function of the sizes of documents and the room of a pack.
+        function: Function of the sizes of documents and the room of a pack, in tokens; returns the
+            number of the pack of each document, and the number of packs.
         cuts: Whether documents are cut wherever a pack ends, so that all packs but the last are
-            full.
+            full. The function then gets the sizes of the pieces.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Packer(NamedTuple):
         PlanError if the function returns packs that are empty or too long.
         """
         pack_of, count = self.function(sizes, room)
-        if self.name not in _BUILT_IN:
+        if self.name not in _BUILT_IN:  # a function of the user
             _check_packs(self.name, sizes, room, pack_of, count)
         return pack_of, count
 
@@ -116,7 +117,7 @@ def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: objec
     from mds.errors import PlanError
 
     packs = np.asarray(pack_of)
-    problem = ""
+    problem = ""  # what is wrong, for the message
     if packs.shape != sizes.shape or packs.dtype.kind not in "iu" or not isinstance(count, int):
         problem = f"{packs.dtype} of shape {packs.shape} and {count!r} for {len(sizes)} documents"
     elif len(packs) and not 0 <= int(packs.min()) <= int(packs.max()) < count:
@@ -135,15 +136,25 @@ def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: objec
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
     """Return best-fit packs: longest document first, each into the fullest pack with room for it.
 
-    Documents of one length go by their place in the order. Every document must fit into a pack.
+    Documents of one length are placed in their order. With sizes 3, 6, 4, 3 and a capacity of 10
+    the packs are 1, 0, 0, 1: first 6 opens pack 0, 4 fits there, and both of 3 share pack 1.
+
     Measured with lengths of texts and sources and a capacity of 8,192, this needs as few packs as
     the tokens of a window allow. It takes about 0.5 us a document.
+
+    Args:
+        sizes: Tokens of each document, from 1 to ``capacity``.
+        capacity: Tokens of a pack.
+
+    Returns the pack of each document, int64, and the number of packs.
     """
     order = radix_argsort(capacity - sizes, capacity)  # longest first
     ordered = sizes[order]
-    # No two documents longer than half a pack fit together, so each of them begins a pack.
+    # No two documents longer than half a pack fit together, so each of them begins a pack. Negative
+    # numbers, as searchsorted needs ascending ones.
     long = int(np.searchsorted(-ordered, -(capacity // 2), side="left"))
     packs, counts, total = _place_short(ordered, long, capacity)
+    # From the sorted order back to the order of ``sizes``.
     pack_of = np.empty(len(sizes), np.int64)
     pack_of[order[:long]] = np.arange(long)
     pack_of[order[long:]] = np.repeat(np.array(packs, np.int64), np.array(counts, np.int64))
@@ -153,38 +164,44 @@ def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:
 def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], list[int], int]:
     """Return the packs of all documents but the first ``long`` ones, which have packs 0, 1, ....
 
-    A *room* is the number of tokens that still fit into a pack. Best fit needs the smallest room
-    that is large enough. The rooms of open packs are bits of integers, and a shift finds the lowest
-    bit from a length on::
+    A *room* is the number of tokens that still fit into a pack. ``stacks[room]`` has the packs with
+    that room. For a document, best fit needs the smallest room with a pack that is at least its
+    length. To find it quickly, a bit for each room says whether its stack has a pack. The bits are
+    in integers of 1,024 bits (``words``), and a further integer (``summary``) has a bit for each of
+    these that is not 0::
 
-        words[room >> 10] has bit (room & 1023)     1,024 rooms each
-        summary has bit number                      whether words[number] has any bit
+        bit (room & 1023) of words[room >> 10]     stacks[room] is not empty
+        bit number of summary                      words[number] is not 0
 
-    ``stacks[room]`` has the packs with that room. Documents of one length are placed together,
-    which gives the same packs: after each of them, the same pack is the best for the next.
+        word          0b101000      packs with room 3 and with room 5
+        word >> 4     0b10          for a length of 4: the lowest bit is 1, so the room is 4 + 1
+
+    Equal documents are placed together: as many as fit go into the pack that is found. One by one
+    they would take the same packs, since a pack that got one of them is the best for the next.
 
     Args:
         ordered: Sizes of all documents, descending.
         long: Number of documents longer than half a pack.
         capacity: Tokens of a pack.
 
-    Returns runs of documents in their order, as the pack of each run and its number of documents;
-    and the number of all packs.
+    Returns three values: ``packs`` and ``counts``, by which the next ``counts[i]`` documents are in
+    pack ``packs[i]``, and the number of all packs.
     """
     packs: list[int] = []
     counts: list[int] = []
     total = long
     if long == len(ordered):
         return packs, counts, total
+    # Lengths that occur, descending, and the number of documents of each.
     changes = np.flatnonzero(np.diff(ordered[long:])) + 1 + long
     first = np.concatenate([[long], changes])
     lengths = ordered[first].tolist()
     repeats = np.diff(np.concatenate([first, [len(ordered)]])).tolist()
     shortest = lengths[-1]
     stacks: list[list[int]] = [[] for _ in range(capacity + 1)]
-    # With more than 1,024 rooms in a word, shifts cost more than a second level.
+    # Shifts of longer words would cost more than the second level, the summary.
     words = [0] * ((capacity >> 10) + 1)
-    # The top of a stack is the first of the packs with that room.
+    # Last pack first, so that the top of a stack is the first of the packs with that room.
     rooms = (capacity - ordered[:long]).tolist()
     for pack in range(long - 1, -1, -1):
         room = rooms[pack]
@@ -194,10 +211,14 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
     summary = sum(1 << number for number, word in enumerate(words) if word)
 
     def put_back(room: int, packs_of_room: range | tuple[int]) -> None:
-        """Add packs to those with a room, unless no remaining document fits."""
+        """Push packs on the stack of their room. The last one given is used first.
+
+        Packs into which not even the shortest document fits are full, and are left out.
+        """
         nonlocal summary
         if room >= shortest and packs_of_room:
             if not stacks[room]:
+                # Set the bit of this room, and that of its word.
                 words[room >> 10] |= 1 << (room & 1023)
                 summary |= 1 << (room >> 10)
             stacks[room].extend(packs_of_room)
@@ -205,7 +226,7 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
     for length, repeat in zip(lengths, repeats, strict=True):
         count = repeat  # documents of this length that remain
         # Look for a room in the word of this length from its bit on, then in the words above.
-        # ``bits & -bits`` is the lowest bit.
+        # ``(bits & -bits).bit_length() - 1`` is the number of the lowest bit that is set.
         high, low = length >> 10, length & 1023
         while count:
             word_above = words[high] >> low
@@ -228,16 +249,18 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
                         put_back(capacity - last * length, (total,))
                         total += 1
                     break
+                # Bit 0 of ``above`` is for the word high + 1.
                 index = high + (above & -above).bit_length()
                 word = words[index]
                 room = (index << 10) + (word & -word).bit_length() - 1
             stack = stacks[room]
             pack = stack.pop()
             if not stack:
+                # Clear the bit of this room, and that of its word if it was the last one.
                 words[index] ^= 1 << (room & 1023)
                 if not words[index]:
                     summary ^= 1 << index
-            fit = min(room // length, count)
+            fit = min(room // length, count)  # documents that go into this pack
             packs.append(pack)
             counts.append(fit)
             count -= fit
@@ -246,13 +269,16 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
 
 
 def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
-    """Return packs of consecutive documents: one that does not fit opens the next pack."""
-    ends = np.cumsum(sizes)
+    """Return packs of consecutive documents: one that does not fit opens the next pack.
+
+    Takes and returns what `Packer.pack` does. The time depends on the number of packs.
+    """
+    ends = np.cumsum(sizes)  # all documents laid end to end
     firsts: list[int] = []  # first document of each pack
     first = 0
     while first < len(ends):
         firsts.append(first)
-        before = int(ends[first - 1]) if first else 0
+        before = int(ends[first - 1]) if first else 0  # tokens before the pack
         first = int(np.searchsorted(ends, before + room, side="right"))
     counts = np.diff([*firsts, len(ends)])
     return np.repeat(np.arange(len(firsts)), counts), len(firsts)
@@ -261,6 +287,9 @@ def greedy(sizes: Ids, room: int) -> tuple[Ids, int]:
 def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
     """Cut documents, laid end to end, wherever a pack ends.
 
+    With sizes 3, 6, 4 and a room of 5 the pieces have the sizes 3, 2, 4, 1, 3, of the documents 0,
+    1, 1, 2, 2. Arguments are in tokens.
+
     Returns three int64 arrays: the index of each piece's document, its first token in the document,
     and its size.
     """
@@ -268,6 +297,7 @@ def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
     total = int(ends[-1]) if len(ends) else 0
     # A piece begins where a document or a pack begins.
     begins = np.union1d((ends - sizes)[sizes > 0], np.arange(0, total, room))
+    # The document that has the token at which the piece begins.
     document = np.searchsorted(ends, begins, side="right")
     return document, begins - (ends - sizes)[document], np.diff(begins, append=total)
 
@@ -275,7 +305,8 @@ def cut_at_packs(sizes: Ids, room: int) -> tuple[Ids, Ids, Ids]:
 def concat(sizes: Ids, room: int) -> tuple[Ids, int]:
     """Return the packs of pieces from `cut_at_packs`: all but the last one are full.
 
-    No piece crosses the end of a pack, so the pack of a piece is that of its first token.
+    ``sizes`` are those of the pieces. No piece crosses the end of a pack, so the pack of a piece
+    follows from its first token.
     """
     begins = np.cumsum(sizes) - sizes
     return begins // room, -(-int(sizes.sum()) // room)
@@ -284,7 +315,7 @@ def concat(sizes: Ids, room: int) -> tuple[Ids, int]:
 def radix_argsort(keys: Ids, top: int) -> NDArray[np.intp]:
     """Return a stable argsort of numbers from 0 to ``top``.
 
-    Of 16-bit numbers numpy makes a radix sort, which is several times as fast.
+    NumPy sorts 16-bit numbers by radix, which is several times as fast as its other sorts.
     """
     return np.argsort(keys.astype(np.uint16) if top < 1 << 16 else keys, kind="stable")
 

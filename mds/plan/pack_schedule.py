@@ -37,7 +37,8 @@ class Documents(NamedTuple):
 
     Attributes:
         stored: Number of documents.
-        tokens: Their tokens as packed: without those that are cut or left out.
+        tokens: Tokens of all these documents in packs: with separators, and without what the
+            packing cuts off or leaves out.
     """
 
     stored: int
@@ -47,8 +48,11 @@ class Documents(NamedTuple):
 class TokenMixture(Mixture):
     """Documents of each stream in the first windows of a run.
 
+    It is a `Mixture` whose steps are windows and whose samples are documents. A share is a part of
+    the tokens of a window; shares are integers in units of 1 / ``ONE``, so ``ONE`` is all tokens.
+
     Args:
-        shares: Shares of the tokens of each stream, by window.
+        shares: Mixture by which each window has a share of the tokens for each stream.
         documents: Documents of each stream.
         epoch_tokens: Tokens of an epoch.
         windows: Windows of an epoch.
@@ -57,50 +61,55 @@ class TokenMixture(Mixture):
     def __init__(
         self, shares: Mixture, documents: Sequence[Documents], epoch_tokens: int, windows: int
     ) -> None:
+        # Not super().__init__: all methods that count are overridden. Shares are of one window, so
+        # the batch is 1.
         self.batch, self.streams = 1, shares.streams
         self._shares, self._documents = shares, documents
         self._tokens, self._windows = epoch_tokens, windows
 
     def integral(self, steps: Ids) -> Ids:
-        """Return the sum of the shares in the windows before each of ``steps``, in 1 / ONE.
+        """Return the sum of the shares in the windows before each of ``steps``.
 
-        It is int64 of shape (steps, streams).
+        It is int64 of shape (steps, streams), in units of 1 / ``ONE``. A stream that has half of
+        the tokens in each of the first 4 windows has 2 * ``ONE`` at step 4.
         """
         return self._shares.integral(steps)
 
     def counts(self, steps: Ids) -> Ids:
         """Return the documents of each stream in the windows before each of ``steps``.
 
-        They are int64 of shape (steps, streams). Raises PlanError for a window beyond `MAX_STEPS`.
+        They are int64 of shape (steps, streams).
         """
-        self._shares.counts(steps[:0])
-        shares_due = self.integral(steps).tolist()
         counts = [
-            [self._due_documents(i, share) for i, share in enumerate(row)] for row in shares_due
+            [self._due_documents(stream, integral) for stream, integral in enumerate(integrals)]
+            for integrals in self.integral(steps).tolist()
         ]
         return np.array(counts, np.int64).reshape(len(steps), self.streams)
 
     def _due_documents(self, stream: int, integral: int) -> int:
-        """Return the number of documents of a stream that are due, rounded to the nearest one.
+        """Return the number of documents of a stream that come before a window.
 
-        ``integral`` is the sum of its shares in the windows before, in units of 1 / ONE. A window
-        has epoch_tokens / windows tokens, and a document tokens / count, so the number is::
+        ``integral`` is the sum of the stream's shares in the windows before, in units of 1 / ONE. A
+        window has epoch_tokens / windows tokens, and a document tokens / count on average, so the
+        number is this, rounded to the nearest one::
 
             integral / ONE * (epoch_tokens / windows) / (tokens / count)
 
         It is 0 for a stream without tokens.
         """
-        # Numbers of any size, as Python has them: the products exceed 64 bits.
         count, tokens = self._documents[stream]
+        if not tokens:
+            return 0
+        # In Python's integers: the products exceed 64 bits. With an even denominator, adding half
+        # of it before the division rounds to the nearest number.
         denominator = 2 * self._windows * ONE * tokens
-        return (
-            (2 * integral * self._tokens * count + denominator // 2) // denominator if tokens else 0
-        )
+        return (2 * integral * self._tokens * count + denominator // 2) // denominator
 
     def steps_of_samples(self, stream: int, sample_numbers: Ids) -> Ids:
-        """Return the windows in which documents of a stream come, MAX_STEPS - 1 for never.
+        """Return the window in which each document of a stream comes, MAX_STEPS - 1 for never.
 
-        ``sample_numbers`` count the documents of the stream since the training began.
+        ``sample_numbers`` count the documents of the stream since the training began. The window is
+        the last one before which no more than so many documents come, found by bisection.
         """
 
         def due(window: int) -> int:
@@ -133,7 +142,7 @@ class PackedRun(ScheduledRun):
     and ``epoch_size`` are those of `ScheduledRun` and are not used for counting windows.
 
     Attributes:
-        documents: Documents of each stream.
+        documents: All documents of each stream.
         epoch_tokens: Tokens of an epoch.
         windows: Windows of an epoch.
         step_tokens: Tokens of a unit of milestones: of a global batch, or 1.
@@ -155,7 +164,7 @@ class PackedRun(ScheduledRun):
         window: int,
         step_tokens: int,
     ) -> PackedRun:
-        """Return a run with its schedule counted in windows.
+        """Return the run with packs of a schedule: how many tokens and windows an epoch has.
 
         Args:
             run: Run as the schedule was written.
@@ -172,9 +181,9 @@ class PackedRun(ScheduledRun):
         # Lower bounds of the number of windows, each rounded up; the largest holds.
         window_bounds = [1, -(-epoch_size // window)]
         for count, stream_tokens in documents:
-            # All windows have about as many tokens. A schedule may take all tokens of a window from
-            # this stream, with epoch_tokens / (stream_tokens / count) documents for an epoch. Even
-            # then no window may exceed MAX_WINDOW_DOCUMENTS.
+            # A schedule may take all tokens of an epoch from this stream, which are
+            # epoch_tokens / (stream_tokens / count) of its documents. Even then no window may
+            # exceed MAX_WINDOW_DOCUMENTS.
             window_bounds.append(
                 -(-epoch_tokens * count // (MAX_WINDOW_DOCUMENTS * max(stream_tokens, 1)))
             )
@@ -197,9 +206,9 @@ class PackedRun(ScheduledRun):
         """Return the settings that a resumed run must have, as plain JSON.
 
         ``samples`` are the documents of a pass of each stream, ``batch`` the packs of a global
-        batch.
+        batch, which matters only if milestones count global batches.
         """
-        del epoch_size  # the number of windows says the same
+        del epoch_size  # it decides the number of windows, which is a setting here
         facts: dict[str, Any] = {"epoch_windows": self.windows}
         if self.schedule.unit == "steps":
             facts["global_batch_size"] = batch
@@ -221,7 +230,11 @@ class PackedRun(ScheduledRun):
         return TokenMixture(shares, self.documents, self.epoch_tokens, self.windows)
 
     def window_of(self, milestone: int) -> int:
-        """Return the first window that begins at a milestone or after it."""
+        """Return the first window that begins at a milestone or after it.
+
+        The milestone is at ``milestone * step_tokens`` tokens, and a window has
+        ``epoch_tokens / windows`` tokens: their quotient is rounded up.
+        """
         return -(-milestone * self.step_tokens * self.windows // self.epoch_tokens)
 
     def late_milestones(self) -> list[tuple[int, int]]:
@@ -232,7 +245,8 @@ class PackedRun(ScheduledRun):
         """
         effects = []
         for milestone, _ in self.schedule.knots:
-            # Tokens before the window, and the same in the unit of milestones, rounded up.
+            # Tokens before the window in which it takes effect, and the same in the unit of
+            # milestones, rounded up.
             tokens = self.window_of(milestone) * self.epoch_tokens // self.windows
             effect = -(-tokens // self.step_tokens)
             if effect > milestone + max(1, milestone // 100):
@@ -241,25 +255,30 @@ class PackedRun(ScheduledRun):
 
 
 def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tuple[int, ...]:
-    """Return the tokens of each stream in a pass that takes ``samples`` documents of each.
+    """Return about how many tokens each stream has in a pass.
 
-    ``documents`` are all documents of each stream, whose mean length counts.
+    ``samples`` are the documents that a pass takes of each stream. They are taken to have the mean
+    length of all ``documents`` of the stream.
     """
-    both = zip(samples, documents, strict=True)
-    return tuple(n * tokens // max(count, 1) for n, (count, tokens) in both)
+    return tuple(
+        taken * tokens // max(count, 1)
+        for taken, (count, tokens) in zip(samples, documents, strict=True)
+    )
 
 
 @functools.lru_cache(maxsize=32)
 def _by_windows(run: PackedRun) -> ScheduledRun:
-    """Return the run with milestones counted in windows."""
+    """Return a run that mixes tokens: the same schedule, with milestones counted in windows."""
     return _by_steps(run, run.window_of)
 
 
 def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
-    """Return a run whose milestones are counted in steps, by a function from milestone to step.
+    """Return the same run with milestones counted in steps.
 
-    If several milestones are at one step, the last one holds.
+    ``step_of`` is the function from a milestone, in the unit of the schedule, to its step. If
+    several milestones are at one step, the last one holds.
     """
+    # Change the schedule in its JSON form: the milestones, and the unit to its default, "steps".
     written = run.schedule.to_json()
     kind = "temperature" if run.schedule.is_temperature else "knots"
     written[kind] = [[step_of(milestone), value] for milestone, value in written[kind]]
@@ -272,9 +291,10 @@ def _by_steps(run: ScheduledRun, step_of: Callable[[int], int]) -> ScheduledRun:
 def first_shares(run: ScheduledRun, samples: Sequence[int]) -> list[float]:
     """Return the shares of all streams at the beginning of a run, from 0 to 1.
 
-    ``samples`` are the samples of a pass of each stream. Milestones may be in any unit, as all
-    begin at 0. Raises ConfigError if a stream without samples has a share at any milestone.
+    ``samples`` are the samples of a pass of each stream. Raises ConfigError if a stream without
+    samples has a share at any milestone.
     """
+    # `int` takes each milestone as a step, whatever its unit is: the first one is 0 in all units.
     return _by_steps(run, int).mixture(samples, 1).shares(0)
 
 

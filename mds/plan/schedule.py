@@ -2,7 +2,12 @@
 
 A `Schedule` is what a user writes, checked when it is made. A `ScheduledRun` is a schedule with the
 names of a dataset's streams and the weights that were set while it ran; it gives the `Mixture`,
-which counts. A `ScheduledEpoch` is the part of a run that an epoch has.
+which counts the samples of each stream. A `ScheduledEpoch` is the part of a run that an epoch has.
+
+A *step* is a global batch of the run, counted since the training began. A *milestone* (a knot of
+the schedule) is a point of the training, in the unit of the schedule, from which on it has other
+weights. A *pass* goes once through all samples that a stream gives. A *share* is a weight divided
+by the sum of all weights, as an integer in units of 1 / ``ONE``: so all machines compute the same.
 """
 
 from __future__ import annotations
@@ -119,7 +124,7 @@ class Schedule:
                     "positive number, 1 for shares by size."
                 )
             pairs.append((milestone, float(degree)))
-        # Made with knots of any weights, which temperatures then replace: __init__ checks the rest.
+        # The constructor takes weights, so give it any, to be replaced below. It checks the rest.
         schedule = cls(
             {0: {"any": 1}},
             between,
@@ -132,7 +137,10 @@ class Schedule:
         return schedule
 
     def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
-        """Store all arguments but the milestones. Raises ConfigError for invalid ones."""
+        """Store all arguments but the milestones. Raises ConfigError for invalid ones.
+
+        ``tokens`` is ``tokens_per_sample``; the other names are those of the class.
+        """
         self.between, self.unit, self.spent = between, unit, spent
         self.tokens_per_sample, self.max_passes = tokens, max_passes
         for argument, value, choices in (
@@ -160,13 +168,14 @@ class Schedule:
     def names(self) -> set[str]:
         """Names of the streams that the schedule names, in weights or in ``max_passes``."""
         limits = self.max_passes if isinstance(self.max_passes, Mapping) else {}
-        if self.is_temperature:  # knots are numbers then
+        if self.is_temperature:  # then milestones have a temperature, and no weights by name
             return set(limits)
         return {*limits, *(name for _, weights in self.knots for name, _ in weights)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the schedule as plain JSON, without options that have their default."""
         kind = "temperature" if self.is_temperature else "knots"
+        # Pairs as lists: the keys of a JSON object would be texts.
         written: dict[str, Any] = {
             kind: [
                 [milestone, dict(v) if isinstance(v, tuple) else v] for milestone, v in self.knots
@@ -187,7 +196,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Schedule:
-        """Return the schedule of `to_json`. Raises ConfigError for anything else."""
+        """Return the schedule that `to_json` gave. Raises ConfigError for any other JSON."""
         options = dict(written)
         try:
             if "temperature" in options:
@@ -210,6 +219,7 @@ class Schedule:
         return hash(repr(self))
 
     def __repr__(self) -> str:
+        """Return the call that makes the schedule, without arguments that have their default."""
         options = self.to_json()
         kind = ".temperature" if self.is_temperature else ""
         knots = options.pop("temperature" if kind else "knots")
@@ -223,10 +233,14 @@ class Schedule:
 class ScheduledRun:
     """Schedule of a run, with the weights that were set while the training ran.
 
+    Methods take ``samples``, the samples of a pass of each stream, and ``batch``, the samples of a
+    global batch: the schedule becomes shares by step only with them.
+
     Attributes:
         schedule: Schedule as the user wrote it.
         names: Names of the streams of the dataset.
-        live: Pairs of a step and the weights that hold from it on, instead of later milestones.
+        live: Weights that were set while the training ran, as pairs of a step and the weights. They
+            hold from that step on; milestones of the schedule after it no longer count.
 
     Raises ConfigError for names that no stream has.
     """
@@ -250,7 +264,7 @@ class ScheduledRun:
             self.check_names({name for name, _ in weights})
 
     def check_names(self, named: set[str]) -> None:
-        """Raise ConfigError for names that no stream has."""
+        """Raise ConfigError if the names that a schedule or weights have are not all of streams."""
         unknown = sorted(named - set(self.names))
         if unknown:
             raise ConfigError(
@@ -259,18 +273,27 @@ class ScheduledRun:
             )
 
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
-        """Return the same run with other weights from ``step`` on, in place of later ones."""
+        """Return the same run with weights of the user's from ``step`` on.
+
+        They replace all weights that were set for this step or a later one.
+        """
         checked = check_weights(weights, f"from step {step} on")
         live = tuple((begin, before) for begin, before in self.live if begin < step)
         return dataclasses.replace(self, live=(*live, (step, checked)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as written and the names of the streams, as plain JSON."""
+        """Return the schedule as written and the names of the streams, as plain JSON.
+
+        Live weights are not part of it: a state records them as edits.
+        """
         return {"streams": list(self.names), **self.schedule.to_json()}
 
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> ScheduledRun:
-        """Return the run of `to_json`. Raises ConfigError for anything else."""
+        """Return the run that `to_json` gave, without live weights.
+
+        Raises ConfigError for any other JSON.
+        """
         names = written.get("streams")
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
             raise ConfigError(f"a schedule is of streams with names, got {str(names)[:60]!r}.")
@@ -278,8 +301,9 @@ class ScheduledRun:
         return cls(Schedule.from_json(schedule), tuple(names))
 
     def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
-        """Return the mixture of the streams.
+        """Return the mixture of the streams by the schedule and the live weights.
 
+        It counts the samples of each stream in the first steps of the run.
         ``samples`` are those of a pass of each stream, ``batch`` those of a global batch.
         Raises ConfigError if a stream without samples has a share.
         """
@@ -306,6 +330,9 @@ class ScheduledRun:
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
         """Return the spans of shares as the schedule was written, without live weights.
 
+        A span goes from one milestone to the next; in it, shares are constant or follow a curve.
+        The last one has no end.
+
         Args:
             samples: Samples of a pass of each stream.
             batch: Samples of a global batch.
@@ -318,6 +345,7 @@ class ScheduledRun:
             step = self.schedule.step_of(milestone, batch)
             if step >= MAX_STEPS:
                 raise ConfigError(f"schedule: {milestone} is later than any training gets.")
+            # The value of a milestone is a temperature, or weights by name.
             weights = (
                 self._weights_by_size(value, samples) if self.schedule.is_temperature else value
             )
@@ -342,11 +370,13 @@ class ScheduledRun:
         if schedule.max_passes is None and schedule.spent == "again":
             return None
         max_passes = schedule.max_passes
+        # Without max_passes= a stream gives one pass. A mapping limits only the streams it names.
         by_name = (
             max_passes
             if isinstance(max_passes, Mapping)
             else dict.fromkeys(self.names, max_passes or 1)
         )
+        # Numbers that fit into 64 bits.
         return [
             min(n * by_name.get(name, _MAX_PASSES), 1 << 62)
             for name, n in zip(self.names, samples, strict=True)
@@ -357,15 +387,17 @@ class ScheduledRun:
 
         ``samples`` are the samples of a pass of each stream.
         """
-        # Shares are largest at milestones.
+        # Shares are largest at milestones, where spans begin. The batch size decides only at which
+        # steps these are, so any does.
         begins = [span.begin for span in self.spans(samples, 1)]
         maxima = [max(column) for column in zip(*begins, strict=True)]
         return [value / ONE for value in maxima]
 
     def key(self, samples: Sequence[int], batch: int) -> str:
-        """Return a digest of all that the schedule as written decides.
+        """Return a digest of the schedule as written: shares by step, limits and names.
 
-        ``samples`` are the samples of a pass of each stream, ``batch`` those of a global batch.
+        A resumed run must have the same one. ``samples`` are the samples of a pass of each stream,
+        ``batch`` those of a global batch.
         """
         facts = repr(([tuple(s) for s in self.spans(samples, batch)], self.schedule.spent))
         limits = repr(self.limits(samples))
@@ -379,17 +411,18 @@ class ScheduledRun:
     def shares(self, weights: Weights, samples: Sequence[int], place: str) -> tuple[int, ...]:
         """Return the shares of all streams by weights, in units of 1 / ONE.
 
-        They are rounded by largest remainders, so that they sum to ONE. A stream that the weights
-        do not name gets 0.
+        They are rounded by largest remainders: all are rounded down, and those that lose most get
+        one unit more, so that the sum is ``ONE``. A stream that the weights do not name gets 0.
 
         Args:
             weights: Pairs of a stream's name and its weight.
             samples: Samples of a pass of each stream.
-            place: Where the schedule has the weights, for messages.
+            place: Where the weights are, for messages, such as "at 1000".
 
         Raises ConfigError if a stream with a weight has no samples.
         """
         by_name = dict(weights)
+        # Fractions have no rounding errors, so the result is the same on all machines.
         exact = [Fraction(by_name.get(name, 0)) for name in self.names]
         for name, weight, n in zip(self.names, exact, samples, strict=True):
             if weight and not n:
@@ -401,7 +434,7 @@ class ScheduledRun:
             raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
         parts = [ONE * weight / total for weight in exact]
         shares = [math.floor(part) for part in parts]
-        # Largest remainder first; of equal ones the earlier stream.
+        # Largest remainder (part - share) first; of equal ones the earlier stream.
         by_remainder = sorted(range(len(parts)), key=lambda i: (shares[i] - parts[i], i))
         for i in by_remainder[: ONE - sum(shares)]:
             shares[i] += 1
@@ -410,7 +443,7 @@ class ScheduledRun:
 
 @functools.lru_cache(maxsize=32)
 def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture:
-    """Return the mixture of a run, with its live weights."""
+    """Return the mixture of a run, with its live weights; `ScheduledRun.mixture`, but cached."""
     mixture = Mixture(run.spans(samples, batch), batch)
     for step, weights in run.live:
         mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step} on"))
@@ -418,9 +451,13 @@ def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture
 
 
 def check_weights(weights: Any, place: str) -> Weights:
-    """Return weights by name as pairs of plain values.
+    """Return weights by name as pairs of a name and a number of Python, after a check.
 
-    ``place`` says in messages where the weights are. Raises ConfigError for anything else.
+    Args:
+        weights: Weights as the user gave them, by name of a stream.
+        place: Where the weights are, for messages, such as "at 1000".
+
+    Raises ConfigError for anything but a dict of names and numbers of at least 0, not all 0.
     """
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
@@ -480,7 +517,8 @@ class ScheduledEpoch:
 
     Attributes:
         mixture: Samples of each stream in the steps of the run.
-        first, last: First step of the epoch, and the end; global batches, or windows of packs.
+        first, last: First step of the epoch, and the step after its last one. Steps are global
+            batches, or windows of packs.
         largest_shares: Largest share of each stream in the schedule as it was written.
     """
 
@@ -490,9 +528,9 @@ class ScheduledEpoch:
     largest_shares: tuple[float, ...]
 
     def sample_ranges(self) -> list[tuple[int, int]]:
-        """Return the samples that the epoch takes of each stream: the first one, and the end.
+        """Return for each stream the first sample that the epoch takes of it, and the end.
 
-        They are numbered since the training began.
+        Samples of a stream are numbered since the training began, through all its passes.
         """
         first, last = self.mixture.counts(np.array([self.first, self.last])).tolist()
         return list(zip(first, last, strict=True))
@@ -501,7 +539,10 @@ class ScheduledEpoch:
 def scheduled_epoch(
     run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
 ) -> ScheduledEpoch:
-    """Return the part of a run that an epoch has.
+    """Return the part of a run that an epoch has: as many steps as every epoch, or fewer.
+
+    With ``spent="stop"`` it ends before the first step that needs more samples of a stream than its
+    passes have.
 
     Args:
         run: Schedule of the run.
@@ -520,6 +561,7 @@ def scheduled_epoch(
         )
     limits = run.limits(samples)
     if limits is not None:
+        # For each stream the first step that needs more samples than its limit.
         ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
         end = min(ends)
         if end < last and run.schedule.spent != "stop":

@@ -80,8 +80,13 @@ _MOVED = "see position"  # value of a key of mosaicml-streaming whose meaning wo
 class Cursor(NamedTuple):
     """Next pack of every canonical node.
 
+    The documents of a canonical node are packed in windows, some thousand packs at a time, and
+    canonical nodes give their packs in turns. With ``windows=((0, 7), (0, 6))`` and ``node=1``, the
+    next pack is number 6 of the first window of canonical node 1.
+
     Attributes:
-        windows: For each canonical node the window that is read next, and the pack in it.
+        windows: For each canonical node the number of its window, and of the next pack in it, both
+            from 0. A run with a schedule has one sequence of windows, so one pair.
         node: Canonical node that gives the next pack.
     """
 
@@ -94,9 +99,9 @@ class Position(NamedTuple):
 
     Attributes:
         epoch: Epoch, from 0; -1 before the first one.
-        place: Samples or packs of all ranks that come before it in the epoch.
-        unit: What ``place`` counts, "samples" or "packs".
-        cursor: Next packs; None for samples, and at the beginning of an epoch.
+        place: Number of samples or packs, of all ranks, that came before in the epoch.
+        unit: Unit of ``place``, "samples" or "packs".
+        cursor: Next pack of every canonical node; None for samples, and where an epoch begins.
         is_finished: Whether the iteration of the epoch has ended, so that the next epoch comes.
     """
 
@@ -117,15 +122,19 @@ class ResumePoint:
 
     Attributes:
         position: Where the run goes on.
-        num_canonical_nodes, shuffle_seed: Settings of the order; None where no state was loaded,
-            and the settings of the dataset hold.
-        initial_physical_nodes: Nodes with which the run began; None where that is not known, as in
-            states of mosaicml-streaming before 0.7.
+        num_canonical_nodes, shuffle_seed: Settings of the order; None if no state was loaded, so
+            that the settings of the dataset hold.
+        initial_physical_nodes: Nodes with which the run began; None if unknown, as in states of
+            mosaicml-streaming before 0.7.
         version: Version of the state; None for a state of mosaicml-streaming.
-        dataset, order: Facts about the data and the order, which must be the same at a resume.
+        dataset, order: Facts about the data and the order, by name, which must be the same at a
+            resume; None in states of mosaicml-streaming.
         order_hash: Hash of the samples so far.
-        schedule, edits: Plain values, whose size alone is checked here.
-        data: Names the data for people, and is not compared; `initial_ranks` reads its ranks.
+        schedule: Schedule of the mixture as JSON, of which only the size is checked here.
+        edits: Changes of the order while the training ran (weights, drops, skips) as JSON, of which
+            only the size is checked here.
+        data: Description of the data and the world for people. It is not compared; only
+            `initial_ranks` reads a part of it.
     """
 
     position: Position
@@ -157,10 +166,10 @@ class ResumePoint:
 
     @property
     def initial_ranks(self) -> tuple[int, int] | None:
-        """Nodes and ranks for which batches by stream are padded, None where that is not known.
+        """Number of nodes and of all ranks of the world in which the run began; None if unknown.
 
-        They are those of the world that wrote the state, unless that world had itself resumed the
-        run of another one.
+        Some batching methods pad each stream for that world. It is ``data["padded_for"]`` if the
+        world that wrote the state had itself resumed the run, and otherwise the world in ``data``.
         """
         data = self.data if self.is_ours and self.data is not None else {}
         world = data.get("padded_for", data)
@@ -174,7 +183,8 @@ class ResumePoint:
     def check_place(self, epoch_size: int) -> None:
         """Raise StateError if the place is not in an epoch of ``epoch_size`` samples.
 
-        The end of an epoch is allowed. Padding of ranks moves it beyond the last sample.
+        The end of an epoch is allowed. Samples that are repeated so that all ranks get equally many
+        move it beyond ``epoch_size``, so this check is a rough one.
         """
         place = self.position.place
         if not 0 <= place <= epoch_size + max(epoch_size, _MAX_PADDING_SAMPLES):
@@ -190,10 +200,10 @@ class ResumePoint:
         """
         if self.position.unit == unit:
             return
-        now = "and this run counts packs: it was made without packing=. Go on without it"
+        reason = "and this run counts packs: it was made without packing=. Go on without it"
         if unit == "samples":
-            now = "of a run with packing=, and this one has none. Give the same packing="
-        raise StateError(f"the state counts {self.position.unit}, {now}, or begin anew.")
+            reason = "of a run with packing=, and this one has none. Give the same packing="
+        raise StateError(f"the state counts {self.position.unit}, {reason}, or begin anew.")
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
         """Raise StateError for other data or another order, naming the settings that differ.
@@ -212,7 +222,8 @@ class ResumePoint:
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
         if clauses:
-            # A position in packs, or in a schedule, means nothing without them.
+            # The five common keys alone are a position in samples. A position in packs, or of a run
+            # with a schedule, cannot be given by them.
             remedy = "."
             if not self.is_extended:
                 remedy = (
@@ -236,7 +247,7 @@ def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, A
     """Return clauses of a message on the values that differ, one for each.
 
     Args:
-        kind: What the values are facts of, "dataset" or "order".
+        kind: Subject of the values for the message, "dataset" or "order".
         before: Facts that the state recorded; None for a state without them.
         now: Facts of this run. Those that the state does not have are left out.
     """
@@ -279,11 +290,14 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
             )
     _refuse_partial(source, version)
     extension = _parse_extension(source) if version == EXTENDED_VERSION else _Extension()
+    # Version 2 has the position under a key of its own: read it as if it were in the common keys.
     if extension.place is not None:
         epoch, place = extension.place
         source = {**source, "epoch": epoch, "sample_in_epoch": place}
+    # The last common key, initial_physical_nodes, may be missing.
     values: dict[str, int] = {key: _as_int(key, source[key]) for key in KEYS[:-1]}
-    # A negative place means a slice to mosaicml-streaming: its states never have one.
+    # mosaicml-streaming uses a negative place in a slice, as a number from the end, so a state of
+    # it may have one here, although it writes none.
     minima = {**_MIN_VALUES, "sample_in_epoch": -MAX_SAMPLES} if version is None else _MIN_VALUES
     nodes = source.get("initial_physical_nodes")
     if nodes is not None:
@@ -316,7 +330,11 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
 
 
 def emit_state(point: ResumePoint) -> dict[str, Any]:
-    """Return a resume point as plain JSON, with the keys of mosaicml-streaming."""
+    """Return a resume point as plain JSON, with the keys of mosaicml-streaming.
+
+    A point from a state of mosaicml-streaming gets only these keys, and others get version 1, or 2
+    if only that can record the point; see the top of this module.
+    """
     position = point.position
     state: dict[str, Any] = {
         "epoch": position.epoch,
@@ -339,12 +357,13 @@ def emit_state(point: ResumePoint) -> dict[str, Any]:
             windows, node = position.cursor
             state["position"] |= {"cursors": [list(window) for window in windows], "turn": node}
             keys += ["position.cursors", "position.turn"]
-        # A state that lost some of these on the way is refused.
+        # `_refuse_partial` refuses a state that lost some of these optional keys on the way.
         state["keys"] = keys
     else:
         state["version"] = VERSION
     if position.is_finished:
         state["finished"] = True
+    # A copy of each mapping, so that the caller may change the state.
     for key in ("dataset", "order", "order_hash", "data"):
         value = getattr(point, key)
         if value is not None:
@@ -356,7 +375,8 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
     """Raise StateError for a state that some tool saved or loaded only in part.
 
     A state of version 2 lists its optional keys in ``keys``: "schedule", "edits" or, for a key of
-    ``position``, "position.cursors" and "position.turn".
+    ``position``, "position.cursors" and "position.turn". Without its key ``version`` it is known by
+    the text that it has in place of ``sample_in_epoch``.
     """
     needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
     if version == EXTENDED_VERSION:
@@ -368,6 +388,7 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
     missing = [
         key
         for key in dict.fromkeys(map(str, needed[:_MAX_FACTS]))  # each once, in this order
+        # "position.turn" is missing if "turn" is not in position; "edits" has no second part, "".
         if key not in source and key.partition(".")[2] not in position_keys
     ]
     if missing:
@@ -384,10 +405,10 @@ class _Extension:
 
     Attributes:
         place: Epoch and place in it, not checked yet.
-        unit: What the place counts, "samples" or "packs".
-        node: Canonical node that gives the next pack.
-        cursor: Next pack of every canonical node.
-        schedule, edits: Copies of plain values, whose size alone is checked.
+        unit: Unit of the place, "samples" or "packs".
+        node: Canonical node that gives the next pack; checked even if there is no cursor.
+        cursor: Next pack of every canonical node; None if the state has no cursors.
+        schedule, edits: Copies of JSON values, of which only the size is checked.
     """
 
     place: tuple[Any, Any] | None = None
@@ -455,9 +476,9 @@ def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
             f"the state has turn {extension.node} and num_canonical_nodes "
             f"{canonical_nodes}; it is one of them, counted from 0."
         )
-    # A schedule has one row of windows, for documents of all canonical nodes.
-    rows = canonical_nodes if extension.schedule is None else 1
-    if cursor is not None and len(cursor.windows) != rows:
+    # A schedule has one sequence of windows, for documents of all canonical nodes.
+    sequences = canonical_nodes if extension.schedule is None else 1
+    if cursor is not None and len(cursor.windows) != sequences:
         raise StateError(
             f"the state has {len(cursor.windows)} cursors and num_canonical_nodes "
             f"{canonical_nodes}; each canonical node has one, and a run with a "
@@ -466,10 +487,13 @@ def _check_cursor(extension: _Extension, canonical_nodes: int) -> None:
 
 
 class _PlainCopier:
-    """Copier of nested plain values, such as JSON has, up to a number of values in all.
+    """Copier of nested JSON values, which refuses values that are too many or too large.
+
+    A state may come from any file, so what is copied of it is limited.
 
     Args:
-        max_values: Most values of all copies together; a list or a mapping counts as one more.
+        max_values: Most values of all copies together; a list or a mapping counts as one, and each
+            value in it as one more.
     """
 
     def __init__(self, max_values: int) -> None:
@@ -507,7 +531,8 @@ class _PlainCopier:
 
 def _as_int(key: str, value: Any) -> int:
     """Return a whole number of any type as an int. Raises StateError for anything else."""
-    # Some checkpoint formats load integers as numpy, torch or float numbers.
+    # Some checkpoint formats load integers as numpy, torch or float numbers. Truth values are told
+    # by the name of their type: those of numpy are of a class of its own.
     if type(value).__name__ not in {"bool", "bool_"}:
         with contextlib.suppress(TypeError, ValueError):
             return operator.index(value)
@@ -524,7 +549,11 @@ def _as_bool(key: str, value: Any) -> bool:
 
 
 def _facts(key: str, value: Any) -> dict[str, Any] | None:
-    """Return a copy of a mapping of names to plain values. Raises StateError for any other."""
+    """Return a copy of a mapping of names to texts, numbers, truth values or None; or None.
+
+    ``key`` is the key of the state that has the mapping, "dataset" or "order". Raises StateError
+    for any other value.
+    """
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -543,7 +572,10 @@ def _facts(key: str, value: Any) -> dict[str, Any] | None:
 
 
 def _data(value: Any) -> dict[str, Any] | None:
-    """Return a copy of the state's ``data``, a nested mapping. Raises StateError for any other."""
+    """Return a copy of the state's ``data``, a nested mapping; None if it has none.
+
+    Raises StateError for any other value.
+    """
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -565,12 +597,15 @@ def _short(value: Any) -> str:
     A number that is too long to be shown is described instead.
     """
     text = repr(value) if not isinstance(value, (str, int)) else repr(_text_of(value))
-    text = text.strip("'") if isinstance(value, int) else text
+    text = text.strip("'") if isinstance(value, int) else text  # numbers without quotes
     return text if len(text) <= _MAX_TEXT else f"{text[:60]}..."
 
 
 def _text_of(value: Any) -> str:
-    """Return str() of a value, or the size in bits of a number of hundreds of digits or more."""
+    """Return str() of a value, or the size in bits of a number of hundreds of digits or more.
+
+    Python refuses to write numbers of thousands of digits.
+    """
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"a number of {value.bit_length()} bits"
     return str(value)

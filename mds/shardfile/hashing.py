@@ -35,7 +35,7 @@ _NAMES = frozenset(_HASHLIB + _XXHASH)
 
 
 class Hash(Protocol):
-    """A digest that is being computed."""
+    """A digest that is being computed, as objects of hashlib and xxhash are."""
 
     def update(self, data: Any, /) -> None:
         """Add more bytes."""

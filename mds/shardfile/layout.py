@@ -39,8 +39,8 @@ _SHARD_NAME = re.compile(
 class Columns(NamedTuple):
     """The columns of a shard, sorted by name, which is the order of their bytes in a sample.
 
-    - ``names``, ``encodings``: of the columns.
-    - ``sizes``: bytes of every value of a column, None if they vary.
+    - ``names``, ``encodings``: Name and encoding of each column.
+    - ``sizes``: Bytes of every value of each column; None for a column whose values vary.
     """
 
     names: tuple[str, ...]
@@ -105,7 +105,10 @@ def pack_meta(sizes: Sequence[int], first: int, config: bytes) -> bytes:
 def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     """Return the count, the offsets and the configuration as bytes.
 
-    ``first`` is the offset of the first sample; each further offset adds the size of a sample.
+    Args:
+        sizes: Bytes of each sample.
+        first: Offset of the first sample; each further offset adds the size of a sample.
+        config: The configuration.
     """
     lengths = np.asarray(sizes)
     end = first + int(lengths.sum(dtype=np.uint64))
@@ -114,7 +117,7 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
             f"a shard of {len(sizes)} samples would have {end} bytes, and offsets end at "
             f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
         )
-    # Little memory beside the result: shards of tiny samples are mostly offsets.
+    # Filled in place, to use little memory: shards of tiny samples are mostly offsets.
     offsets = np.empty(len(sizes) + 1, "<u4")  # where each sample begins, and the last one ends
     offsets[0] = first
     np.cumsum(lengths.astype(np.uint32, copy=False), out=offsets[1:])
@@ -169,7 +172,11 @@ def _checked(
 ) -> npt.NDArray[np.uint32]:
     """Return the offsets. Raises ShardError if they decrease or do not end at ``size``.
 
-    ``path`` names the file with the offsets in errors, ``data_file`` the file with the samples.
+    Args:
+        offsets: Offsets of all samples, and the end of the last one.
+        size: Bytes of the file with the samples.
+        path: Name of the file with the offsets, for errors.
+        data_file: Name of the file with the samples, for errors.
     """
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):

@@ -1,7 +1,9 @@
 """Settings by which documents become packs of at most so many tokens.
 
-A packer (`packers.py`) puts the documents of a window (`pack_windows.py`) into packs. Half a pack
-of each window is padding, so a window has some thousand packs.
+A packer (`packers.py`) puts the documents of a window (`pack_windows.py`) into packs. A *window* is
+a stretch of consecutive documents that are packed together. Half a pack of each window is padding,
+so a window has some thousand packs. The *room* of a pack is the length of the longest document that
+fits, `Packing.room`.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class Packing:
                 )
 
     def _check_packer(self) -> None:
-        """Raise ConfigError for an invalid packer, or for settings that do not go with it."""
+        """Raise ConfigError for a bad packer or separator, or settings that exclude each other."""
         if not isinstance(self.packer, str):
             raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
         find_packer(self.packer)
@@ -139,24 +141,36 @@ class Packing:
     def window_documents(self, tokens: int, documents: int) -> int:
         """Return the number of documents of a window, a power of two.
 
-        ``tokens`` and ``documents`` count the whole dataset. A window has as many packs as the
-        setting ``window`` asks for, or up to twice as many, by the mean length of documents.
+        By the mean length of documents, a window then has as many packs as the setting ``window``
+        asks for, or up to twice as many. It never has more than MAX_WINDOW_DOCUMENTS documents.
+
+        Args:
+            tokens: Tokens of the whole dataset, without separators.
+            documents: Documents of the whole dataset.
         """
         packs, count = self.window or WINDOW_PACKS, 1
         tokens = self.estimate_tokens(tokens, documents)
+        # Until count * (tokens / documents), the tokens of a window, fill so many packs.
         while count < MAX_WINDOW_DOCUMENTS and count * tokens < packs * self.room * documents:
             count *= 2
         return count
 
     def estimate_tokens(self, tokens: int, documents: int) -> int:
-        """Return about how many tokens ``documents`` have with separators, before any is cut.
+        """Return about how many tokens documents have with their separators, before any is cut.
 
-        ``tokens`` is their number without separators. Empty documents count as if they had one.
+        Args:
+            tokens: Tokens of all the documents, without separators.
+            documents: Number of the documents. Each counts with a separator, although empty ones
+                get none.
         """
         return tokens if self.separator is None else tokens + documents
 
     def tokens(self, lengths: Ids) -> int:
-        """Return the tokens of documents as packed, after overflowing ones are cut or dropped."""
+        """Return the tokens of all documents together as packed: with separators, after a cut.
+
+        ``lengths`` are the tokens of each document without separators. ``overflow="cut"`` and
+        ``"drop"`` make the sum smaller.
+        """
         lengths = self.packed_lengths(lengths)
         if self.overflow == "cut":
             lengths = np.minimum(lengths, self.room)
@@ -168,7 +182,9 @@ class Packing:
     def of_facts(cls, facts: Mapping[str, Any], lengths: str, balance: str | None) -> Packing:
         """Return the packing with the `facts` that a state recorded.
 
-        Facts lack ``lengths`` and ``balance``, which do not change the order.
+        Args:
+            facts: Facts about the order, those of other settings included.
+            lengths, balance: Settings that facts lack, since they do not change the order.
         """
         packer = facts.get("packing", _ALGORITHM)
         return cls(
@@ -182,7 +198,10 @@ class Packing:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return the settings that a resumed run must have, as plain JSON."""
+        """Return the settings that a resumed run must have, as plain JSON.
+
+        The packer "best_fit" is recorded as the name and version of its algorithm.
+        """
         options = {"packing_capacity": self.capacity} if self.capacity else {}
         options |= {"packing_budget": self.budget} if self.budget else {}
         options |= {} if self.separator is None else {"packing_separator": int(self.separator)}

@@ -113,13 +113,13 @@ class OrderSpec:
     def algorithm(self) -> type[Shuffle] | None:
         """Class of the shuffle, also if shuffling is off: it decides the canonical nodes.
 
-        None for a name that is not registered, if shuffling is off. Otherwise entry points are
-        searched, and an unknown name raises UnknownNameError.
+        If shuffling is off, it is None for a name that is not registered. If shuffling is on, such
+        a name is searched in entry points, and an unknown one raises UnknownNameError.
         """
         registered = algos.get(self.shuffle_algo)
-        return (
-            find_shuffle(self.shuffle_algo) if registered is None and self.shuffle else registered
-        )
+        if registered is None and self.shuffle:
+            return find_shuffle(self.shuffle_algo)
+        return registered
 
     @property
     def is_random_access(self) -> bool:
@@ -140,7 +140,10 @@ class OrderSpec:
         return int(size)
 
     def canonical_nodes(self, nodes: int) -> int:
-        """Return the number of canonical nodes of a run that begins on ``nodes`` physical nodes."""
+        """Return the number of canonical nodes of a run that begins on ``nodes`` physical nodes.
+
+        It is the setting, or a number for each physical node that the shuffle's class has.
+        """
         if self.num_canonical_nodes:
             return int(self.num_canonical_nodes)
         return nodes * (self.algorithm.canonical_nodes_per_node if self.algorithm else 1)
@@ -171,7 +174,8 @@ class OrderSpec:
             "batching_method": self.batching_method,
             "exact": bool(self.exact),
         }
-        # Dealt samples are the same in batches of any size; batches by stream are not.
+        # With "random", samples are dealt to ranks one by one, so their order is the same with any
+        # batch size. Batches by stream depend on it.
         if self.batching_method != "random":
             facts["global_batch_size"] = self.batch() * ranks * nodes
         if self.packing is not None:
@@ -190,9 +194,9 @@ class OrderSpec:
         """Return the position and settings with which the order of an epoch begins.
 
         Args:
-            world: World after replication.
+            world: World, in which ranks that replicate the samples of each other count as one.
             epoch: Epoch that is planned.
-            resume: State to continue from. A state of a later epoch decides the epoch.
+            resume: State to continue from. If it is of a later epoch, that epoch is planned.
             initial_physical_nodes: Nodes with which the run began, if known.
 
         Raises StateError for a state of this library that is of an earlier epoch. Such a state of
@@ -202,11 +206,12 @@ class OrderSpec:
             raise ConfigError(f"epoch {epoch} must not be negative.")
         if resume is not None:
             state = parse_state(resume)
-            position, first = state.position, max(state.position.epoch, 0)
-            # A state of this library from before the first epoch asks for the first one.
-            # One of mosaicml-streaming is used only if its own epoch was asked for.
-            if (first if state.is_ours else position.epoch) >= epoch:
-                point = state.at(position._replace(epoch=first))
+            position = state.position
+            # A state from before the first epoch has epoch -1. In one of this library it stands
+            # for epoch 0; one of mosaicml-streaming is not used then.
+            first_epoch = max(position.epoch, 0)
+            if (first_epoch if state.is_ours else position.epoch) >= epoch:
+                point = state.at(position._replace(epoch=first_epoch))
                 if state.num_canonical_nodes is not None:
                     return point
                 return self._with_settings(point, world)
@@ -223,7 +228,12 @@ class OrderSpec:
         return self._with_settings(start, world)
 
     def _with_settings(self, start: ResumePoint, world: World) -> ResumePoint:
-        """Return a resume point with the settings of this order, for a run without a state."""
+        """Return a resume point with the settings of this order, for a run without a state.
+
+        Args:
+            start: Resume point without settings.
+            world: World in which the run begins.
+        """
         return dataclasses.replace(
             start,
             num_canonical_nodes=self.canonical_nodes(world.num_nodes),
@@ -233,7 +243,10 @@ class OrderSpec:
 
 
 def check_name(kind: str, name: str, names: Sequence[str]) -> None:
-    """Raise UnknownNameError for a name that is not among ``names``; ``kind`` is for messages."""
+    """Raise UnknownNameError for a name that is not among ``names``.
+
+    ``kind`` says in the message what is named, such as "batching_method".
+    """
     if name not in names:
         raise UnknownNameError(
             f"no {kind} {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"

@@ -22,7 +22,7 @@ class Weights(NamedTuple):
 
     Attributes:
         choose: Samples that each stream gives to an epoch.
-        proportion: Share of each stream in the epoch.
+        proportion: Share of each stream in the epoch, from 0 to 1.
         repeat: ``choose`` divided by the samples of the stream.
         epoch_size: Samples of the epoch.
     """
@@ -71,7 +71,7 @@ def resolve_weights(
             f"{stream_title(weights, other)} has none: give every stream a proportion, or none."
         )
     if relative or (epoch_size and not any(name for name, _ in requests)):
-        # Without any weights, streams share the epoch by their sizes.
+        # With epoch_size and without any weights, streams share the epoch by their sizes.
         shares = [value if name else n for (name, value), n in zip(requests, samples, strict=True)]
         return _relative(shares, samples, epoch_size or sum(samples), seed)
     if epoch_size:
@@ -90,8 +90,9 @@ def resolve_passes(
     *,
     skip_empty: bool = False,
 ) -> Weights:
-    """Return the weights of streams with a schedule, in which ``choose`` is for one pass.
+    """Return the weights of streams with a schedule: the samples of a pass through each stream.
 
+    In the result, ``choose`` are the samples of a pass, and ``epoch_size`` those of an epoch.
     The arguments are those of `resolve_weights`. The schedule decides the shares, so a
     ``proportion`` raises ConfigError. A stream without samples is no error here: the schedule
     refuses it if it has a weight.
@@ -124,6 +125,7 @@ def stream_title(streams: Sequence[Mapping[str, Any]], number: int) -> str:
 def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
     """Return the kind of a stream's weight and its value; ("", 1) if it has none.
 
+    ``title`` names the stream in messages; ``stream`` has its weight, as in `resolve_weights`.
     Raises ConfigError for several weights, or a value that is negative or infinite.
     """
     names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
@@ -140,7 +142,10 @@ def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
 def _relative(
     shares: Sequence[float], samples: Sequence[int], epoch_size: int, seed: int
 ) -> Weights:
-    """Return the weights of streams that share an epoch of a given size.
+    """Return the weights of streams that share an epoch of a given size: ``proportion`` of each.
+
+    Numbers of samples are rounded down. The samples that are missing come from streams drawn by the
+    seed, one more of each.
 
     Args:
         shares: Share of each stream; they need not sum to 1.
@@ -153,9 +158,9 @@ def _relative(
         raise ConfigError("all proportions are zero: give at least one stream a proportion.")
     proportion = parts / parts.sum()
     choose = (epoch_size * proportion).astype(np.int64)
-    short = epoch_size - int(choose.sum())
-    if short:
-        rounded_up = np.random.default_rng(seed).choice(len(choose), short, replace=False)
+    missing = epoch_size - int(choose.sum())
+    if missing:
+        rounded_up = np.random.default_rng(seed).choice(len(choose), missing, replace=False)
         choose[rounded_up] += 1
     repeat = choose / np.maximum(samples, 1)
     return Weights(

@@ -216,7 +216,7 @@ class StreamingBucketSort:
         self._next = 0  # number of the bucket that is sorted next
 
     def push(self, first: int, places: NDArray[np.float64], ids: NDArray[np.integer]) -> None:
-        """Add a batch of samples.
+        """Add a batch of samples: pack their keys, and split them by bucket.
 
         Args:
             first: Number of the first sample of the batch among all samples of the sort.
@@ -228,22 +228,10 @@ class StreamingBucketSort:
         base = max(first - self._reach - 1, 0) >> _BUCKET_BITS
         scaled = places - (base << _BUCKET_BITS)
         scaled *= 2.0**self._fraction_bits
+        # Bits of a key so far, from high to low: bucket, place in the bucket, fraction of a place.
         keys = scaled.astype(np.int64)
-        buckets = keys >> (_BUCKET_BITS + self._fraction_bits)
-        # Sort the samples by bucket, stably: as integers with the bucket in the high bits and the
-        # index in the batch in the low ones.
-        last_bucket = int(buckets.max())
-        index_bits = (len(keys) - 1).bit_length()
-        is_wide = index_bits + (last_bucket + 1).bit_length() > 32
-        order = buckets.astype(np.uint64 if is_wide else np.uint32)
-        order <<= index_bits
-        order |= np.arange(len(keys), dtype=order.dtype)
-        order.sort()
-        # Where each bucket begins in the sorted samples, and the end of the last.
-        first_numbers = np.arange(last_bucket + 2, dtype=order.dtype) << index_bits
-        cuts = np.searchsorted(order, first_numbers).tolist()
-        order &= (1 << index_bits) - 1  # keeps the index
-        # Make the keys: the place within the bucket, then the id.
+        order, cuts = _sort_by_bucket(keys >> (_BUCKET_BITS + self._fraction_bits))
+        # Clear the bucket, and append the id.
         keys &= (1 << (_BUCKET_BITS + self._fraction_bits)) - 1
         keys <<= self._id_bits
         keys |= ids
@@ -271,6 +259,31 @@ class StreamingBucketSort:
                     _order_ties(ordered, equal, keys, runs, self._id_bits)
                 ordered &= (1 << self._id_bits) - 1  # keeps the ids
                 yield ordered
+
+
+def _sort_by_bucket(
+    buckets: NDArray[np.int64],
+) -> tuple[NDArray[np.unsignedinteger], list[int]]:
+    """Return the stable order of samples by bucket, and where each bucket begins in it.
+
+    For the buckets 1, 0, 1 these are the indexes 1, 0, 2 and the cuts 0, 1, 3: bucket 0 has the
+    indexes 0 to 1 - 1 of the order, bucket 1 those from 1 to 3 - 1.
+
+    Integers with the bucket in the high bits and the index of the sample in the low ones are
+    sorted, which is quicker than an argsort.
+    """
+    last_bucket = int(buckets.max())
+    index_bits = (len(buckets) - 1).bit_length()
+    is_wide = index_bits + (last_bucket + 1).bit_length() > 32
+    order = buckets.astype(np.uint64 if is_wide else np.uint32)
+    order <<= index_bits
+    order |= np.arange(len(buckets), dtype=order.dtype)
+    order.sort()
+    # The least integer of each bucket, and of one after the last.
+    bucket_begins = np.arange(last_bucket + 2, dtype=order.dtype) << index_bits
+    cuts: list[int] = np.searchsorted(order, bucket_begins).tolist()
+    order &= (1 << index_bits) - 1  # keeps the index
+    return order, cuts
 
 
 def _order_ties(

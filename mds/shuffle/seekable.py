@@ -464,19 +464,21 @@ class SeekableGroup(ShuffleGroup):
         super().__init__(shuffles)
         self.shuffles: dict[int, Any]
         orders = list(shuffles.values())
+        # From numbers to indexes; entries of numbers without an order are not used.
         self._index_of_number = np.zeros(max(shuffles) + 1, np.int64)
         self._index_of_number[list(shuffles)] = np.arange(len(orders))
-        # Arrays with an entry for each order.
+        # Arrays with an entry for each order: sizes, keys, and first entries in the other arrays.
         self._samples = np.array([each.spec.samples for each in orders])
         self._nodes = np.array([each.spec.num_canonical_nodes for each in orders])
         parts = [each.parts for each in orders]
         self._keyed_orders = KeyedOrders([(len(each.first_ids), each.nodes) for each in parts])
-        # A row each for the keys of lines, slots, cells and shards.
+        # Keys that lack only the epoch: a row each for those of lines, slots, cells and shards.
         self._partial_keys = np.array([each.partial_keys() for each in orders], np.uint64).T
         self._samples_before, self._first_node = _starts(self._samples), _starts(self._nodes)
         self._first_part = self._keyed_orders.starts[:-1]
         self._rounds = np.array([each.cells.rounds for each in orders])
         self._distinct_rounds = np.unique(self._rounds).tolist()
+        # Arrays made with np.empty here and below depend on epochs: `_set_epochs` fills them.
         self._shard_keys = np.empty(len(orders), np.uint64)
         self._max_unshuffled = np.array([each.line.max_unshuffled for each in orders])
         self._has_long = any(each.line.has_long for each in orders)
@@ -490,17 +492,19 @@ class SeekableGroup(ShuffleGroup):
         )
         slot_key, cell_key = (np.empty(len(bits), np.uint64) for _ in range(2))
         self._cells = Cells(
-            # Shifts by one number are quicker.
+            # One number if all orders have the same: shifts by a number are quicker.
             bits if len(distinct_bits) > 1 else distinct_bits.pop(),
             *(samples, count, window, first_counter, slot_key, cell_key),
             rounds=0,  # `_line_places` sets the number of each order
         )
-        # Arrays with an entry for each part of each order: as dealt, and in the order of the epoch.
+        # Arrays with an entry for each part of each order. First in the sequence in which parts
+        # were dealt to nodes, the same in all epochs; then in the order of the epoch.
         self._dealt_first_ids = np.concatenate([each.first_ids for each in parts])
         self._dealt_sizes = np.concatenate([each.sizes for each in parts])
         self._first_ids, self._sizes, self._ends = (
             np.empty_like(self._dealt_first_ids) for _ in range(3)
         )
+        # What was computed before, by (index of the order, epoch).
         self._epochs: dict[tuple[int, int], _OrderEpoch] = {}
         self._set_epochs(np.arange(len(orders)), np.array([each.spec.epoch for each in orders]))
 
@@ -546,6 +550,7 @@ class SeekableGroup(ShuffleGroup):
         ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each. All are
         computed together, with as many numpy calls as a single one takes.
         """
+        # Four arrays with a key for each order; those of slots, cells and shards stay together.
         line_keys, *keys = (finish_keys(partial[orders], epochs) for partial in self._partial_keys)
         keyed_orders = self._keyed_orders.subset(orders)
         lengths = np.diff(keyed_orders.starts)  # parts of each order
@@ -556,9 +561,9 @@ class SeekableGroup(ShuffleGroup):
         # Ends of parts in the lines of all orders, not only of those that are computed here. If a
         # group has orders of 10, 20 and 30 samples, and the last two are computed, then 10 samples
         # of the first one are before each.
-        before = self._samples_before[orders] - _starts(self._samples[orders])
-        ends = sizes.cumsum() + np.repeat(before, lengths)
-        # Split the computed arrays by order.
+        left_out = self._samples_before[orders] - _starts(self._samples[orders])
+        ends = sizes.cumsum() + np.repeat(left_out, lengths)
+        # Split the arrays by order. Copies, as a view would keep the whole array in memory.
         edges = itertools.pairwise(keyed_orders.starts.tolist())
         pairs = zip(orders.tolist(), epochs.tolist(), strict=True)
         return {

@@ -452,11 +452,17 @@ class _Parser:
 def make_template(schema: ShardSchema, text: str) -> Template | None:
     """Make a template for objects of a schema from the text of one; return None if that fails.
 
-    Values that differ between shards become groups; the text between them must match exactly.
+    Values that differ between shards become groups; the text between them must match exactly. See
+    the example of the module.
+
+    Args:
+        schema: Schema of the object: which files and digests a shard has.
+        text: JSON text of the object, which was parsed and checked before.
     """
-    pattern: list[bytes] = []
+    pattern: list[bytes] = []  # parts of the regular expression
     offset = 0  # up to which the text is in the pattern
-    fields: list[tuple[str, ...]] = []  # path of the value of each group
+    # Path of the value of each group, such as ("samples",) or ("raw_data", "bytes").
+    fields: list[tuple[str, ...]] = []
     # Number of hex digits of each digest.
     widths = {(file.kind, name): digits for file in schema.stored for name, digits in file.hashes}
     for start, end, path in _scalars(text):
@@ -472,8 +478,8 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
         fields.append(path)
         offset = end
     expression = b"".join(pattern) + re.escape(text[offset:].encode())
-    # If the object has a name that is not plain, the expression does not match it. If it repeats a
-    # field, a group would be ambiguous. No template is safe then.
+    # Make no template if the object has a file name with unusual characters, which ``_NAME`` does
+    # not match, or if it repeats a key, so that two groups have the same value.
     self_match = re.fullmatch(expression, text.encode())
     if self_match is None or len(set(fields)) != len(fields):
         return None

@@ -83,7 +83,7 @@ class StreamBatches(abc.ABC):
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Fewest and most samples that a rank gets."""
+        """Fewest and most samples that a rank gets in all steps that remain."""
         if not self.count:
             return 0, 0
         # Only the first step may lack samples: those that were seen.
@@ -520,6 +520,7 @@ class ScheduledBatches(StreamBatches):
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
+        # Slot -> number dealt in the step -> place in the layout -> stream and sample number -> id.
         positions = self._positions(steps + self._begin, self._places[self.shape.deal(slots)])
         return lookups[0](positions).reshape(len(steps), len(slots))
 
@@ -562,7 +563,9 @@ class ScheduledBatches(StreamBatches):
             self._find_numbers(number, positions[1][positions[0] == number])
             for number in np.unique(positions[0]).tolist()
         ]
-        steps, slots = zip(*parts, strict=True) if parts else ([np.zeros(0, np.int64)],) * 2
+        if not parts:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        steps, slots = zip(*parts, strict=True)
         return np.concatenate(steps), np.concatenate(slots)
 
     def _find_numbers(self, stream: int, sample_numbers: Ids) -> tuple[Ids, Ids]:
@@ -574,7 +577,8 @@ class ScheduledBatches(StreamBatches):
         # Samples of each stream before and after each of these steps, of shape (steps, streams).
         counts = self._mixture.counts(np.concatenate([step, step + 1]))
         begin, end = counts.reshape(2, len(step), self._mixture.streams)
-        # Place of the stream's first sample in the layout of the step, then that of the sample.
+        # The inverse of `_fill`: the place of the stream's first sample in the layout of the step,
+        # the place of the sample, and the number with which it is dealt.
         first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
         place = first + sample_numbers - begin[:, stream]
         number = place * self._inverse_stride % self._mixture.batch

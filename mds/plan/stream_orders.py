@@ -163,7 +163,7 @@ class StreamOrder(abc.ABC):
 
     @property
     def id_dtype(self) -> np.dtype[Any]:
-        """Narrowest integer type that holds its sample ids."""
+        """Narrowest integer type that holds all sample ids of the order."""
         return np.min_scalar_type(max(self.resampling.top - 1, 0))
 
     def key(self) -> str:
@@ -181,7 +181,10 @@ class UnshuffledOrder(StreamOrder):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether no samples are listed one by one by the resampling, or the order is small."""
+        """Whether ids follow from positions by arithmetic, or the order is small.
+
+        Only a resampling that is not plain may have to list drawn samples first.
+        """
         return self.resampling.is_plain or self.samples < self.small
 
     def generate(self, nodes: Sequence[int]) -> Iterator[Integers]:
@@ -202,7 +205,7 @@ class UnshuffledOrder(StreamOrder):
         return np.sort(self.resampling.find(sample))
 
     def name(self) -> str:
-        """Return the name of the order without a shuffle."""
+        """Return the name of the order without a shuffle, as stored orders and keys have it."""
         return "straight"
 
 

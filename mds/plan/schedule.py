@@ -209,6 +209,7 @@ class Schedule:
 
     def step_of(self, milestone: int, batch: int) -> int:
         """Return the first global batch, of ``batch`` samples, at a milestone or after it."""
+        # Size of a global batch in each unit.
         size = {"steps": 1, "samples": batch, "tokens": batch * (self.tokens_per_sample or 1)}
         return -(-milestone // size[self.unit])
 
@@ -264,7 +265,10 @@ class ScheduledRun:
             self.check_names({name for name, _ in weights})
 
     def check_names(self, named: set[str]) -> None:
-        """Raise ConfigError if the names that a schedule or weights have are not all of streams."""
+        """Raise ConfigError if a schedule or weights name streams that the dataset does not have.
+
+        ``named`` are the names that they have.
+        """
         unknown = sorted(named - set(self.names))
         if unknown:
             raise ConfigError(
@@ -273,9 +277,9 @@ class ScheduledRun:
             )
 
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
-        """Return the same run with weights of the user's from ``step`` on.
+        """Return the same run with the weights ``weights`` from ``step`` on.
 
-        They replace all weights that were set for this step or a later one.
+        They replace all live weights of this step or a later one.
         """
         checked = check_weights(weights, f"from step {step} on")
         live = tuple((begin, before) for begin, before in self.live if begin < step)
@@ -303,9 +307,9 @@ class ScheduledRun:
     def mixture(self, samples: Sequence[int], batch: int) -> Mixture:
         """Return the mixture of the streams by the schedule and the live weights.
 
-        It counts the samples of each stream in the first steps of the run.
-        ``samples`` are those of a pass of each stream, ``batch`` those of a global batch.
-        Raises ConfigError if a stream without samples has a share.
+        It counts the samples of each stream in the first steps of the run. ``samples`` are those of
+        a pass of each stream, ``batch`` those of a global batch. Raises ConfigError if a stream
+        without samples has a share.
         """
         return _mixture(self, tuple(samples), batch)
 

@@ -142,7 +142,7 @@ class Decompressor(ABC):
         self._name = name
         self._size = size
         self._emitted = 0  # bytes of output so far
-        self._sink: Callable[[bytes], object] = _drop  # that of the call in progress
+        self._sink: Callable[[bytes], object] = _drop  # sink of the call in progress
         self._sink_error: Exception | None = None  # raised by the sink in this call
 
     def feed(self, chunk: Data) -> bytes:

@@ -261,8 +261,8 @@ def _pass_tokens(samples: Sequence[int], documents: Sequence[Documents]) -> tupl
     length of all ``documents`` of the stream.
     """
     return tuple(
-        taken * tokens // max(count, 1)
-        for taken, (count, tokens) in zip(samples, documents, strict=True)
+        documents_of_pass * tokens // max(count, 1)
+        for documents_of_pass, (count, tokens) in zip(samples, documents, strict=True)
     )
 
 

@@ -117,7 +117,7 @@ def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: objec
     from mds.errors import PlanError
 
     packs = np.asarray(pack_of)
-    problem = ""  # what is wrong, for the message
+    problem = ""  # description for the message
     if packs.shape != sizes.shape or packs.dtype.kind not in "iu" or not isinstance(count, int):
         problem = f"{packs.dtype} of shape {packs.shape} and {count!r} for {len(sizes)} documents"
     elif len(packs) and not 0 <= int(packs.min()) <= int(packs.max()) < count:

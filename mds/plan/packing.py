@@ -150,7 +150,7 @@ class Packing:
         """
         packs, count = self.window or WINDOW_PACKS, 1
         tokens = self.estimate_tokens(tokens, documents)
-        # Until count * (tokens / documents), the tokens of a window, fill so many packs.
+        # Until the tokens of a window, count * (tokens / documents), fill this number of packs.
         while count < MAX_WINDOW_DOCUMENTS and count * tokens < packs * self.room * documents:
             count *= 2
         return count

@@ -290,7 +290,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
             )
     _refuse_partial(source, version)
     extension = _parse_extension(source) if version == EXTENDED_VERSION else _Extension()
-    # Version 2 has the position under a key of its own: read it as if it were in the common keys.
+    # Version 2 has the position under another key: copy it to the common keys, and read those.
     if extension.place is not None:
         epoch, place = extension.place
         source = {**source, "epoch": epoch, "sample_in_epoch": place}
@@ -531,8 +531,8 @@ class _PlainCopier:
 
 def _as_int(key: str, value: Any) -> int:
     """Return a whole number of any type as an int. Raises StateError for anything else."""
-    # Some checkpoint formats load integers as numpy, torch or float numbers. Truth values are told
-    # by the name of their type: those of numpy are of a class of its own.
+    # Some checkpoint formats load integers as numpy, torch or float numbers. The type's name also
+    # recognizes the truth values of numpy.
     if type(value).__name__ not in {"bool", "bool_"}:
         with contextlib.suppress(TypeError, ValueError):
             return operator.index(value)

@@ -392,8 +392,8 @@ class _GzDecompressor(MemberDecompressor):
     def _expand(self, piece: Data) -> None:
         """Decompress a piece; the library returns at most `_PIECE` bytes at once."""
         self._emit(self._member.decompress(piece, _PIECE))
-        # The tail is the input that is left when so many bytes were returned. At the end of a
-        # member it is not updated: the input that is left is `unused_data` then.
+        # The tail is the input that the library did not use for these bytes. At the end of a member
+        # the tail is not updated: such input is in `unused_data` then.
         while self._member.unconsumed_tail and not self._member.eof:
             self._emit(self._member.decompress(self._member.unconsumed_tail, _PIECE))
 

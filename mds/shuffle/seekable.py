@@ -429,7 +429,7 @@ def _shuffle_long_parts(
 
 
 class _OrderEpoch(NamedTuple):
-    """What depends on the epoch of one order of a group.
+    """Keys and line of one order of a group in one epoch.
 
     Attributes:
         keys: Keys of slots, cells and shards, as `Seekable.partial_keys` lists them.
@@ -504,7 +504,7 @@ class SeekableGroup(ShuffleGroup):
         self._first_ids, self._sizes, self._ends = (
             np.empty_like(self._dealt_first_ids) for _ in range(3)
         )
-        # What was computed before, by (index of the order, epoch).
+        # Epochs that were computed before, by (index of the order, epoch).
         self._epochs: dict[tuple[int, int], _OrderEpoch] = {}
         self._set_epochs(np.arange(len(orders)), np.array([each.spec.epoch for each in orders]))
 
@@ -545,7 +545,7 @@ class SeekableGroup(ShuffleGroup):
             self._copy_epoch(order, kept_epochs[order, epoch])
 
     def _order_epochs(self, orders: Ids, epochs: Ids) -> dict[tuple[int, int], _OrderEpoch]:
-        """Return what depends on the epoch of each order, by (index of the order, epoch).
+        """Return keys and line of orders in some epochs, by (index of the order, epoch).
 
         ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each. All are
         computed together, with as many numpy calls as a single one takes.
@@ -561,8 +561,8 @@ class SeekableGroup(ShuffleGroup):
         # Ends of parts in the lines of all orders, not only of those that are computed here. If a
         # group has orders of 10, 20 and 30 samples, and the last two are computed, then 10 samples
         # of the first one are before each.
-        left_out = self._samples_before[orders] - _starts(self._samples[orders])
-        ends = sizes.cumsum() + np.repeat(left_out, lengths)
+        samples_between = self._samples_before[orders] - _starts(self._samples[orders])
+        ends = sizes.cumsum() + np.repeat(samples_between, lengths)
         # Split the arrays by order. Copies, as a view would keep the whole array in memory.
         edges = itertools.pairwise(keyed_orders.starts.tolist())
         pairs = zip(orders.tolist(), epochs.tolist(), strict=True)

@@ -240,7 +240,7 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
     skipped = Gaps(skips_of(plan.edits, plan.epoch))
     if len(skipped.firsts):
         unit = "packs" if plan.spec.packing else "samples"
-        count = int((skipped.lasts - skipped.firsts).sum())
+        count = int((skipped.ends - skipped.firsts).sum())
         rows.append(("skipped", f"{count:,}", f"{unit} of this epoch, in whole global batches"))
     return rows
 

@@ -46,7 +46,7 @@ class StepSample(NamedTuple):
 
     Attributes:
         rank: Rank that gets the sample, of all ranks.
-        sample: Number of the sample.
+        sample: Sample id.
         tokens: First token of the piece and the token after its last; None for a whole sample.
     """
 
@@ -85,7 +85,7 @@ class OrderHash:
         self.count += len(ids)
 
     def take(self, total: int, count: int) -> None:
-        """Add the sum ``total`` of ``count`` summands."""
+        """Add the sum ``total`` of ``count`` samples that were hashed elsewhere."""
         self.total = (self.total + total) & _MASK
         self.count += count
 
@@ -98,12 +98,18 @@ class OrderHash:
 
     @classmethod
     def parse(cls, text: str) -> OrderHash:
-        """Return the hash of a text made by str(). Raises StateError for any other text."""
+        """Return the hash of a text made by `str`, such as ``"00000000000004d2-3"``.
+
+        The text is the total in hexadecimal digits, and the count. Raises StateError for any other.
+        """
         total, _, count = text.partition("-")
         try:
             return cls(int(total, 16), int(count))
         except ValueError:
-            raise StateError(f"the order hash {text!r} is not one.") from None
+            raise StateError(
+                f"the order hash {text!r} is not one. Expected text such as "
+                f"{str(cls(1234, 3))!r}: a hexadecimal sum, and the number of samples."
+            ) from None
 
 
 def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
@@ -111,7 +117,8 @@ def summands(marks: Ids, ids: Ids) -> NDArray[np.uint64]:
 
     ``ids`` are sample ids without padding, ``marks`` the places at which they are due.
     """
-    # A product of odd numbers, so that neither id nor mark alone decides a bit.
+    # A product, so that neither id nor mark alone decides a bit: a sum of both would be the same if
+    # two samples swapped their places. Odd factors, as even ones would lose bits.
     mixed = hash_counters(_ID, ids) | np.uint64(1)
     mixed *= hash_counters(_MARK, marks) | np.uint64(1)
     mixed ^= mixed >> np.uint64(32)

@@ -61,13 +61,13 @@ _NEVER_DROPPED = 1 << 62  # a number of a drop, or a place of an epoch, after al
 
 
 class Drop(NamedTuple):
-    """Samples that are dropped from a place of an epoch on.
+    """Samples that are dropped from a place of an epoch on, and in all later epochs.
 
     Attributes:
         epoch, begin: Epoch, and the place in it.
-        ids: Sample ids.
-        windows: For each canonical node the first window that is packed without the samples. If
-            empty, all windows are.
+        ids: Sample ids, int64 (n,).
+        windows: With packs, for each canonical node the first window of this epoch that is packed
+            without the samples. If empty, all windows are. Empty without packs.
     """
 
     epoch: int
@@ -83,6 +83,7 @@ def apply_weights(run: ScheduledRun | None, edits: Iterable[Edit]) -> ScheduledR
     """
     for edit in edits:
         if run is not None and "weights" in edit:
+            # A schedule of packs counts windows instead of steps.
             run = run.with_weights(edit.get("window", edit["step"]), edit["weights"])
     return run
 
@@ -99,15 +100,18 @@ def skips_of(edits: Iterable[Edit], epoch: int) -> tuple[tuple[int, int], ...]:
 def place_after(skips: Sequence[tuple[int, int]], begin: int, count: int) -> int:
     """Return the place after ``count`` places from ``begin`` on that are not skipped.
 
-    ``skips`` are ranges of places, each as its first and its end.
+    ``skips`` are ranges of places, each as its first and its end. With (12, 15) skipped, 4 places
+    from 10 on are 10, 11, 15 and 16, and the place after them is 17.
     """
+    # All places before ``begin`` are a gap, too, so that places are counted from there on.
     return Gaps([(0, begin), *skips]).place(count) if skips else begin + count
 
 
 def given_before(skips: Sequence[tuple[int, int]], begin: int, place: int) -> int:
     """Return the number of places from ``begin`` up to ``place`` (excluded) that are not skipped.
 
-    ``skips`` are ranges of places, each as its first and its end.
+    ``skips`` are ranges of places, each as its first and its end. This is the inverse of
+    `place_after`: with (12, 15) skipped, 4 places are given from 10 up to 17.
     """
     return Gaps([(0, begin), *skips]).number(place)
 
@@ -156,7 +160,7 @@ def check_edits(
     """
     edits = list(edits)
     for edit in edits:
-        keys = set(edit)
+        keys = set(edit)  # they tell the kind of the edit, see the top of the file
         if keys == {"step", "weights"} | ({"window"} if is_packed else set()):
             _check_weights(edit, run)
         elif keys == {"epoch", "from", "skip"}:
@@ -214,7 +218,10 @@ def _all_ids(drops: Iterable[Drop]) -> Ids:
 
 
 def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
-    """Raise StateError for malformed weights, or weights of streams that the run does not have."""
+    """Raise StateError for an edit with malformed weights, or weights of unknown streams.
+
+    ``run`` is the schedule, which knows the names of the streams; without one they are not checked.
+    """
     from mds.plan.mixture import MAX_STEPS
     from mds.plan.schedule import check_weights
 
@@ -264,18 +271,28 @@ def _number_in_range(edit: Edit, name: str, minimum: int, maximum: int) -> int:
 class DropTable:
     """Dropped samples of an epoch and their replacements.
 
+    A *mark* is the place in the epoch at which a sample is due: a sample is replaced only at the
+    places from which it is dropped. With these columns, sample 7 becomes 42 at place 200, and 51 at
+    place 600, where 42 is dropped, too. It stays at place 50::
+
+        ids               7    42
+        begins          100   500
+        replacements     42    51
+
     Args:
-        ids: Sample ids of dropped samples, sorted.
-        begins: For each, the place of the epoch from which it is dropped.
-        replacements: For each, the sample id that comes instead. It may be dropped as well, and is
-            then replaced in turn.
+        ids: Sample ids of dropped samples, sorted, int64.
+        begins: For each, the place of the epoch from which it is dropped, int64.
+        replacements: For each, the sample id that comes instead, int64. It may be dropped as well,
+            and is then replaced in turn.
     """
 
     def __init__(self, ids: Ids, begins: Ids, replacements: Ids) -> None:
         self.ids, self.begins, self.replacements = ids, begins, replacements
-        # Nearly all samples are not dropped. A look at their lowest bits rules out most of them.
+        # By the lowest bits of an id, whether a dropped sample has them. Nearly all samples are not
+        # dropped, and this look rules out most of them without a search.
         self._may_be_dropped = np.zeros(1 << _HINT_BITS, bool)
         self._may_be_dropped[ids & _HINT_MASK] = True
+        # Whether all samples are dropped from place 0 on, so that places do not matter.
         self._hold_from_beginning = not int(begins.max(initial=0))
 
     @classmethod
@@ -295,27 +312,30 @@ class DropTable:
         past_drops = [drop for drop in drops if drop.epoch <= epoch and len(drop.ids)]
         if not past_drops:
             return cls(*(np.zeros(0, np.int64) for _ in range(3)))
-        # A sample may be dropped several times, and then counts from the earliest place on.
+        # Columns of all dropped samples: id, place from which it is dropped (0 in an epoch after
+        # that of the drop), and number of the drop.
         sizes = [len(drop.ids) for drop in past_drops]
         all_ids = np.concatenate([drop.ids for drop in past_drops])
         all_begins = np.repeat(
             [drop.begin if drop.epoch == epoch else 0 for drop in past_drops], sizes
         )
-        all_edits = np.repeat(np.arange(len(past_drops)), sizes)
-        ids, first_drops, positions = np.unique(all_ids, return_index=True, return_inverse=True)
+        all_drops = np.repeat(np.arange(len(past_drops)), sizes)
+        # A sample may be dropped several times, and then counts from the earliest place on.
+        ids, first_rows, rows_to_ids = np.unique(all_ids, return_index=True, return_inverse=True)
         begins = np.full(len(ids), np.iinfo(np.int64).max)
-        np.minimum.at(begins, positions, all_begins)
+        np.minimum.at(begins, rows_to_ids, all_begins)
         replacements = np.empty(len(ids), np.int64)
-        ends = np.cumsum(np.asarray(per_stream, np.int64))
+        ends = np.cumsum(np.asarray(per_stream, np.int64))  # end of the sample ids of each stream
         stream_of = np.searchsorted(ends, ids, side="right")
         for stream in np.unique(stream_of).tolist():
-            mine = np.flatnonzero(stream_of == stream)
+            of_stream = np.flatnonzero(stream_of == stream)
             # Spare samples are given out in the order in which samples were dropped.
-            mine = mine[np.argsort(first_drops[mine], kind="stable")]
+            of_stream = of_stream[np.argsort(first_rows[of_stream], kind="stable")]
             size = int(per_stream[stream])
+            first_id = int(ends[stream]) - size
             key = derive_key(_SPARE_KEY, seed, epoch, stream)
-            replacements[mine] = _replacements(
-                ids[mine], all_edits[first_drops[mine]], int(ends[stream]) - size, size, key
+            replacements[of_stream] = _replacements(
+                ids[of_stream], all_drops[first_rows[of_stream]], first_id, size, key
             )
         return cls(ids, begins, replacements)
 
@@ -326,8 +346,9 @@ class DropTable:
         """Return an array of sample ids of any shape, with dropped samples replaced.
 
         ``marks`` returns the places of all ids in the epoch, in the same shape. It is called only
-        if places matter.
+        if places matter, as they take time to compute. The array is changed if it is writeable.
         """
+        # Indexes in the flat array.
         candidates = np.flatnonzero(self._may_be_dropped[ids & _HINT_MASK])
         if not len(candidates):
             return ids
@@ -344,20 +365,24 @@ class DropTable:
     def at(self, ids: Ids, marks: Ids) -> Ids:
         """Return the samples that come at places of the epoch: ``ids``, or their replacements.
 
-        ``marks`` has the place of each id. A sample that is not dropped at its place stays.
+        Both arrays are int64 (n,); ``marks`` has the place of each id. A sample that is not dropped
+        at its place stays.
         """
         ids = ids.copy()
         # Indexes of the samples that may still be replaced: a replacement may be dropped as well.
         unsettled = np.arange(len(ids) if len(self.ids) else 0)
         while len(unsettled):
-            positions = self._find(ids[unsettled])
-            is_dropped = (positions >= 0) & (self.begins[positions] <= marks[unsettled])
+            rows = self._find(ids[unsettled])
+            is_dropped = (rows >= 0) & (self.begins[rows] <= marks[unsettled])
             unsettled = unsettled[is_dropped]
-            ids[unsettled] = self.replacements[positions[is_dropped]]
+            ids[unsettled] = self.replacements[rows[is_dropped]]
         return ids
 
     def sources(self, sample: int) -> list[int]:
-        """Return a sample, and all samples that it replaces at some place, directly or in turn."""
+        """Return a sample, and all samples that it replaces at some place, directly or in turn.
+
+        In the example of the class, these are 51, 42 and 7 for sample 51.
+        """
         sources, waiting = [], [sample]
         while waiting:
             sources.append(waiting.pop())
@@ -365,11 +390,14 @@ class DropTable:
         return sources
 
     def _find(self, ids: Ids) -> Ids:
-        """Return the positions of ids in the table, -1 for those that are not in it."""
+        """Return the row of each id in the table, -1 for those that are not in it.
+
+        The table must not be empty.
+        """
         nearest = np.searchsorted(self.ids, ids)
-        nearest[nearest == len(self.ids)] = 0
-        positions: Ids = np.where(self.ids[nearest] == ids, nearest, -1)
-        return positions
+        nearest[nearest == len(self.ids)] = 0  # after the last row; any row will differ
+        rows: Ids = np.where(self.ids[nearest] == ids, nearest, -1)
+        return rows
 
 
 class DroppedBatches:
@@ -389,16 +417,21 @@ class DroppedBatches:
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
         ids = self._batches.block(steps, slots, lookups)
+        # Places are computed only if `replace` needs them.
         return self._table.replace(ids, lambda: self.marks(steps, slots))
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
         ids = self._batches.whole(first, last, lookups)
         slots = np.arange(ids.shape[1])
+        # Places are computed only if `replace` needs them.
         return self._table.replace(ids, lambda: self.marks(np.arange(first, last), slots))
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of a stream's order, replaced or not."""
+        """Return the steps and slots of positions of a stream's order.
+
+        Dropped samples keep their slots, in which the replacements come.
+        """
         return self._batches.find(stream, positions)
 
 
@@ -407,32 +440,36 @@ class _SpareSample(NamedTuple):
 
     Attributes:
         sample: Sample id.
-        edit: Number of the drop that drops this sample, or `_NEVER_DROPPED`.
+        drop_number: Number of the first drop that drops this sample itself, counted from 0 in the
+            order in which drops were made; `_NEVER_DROPPED`, which is larger, if none does.
     """
 
     sample: int
-    edit: int
+    drop_number: int
 
 
-def _replacements(ids: Ids, edits: Ids, first: int, size: int, key: int) -> list[int]:
+def _replacements(ids: Ids, drop_numbers: Ids, first: int, size: int, key: int) -> list[int]:
     """Return the replacement of each dropped sample of a stream: the next spare sample.
+
+    For example, sample 7 is dropped by drop 0 and sample 42 by drop 1. If the spare samples are 42,
+    7, 51, ..., then 42 replaces 7, as it was not dropped by then. For 42 it is 51, as 7 was.
 
     Args:
         ids: Dropped samples, in the order in which they were dropped.
-        edits: Number of the drop that drops each.
+        drop_numbers: Number of the drop that drops each.
         first, size: First sample id and number of samples of the stream.
         key: Key of the order of spare samples.
 
     Raises PlanError if the spare samples do not suffice.
     """
     spare_samples = _spare_samples(
-        dict(zip(ids.tolist(), edits.tolist(), strict=True)), first, size, key
+        dict(zip(ids.tolist(), drop_numbers.tolist(), strict=True)), first, size, key
     )
     replacements = []
-    for edit in edits.tolist():
+    for drop_number in drop_numbers.tolist():
         # The iterator continues after the last spare sample that was used or passed over. A spare
         # sample is passed over if it had been dropped itself by then.
-        spare = next((each for each in spare_samples if each.edit > edit), None)
+        spare = next((each for each in spare_samples if each.drop_number > drop_number), None)
         if spare is None:
             raise PlanError(
                 f"more samples are dropped than the {size:,} samples of their stream can replace: "
@@ -464,6 +501,9 @@ def _spare_samples(
 class PackDrops:
     """Documents that are dropped in an epoch of packs.
 
+    A window of documents that had begun when a document was dropped keeps its packs: pieces of the
+    document become padding (`mask`). Later windows are packed without it (`remaining`).
+
     Args:
         edits: Edits of the run.
         epoch: Number of the epoch.
@@ -472,8 +512,9 @@ class PackDrops:
     def __init__(self, edits: Iterable[Edit], epoch: int) -> None:
         self._drops = [drop for drop in drops_of(edits) if drop.epoch <= epoch and len(drop.ids)]
         self._epoch = epoch
-        nothing = np.zeros(0, np.int64)
+        nothing = np.zeros(0, np.int64)  # to concatenate also if there are no drops
         all_ids = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
+        # What was dropped in an earlier epoch is dropped from place 0 of this one.
         all_begins = np.repeat(
             [drop.begin if drop.epoch == epoch else 0 for drop in self._drops],
             [len(drop.ids) for drop in self._drops],
@@ -487,8 +528,9 @@ class PackDrops:
         """Return those of the documents ``ids`` of a window that are packed.
 
         Documents that were dropped before the window had begun are left out. ``node`` is the
-        canonical node, ``window`` the number of its window.
+        canonical node, ``window`` the number of its window in this epoch.
         """
+        # `Drop.windows` counts windows of the epoch of the drop. In later epochs it holds for all.
         dropped = [
             drop.ids
             for drop in self._drops
@@ -499,9 +541,11 @@ class PackDrops:
     def mask(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
         """Return a mask of the pieces whose document is dropped, so that they become padding.
 
+        A piece is a part of a document in a pack.
+
         Args:
-            ids: Document of each piece.
-            places: For each piece, the place of its pack in the epoch.
+            ids: Document of each piece, int64 (n,).
+            places: For each piece, the place of its pack in the epoch, int64 (n,).
         """
         if not len(self._ids):
             return np.zeros(len(ids), bool)

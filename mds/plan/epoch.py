@@ -18,7 +18,9 @@ state brings another seed.
 
 How ids come about, from the inside out: a resampling (`sampling`, `keyed_sampling`) chooses the
 samples of the epoch; a `StreamOrder` shuffles them; global batches (`global_batches`,
-`stream_batches`) deal the positions of that order to steps, ranks and workers.
+`stream_batches`) deal the positions of that order to steps, ranks and workers. A *lookup* is a
+function from positions of an order to sample ids. A *slot* is the index of a sample in its global
+batch.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ class EpochInputs(NamedTuple):
         """
         giving = [i for i, count in enumerate(self.weights.choose) if count]
         by_stream = self.spec.batching_method != "random"
-        if by_stream and len(giving) < len(self.sizes) and not self.spec.skip_empty_streams:
+        has_empty = len(giving) < len(self.sizes)
+        if by_stream and has_empty and not self.spec.skip_empty_streams:
             empty = next(i for i in range(len(self.sizes)) if i not in giving)
             raise StreamPlanError(
                 f"stream {empty} gives no samples, and batching_method "
@@ -110,9 +113,10 @@ class EpochInputs(NamedTuple):
         giving = self.streams()
         if not giving:
             return []
-        first = np.cumsum([0] + [int(sizes.sum()) for sizes in self.sizes]).tolist()
+        # Sample ids count through the streams, so each begins after the samples of those before.
+        first_ids = np.cumsum([0] + [int(sizes.sum()) for sizes in self.sizes]).tolist()
         shares = [
-            StreamShare(sizes, first[i], self.weights.choose[i])
+            StreamShare(sizes, first_ids[i], self.weights.choose[i])
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
@@ -186,8 +190,9 @@ class EpochInputs(NamedTuple):
         ``stream`` is the number of the stream, ``share`` the samples that a pass takes of it.
         """
         assert self.scheduled is not None
-        # A stream gets a part of the block by its largest share, at least an equal part: while it
-        # has this share, its block lasts as long as a block of all streams together.
+        # The shuffle block of all streams is shared out, as in `_block`. A share changes in a
+        # schedule, but a pass has one block size: take the largest share, or an equal one if that
+        # is more.
         part = max(self.scheduled.largest_shares[stream], 1 / len(self.sizes))
         block = max(int(self.params.block * part), 1)
 
@@ -198,7 +203,11 @@ class EpochInputs(NamedTuple):
         return make_order
 
     def _block(self, stream: int) -> int:
-        """Return the samples of a shuffle block of one stream, by its share of the epoch."""
+        """Return the samples of a shuffle block of one stream, by its share of the epoch.
+
+        A stream with a share of 1/4 gets 1/4 of the block, so that the blocks of all streams
+        together have about ``shuffle_block_size`` samples.
+        """
         block = int(self.params.block * self.weights.proportion[stream])
         if self.spec.shuffle and not block and self.spec.batching_method == "device_per_stream":
             raise PlanError(
@@ -308,7 +317,10 @@ class EpochPlan:
         self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
     def _init_from(self, point: ResumePoint) -> None:
-        """Set the position, and the settings that a loaded state may decide, from a point."""
+        """Set the position, and the settings that a loaded state may decide, from a point.
+
+        `OrderSpec.resume_point` has filled in the settings that a state may lack.
+        """
         assert point.num_canonical_nodes is not None
         assert point.shuffle_seed is not None
         self.resume_point = point
@@ -405,7 +417,7 @@ class EpochPlan:
 
     @contextmanager
     def _named_streams(self) -> Iterator[None]:
-        """Replace numbers of streams by their names in errors about a stream."""
+        """Replace the number of a stream by its name in an error raised in the ``with`` block."""
         try:
             yield
         except StreamPlanError as error:
@@ -434,9 +446,11 @@ class EpochPlan:
 
     @cached_property
     def _initial_shape(self) -> Shape | None:
-        """Shape for which batches by stream are padded; None for the shape of this world.
+        """Shape of the world in which the run began, if batches by stream are padded for that.
 
-        The padding decides how many batches a stream has, so a run keeps that of its beginning.
+        The padding depends on the world, and decides how many batches a stream has. So a run that
+        continues in another world keeps the padding of its first one. None: use the shape of this
+        world, as batches do not depend on the other, or the state does not tell it.
         """
         if self.spec.batching_method not in {"per_stream", "stratified"}:
             return None
@@ -461,17 +475,19 @@ class EpochPlan:
         ``rank`` counts within the ``node``. Padding does not count.
         """
         shape, batches = self.shape, self._batches(0)
-        # Only the last steps have padding, of which no more than nodes + 1 are incomplete.
+        # Only the last steps may have padding, no more than nodes + 1 of them: look at these.
         full_steps = max(batches.count - shape.nodes - 1, 0)
         last_steps = np.arange(full_steps, batches.count)
         real = np.full(len(last_steps), shape.batch)  # samples of the rank in each of these
-        if self.spec.exact != "mask" and self.schedule is None:  # those have full batches only
+        # With masks or a schedule all batches are full, so nothing is looked up.
+        if self.spec.exact != "mask" and self.schedule is None:
             device = node * shape.ranks + rank
             slots = shape.slots(device, device + 1, batches.filled)
-            # Lookups that give 0 for every sample: only padding (-1) counts here.
+            # Lookups that return 0 for every position, as only padding (-1) matters here. These
+            # cost less than an order.
             ids = batches.block(last_steps, slots, [np.zeros_like] * len(self.orders))
             real = (ids >= 0).sum(axis=1)
-        # Step n is for worker n % workers.
+        # Step n is for worker n % workers: full steps of the worker, then the last ones.
         return [
             len(range(worker, full_steps, shape.workers)) * shape.batch
             + int(real[last_steps % shape.workers == worker].sum())
@@ -520,21 +536,21 @@ class EpochPlan:
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
         slots = self._slots(node, rank)
-        # Batches of this worker; of the first one ``skip`` ids are left out.
+        # Count the batches of this worker; of the first one ``skip`` ids are left out.
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
         size = _FIRST_BLOCK_IDS
         while first < last:
-            until = min(first + max(1, size // shape.batch), last)
+            end = min(first + max(1, size // shape.batch), last)  # of this piece, in batches
             # Batch k of worker w is step k * workers + w.
-            steps = np.arange(first, until) * shape.workers + worker
+            steps = np.arange(first, end) * shape.workers + worker
             real_steps = steps[steps < batches.count]
             ids = batches.block(real_steps, slots, lookups).reshape(-1)
             missing = len(steps) * shape.batch - len(ids)
             if missing and is_padded:
                 ids = np.concatenate([ids, np.full(missing, -1, np.int64)])
             yield ids[skip:]
-            first, skip, size = until, 0, _BLOCK_IDS
+            first, skip, size = end, 0, _BLOCK_IDS
 
     def nodes_read(self, node: int) -> Ids:
         """Return the canonical nodes whose samples a node reads, sorted."""
@@ -545,7 +561,8 @@ class EpochPlan:
 
         Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
         worker; times ascend. The id at the same index is the sample that some worker reads then.
-        Only each ``every``-th rank takes part.
+        Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part: the others read the
+        same samples if ``every`` ranks are replicas of each other.
         """
         for block in self.node_blocks(node, start, every):
             times = np.repeat(np.arange(start, start + len(block)), block.shape[1])
@@ -558,39 +575,47 @@ class EpochPlan:
     def node_blocks(self, node: int, start: int = 0, every: int = 1) -> Iterator[Ids]:
         """Yield the ids of all workers of a node side by side, from the ``start``-th of each on.
 
-        Each item is int64 of shape (ids, workers), the workers of the first rank first, with -1 for
-        padding. Padding after the last id may be left out. Only each ``every``-th rank takes part.
+        Each item has a column for each worker, those of the first rank first: int64 of shape
+        (ids of a worker, workers of all ranks), with -1 for padding. Padding after the last id may
+        be left out. Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part.
         """
         shape, batches = self.shape, self.global_batches
         lookups = [order.lookup() for order in self.orders]
         slots = np.concatenate([self._slots(node, rank) for rank in range(0, shape.ranks, every)])
         width = batches.filled  # slots of each rank
-        # Batches of each worker; of the first one ``skip`` ids are left out.
+        # Count the batches of each worker; of the first one ``skip`` ids are left out.
         first, skip = divmod(start, shape.batch)
         last = self.length // shape.batch
         size = _FIRST_BLOCK_IDS
         while first < last:
-            until = min(first + max(1, size // (len(slots) * shape.workers)), last)
-            steps = np.arange(first * shape.workers, min(until * shape.workers, batches.count))
-            ids = np.full(((until - first) * shape.workers, len(slots)), -1, np.int64)
+            end = min(first + max(1, size // (len(slots) * shape.workers)), last)
+            rounds = end - first  # batches of each worker in this item
+            steps = np.arange(first * shape.workers, min(end * shape.workers, batches.count))
+            # The last round may lack steps; their ids stay padding.
+            ids = np.full((rounds * shape.workers, len(slots)), -1, np.int64)
             ids[: len(steps)] = batches.block(steps, slots, lookups)
             # From (batch, worker, rank, place in the batch) to (batch, place, rank, worker).
-            batches_of_ranks = ids.reshape(until - first, shape.workers, len(slots) // width, width)
+            batches_of_ranks = ids.reshape(rounds, shape.workers, len(slots) // width, width)
             by_worker = batches_of_ranks.transpose(0, 3, 2, 1)
-            yield by_worker.reshape((until - first) * width, -1)[skip:]
-            first, skip, size = until, 0, _BLOCK_IDS
+            yield by_worker.reshape(rounds * width, -1)[skip:]
+            first, skip, size = end, 0, _BLOCK_IDS
 
     def marks(self, node: int, rank: int, worker: int, start: int, stop: int) -> Ids:
-        """Return the places in the epoch of a worker's ids ``start`` to ``stop`` - 1, int64.
+        """Return the places in the epoch of a worker's ids ``start`` to ``stop`` - 1, int64 (n,).
 
-        ``rank`` counts within the ``node`` and ``worker`` within the rank.
+        A place counts the samples of all ranks since the epoch began, so it is the same in every
+        world. ``start`` and ``stop`` count the ids of `blocks`. ``rank`` counts within the
+        ``node``, ``worker`` within the rank.
         """
         batch = self.shape.batch
+        # Batch of the worker that has the id ``start``, and the ids of it that come before.
         first, skip = divmod(start, batch)
         # Batch k of worker w is step k * workers + w.
         steps = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
         device = node * self.shape.ranks + rank
-        slots = self.shape.slots(device, device + 1, min(stop - first * batch, batch))
+        # All places of a batch, or only the first ones if all ids are in a single batch.
+        width = min(stop - first * batch, batch)
+        slots = self.shape.slots(device, device + 1, width)
         marks = self.global_batches.marks(steps, slots).reshape(-1)
         return marks[skip : skip + stop - start]
 
@@ -614,7 +639,11 @@ class EpochPlan:
         return [StepSample(rank, id_) for rank, ids in enumerate(ranks) for id_ in ids if id_ >= 0]
 
     def step_reads(self) -> Iterator[Ids]:
-        """Yield for each remaining global batch its sample ids, sorted, -1 for padding."""
+        """Yield for each remaining global batch its sample ids, sorted, -1 for padding.
+
+        Each item is int64 (samples of a global batch,). Audits compare it between runs whose
+        worlds differ, as worlds deal the samples of a step in different ways.
+        """
         lookups = [order.lookup() for order in self.orders]
         size = max(1, _AUDIT_IDS // self.shape.global_batch)
         for first in range(0, self.steps, size):
@@ -622,18 +651,25 @@ class EpochPlan:
             yield from np.sort(self.global_batches.whole(first, last, lookups), axis=1)
 
     def locate(self, sample: int) -> list[Place]:
-        """Return every place of a sample in the rest of the epoch, by step; mostly one."""
+        """Return every place of a sample in the rest of the epoch, in the order of steps.
+
+        Mostly it is one. There are more if a sample is repeated, or replaces dropped samples, and
+        none if it was seen before, or is not chosen, or was dropped.
+        """
+        batches, drops = self.global_batches, self.drops
         places = set()
-        # A sample also comes at places of dropped samples that it replaces. Whether it does so
-        # depends on the place, as a sample is dropped from a place on.
-        for number, order in enumerate(self.orders):
-            for source in self.drops.sources(sample):
-                steps, slots = self.global_batches.find(number, order.find(source))
+        # The sample may come where the order has it, or a dropped sample that it replaces.
+        for source in drops.sources(sample):
+            for stream, order in enumerate(self.orders):
+                steps, slots = batches.find(stream, order.find(source))
                 for step, slot in zip(steps.tolist(), slots.tolist(), strict=True):
-                    mark = self.global_batches.marks(np.array([step]), np.array([slot]))[0]
-                    if self.drops.at(np.array([source]), mark)[0] == sample:
-                        rank, slot_of_rank = divmod(slot, self.shape.batch)
-                        places.add(Place(step, rank, step % self.shape.workers, slot_of_rank))
+                    # A sample is dropped from a place on, so what comes here depends on the place.
+                    mark = batches.marks(np.array([step]), np.array([slot]))[0]
+                    sample_here = drops.at(np.array([source]), mark)[0]
+                    if sample_here == sample:
+                        rank, place_in_batch = divmod(slot, self.shape.batch)
+                        worker = step % self.shape.workers
+                        places.add(Place(step, rank, worker, place_in_batch))
         return sorted(places)
 
     def place_after(self, num_samples: int) -> int:
@@ -648,13 +684,16 @@ class EpochPlan:
         return place_after(self.skips, self.begin.place, num_samples)
 
     def order_hash(self, steps: int) -> OrderHash:
-        """Return the hash of the next ``steps`` global batches, without reading any data."""
+        """Return the hash of the next ``steps`` global batches, without reading any data.
+
+        It is the hash that the runs report that train on these batches, see `OrderHash`.
+        """
         order_hash = OrderHash()
         lookups = [order.lookup() for order in self.orders]
         slots = np.arange(self.shape.global_batch)
-        step = max(1, _BLOCK_IDS // self.shape.global_batch)
-        for first in range(0, min(steps, self.steps), step):
-            last = min(first + step, steps, self.steps)
+        steps_at_once = max(1, _BLOCK_IDS // self.shape.global_batch)
+        for first in range(0, min(steps, self.steps), steps_at_once):
+            last = min(first + steps_at_once, steps, self.steps)
             ids = self.global_batches.whole(first, last, lookups)
             marks = self.global_batches.marks(np.arange(first, last), slots)
             order_hash.add(marks.reshape(-1), ids.reshape(-1))
@@ -682,7 +721,11 @@ class EpochPlan:
 
     @cached_property
     def _batches_of_streams(self) -> str:
-        """Number of batches of all streams, and a digest of the number of each, as one text."""
+        """Number of batches of all streams, and a digest of the number of each, as one text.
+
+        A state records it, as in ``"120 (3f9a01bc)"``, and is refused if it differs in another
+        world: `per_stream` shuffles the batches, so other numbers would mean another order.
+        """
         from mds.plan.stream_batches import full_batches
 
         counts = full_batches([order.samples for order in self.orders], self._partition(0))
@@ -745,7 +788,8 @@ class EpochPlan:
 
     def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
         """Return a plan of the same data and settings at another position, with a schedule."""
-        # Without __init__, which would resolve the weights anew and read the point as a state.
+        # Without __init__, which would resolve the weights anew and parse a state. Properties that
+        # were computed for this plan are not copied, as they depend on the position.
         plan = object.__new__(EpochPlan)
         plan.spec, plan.world, plan.weights = self.spec, self.world, self.weights
         plan._streams = self._streams

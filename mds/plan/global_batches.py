@@ -12,6 +12,9 @@ goes to the first rank of node 0, the second to the first rank of node 1, and so
     rank in the node       0  0  1  1  0  0  1  1
     place in the batch     0  0  0  0  1  1  1  1
 
+The partition (`mds.plan.partition`) counts the dealt samples from the first step on. This *index*
+is the step times the size of a global batch, plus the number in the step.
+
 A *lookup* is a function from positions of an order to sample ids, int64 arrays both.
 """
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """Shape of the world and its batches.
+    """Shape of the world and its batches. A *device* is a rank, counted over all nodes.
 
     Attributes:
         nodes: Number of nodes.
@@ -81,7 +84,8 @@ class Shape(NamedTuple):
         Samples of a step are dealt to the nodes in turns, then to their ranks, then to the places
         of the batch: number = (place * ranks + rank) * nodes + node.
         """
-        device = slots // self.batch  # rank, counted over all nodes
+        # By remainders, as slot = (node * ranks + rank) * batch + place.
+        device = slots // self.batch
         node = device // self.ranks
         place, rank = slots - device * self.batch, device - node * self.ranks
         return (place * self.ranks + rank) * self.nodes + node
@@ -89,10 +93,10 @@ class Shape(NamedTuple):
     def dealt(self, numbers: Ids) -> Ids:
         """Return the slot to which each number in the step is dealt: the inverse of `deal`.
 
-        Slots go over the places of a batch, then ranks, then nodes.
+        With 2 nodes of 2 ranks and batches of 2, the numbers 0, 1, 2, 3 go to the slots 0, 4, 2, 6.
         """
-        place, device = np.divmod(numbers, self.world)
-        rank, node = np.divmod(device, self.nodes)
+        place, number_in_turn = np.divmod(numbers, self.world)
+        rank, node = np.divmod(number_in_turn, self.nodes)
         return (node * self.ranks + rank) * self.batch + place
 
     def shares(self, is_real: NDArray[np.bool_]) -> tuple[int, int]:
@@ -152,19 +156,19 @@ class GlobalBatches(Protocol):
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Fewest and most samples that a rank gets."""
+        """Fewest and most samples that a rank gets in all steps together."""
         ...
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
 
-        ``lookups`` has the lookup of each order.
+        ``lookups`` has the lookup of each order: one for random batches, else one for each stream.
         """
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1.
 
-        They are int64 of shape (steps, slots), -1 for padding.
+        The same as `block` returns, but quicker: int64 of shape (steps, slots), -1 for padding.
         """
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
@@ -176,7 +180,8 @@ class GlobalBatches(Protocol):
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the places in the epoch of steps and slots, int64 (steps, slots).
 
-        They are the same in all worlds with equal global batches.
+        A place counts the samples of all ranks since the epoch began. It is the same in all worlds
+        with equal global batches, so it can be compared between runs.
         """
 
     def canonical_nodes_of(self, node: int) -> Ids:
@@ -184,7 +189,7 @@ class GlobalBatches(Protocol):
 
 
 class NoBatches:
-    """Global batches of an epoch without samples."""
+    """Global batches of an epoch without samples: no step, so there is nothing to fill."""
 
     count = filled = 0
     shares = (0, 0)
@@ -215,12 +220,16 @@ class NoBatches:
 
 
 class RandomBatches:
-    """Global batches dealt from one order of all samples.
+    """Global batches dealt from one order of all samples, as `GlobalBatches`.
 
     There are two stages. The partition decides which positions of the order are in which step. Then
     the samples of a step are dealt to the slots of the ranks. A run that continues in another world
     keeps its steps, so the first stage may use the shape of the world in which the run began. All
-    of these shapes have global batches of the same size.
+    of these shapes have global batches of the same size::
+
+        index in the partition   ->  step, number in the step      index // and % global batch
+        index in the partition   ->  position, sample id           Partition.positions, lookup
+        number in the step      <->  slot                          Shape.dealt, Shape.deal
 
     Args:
         samples: Number of samples of the order.
@@ -247,10 +256,10 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
-        # With an initial shape, steps and padding are those of the initial world, but the samples
-        # of a step are dealt to the ranks of this one.
-        self._has_initial_shape = spec.initial_shape is None or spec.initial_shape == shape
-        self._dealt_shape = self.partition_shape if self._has_initial_shape else shape
+        # With the shape of an initial world, steps and padding are those of that world, but the
+        # samples of a step are dealt to the ranks of this one.
+        self._deals_by_partition = spec.initial_shape is None or spec.initial_shape == shape
+        self._dealt_shape = self.partition_shape if self._deals_by_partition else shape
         grid: PaddedGrid | ExactGrid
         # An exact grid has every position once, a padded one repeats some for equal parts.
         if spec.is_exact:
@@ -273,34 +282,35 @@ class RandomBatches:
         # ``total`` is the number of samples that remain to be dealt; -(-a // b) rounds up.
         self.count = -(-self.partition.total // self.partition_shape.global_batch)
         self.full = self.partition.total // self.partition_shape.global_batch
-        self.filled = shape.batch
         # If there are fewer samples than slots of one step, the last slots of each rank are empty.
+        # This is known only if samples are dealt to batches of the size that ranks get.
+        self.filled = shape.batch
         if self._dealt_shape.batch == shape.batch:
             self.filled = min(shape.batch, -(-self.partition.total // shape.world))
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Fewest and most samples that a rank gets."""
+        """Fewest and most samples that a rank gets in all steps together."""
         # Samples of the last step, if it is not full. Every other step is full on all ranks.
         remainder = self.partition.total - self.full * self.partition_shape.global_batch
         slots = self._shape.slots(0, self._shape.world, self.filled)
-        minimum, maximum = self._shape.shares(self._dealt_shape.deal(slots) < remainder)
-        full = self.full * self._shape.batch
-        return full + minimum, full + maximum
+        # In the last step, slots with the numbers 0 to remainder - 1 have a sample.
+        has_sample = self._dealt_shape.deal(slots) < remainder
+        fewest, most = self._shape.shares(has_sample)
+        in_full_steps = self.full * self._shape.batch
+        return in_full_steps + fewest, in_full_steps + most
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""
-        # Numbers of dealt samples since the first step.
-        numbers = (
-            steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
-        ).reshape(-1)
-        if len(numbers) and int(numbers.max()) >= self.partition.total:
-            out = np.full(len(numbers), -1, np.int64)
-            real = np.flatnonzero(numbers < self.partition.total)
-            out[real] = lookups[0](self.partition.positions(numbers[real]))
+        numbers_in_step = self._dealt_shape.deal(slots)
+        indices = (steps[:, None] * self._shape.global_batch + numbers_in_step).reshape(-1)
+        if len(indices) and int(indices.max()) >= self.partition.total:
+            ids = np.full(len(indices), -1, np.int64)
+            real = np.flatnonzero(indices < self.partition.total)
+            ids[real] = lookups[0](self.partition.positions(indices[real]))
         else:
-            out = lookups[0](self.partition.positions(numbers))
-        return out.reshape(len(steps), len(slots))
+            ids = lookups[0](self.partition.positions(indices))
+        return ids.reshape(len(steps), len(slots))
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""
@@ -315,25 +325,32 @@ class RandomBatches:
         return steps
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions of the only order."""
-        del stream
-        step, number = np.divmod(self.partition.find(positions), self.partition_shape.global_batch)
-        return step, self._dealt_shape.dealt(number)
+        """Return the steps and slots of positions of the order; ``stream`` is not used.
+
+        A position that is repeated as padding has several, one that was seen has none.
+        """
+        del stream  # there is one order for all streams
+        indices = self.partition.find(positions)
+        steps, numbers_in_step = np.divmod(indices, self.partition_shape.global_batch)
+        return steps, self._dealt_shape.dealt(numbers_in_step)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the place in the epoch of each step and slot, int64 (steps, slots).
 
         Places count the samples as they are dealt, those that were seen or skipped included.
         """
-        return self.partition.gaps.places(
-            steps[:, None] * self._shape.global_batch + self._dealt_shape.deal(slots)
-        )
+        numbers_in_step = self._dealt_shape.deal(slots)
+        indices = steps[:, None] * self._shape.global_batch + numbers_in_step
+        # Indices count only the places that remain.
+        return self.partition.gaps.places(indices)
 
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return the canonical nodes whose samples a physical node reads."""
-        if not self._has_initial_shape:
+        if not self._deals_by_partition:  # samples of all nodes are mixed in a step
             return np.arange(self.partition.grid.canonical)
-        # Nodes of the partition whose slots are among those of this node.
+        # Nodes of the partition whose slots are among those of this node. With global batches of
+        # 24, a node of a world of 3 has 8 slots. Node 1 has the slots 8 to 15, which a partition
+        # for 2 nodes, of 12 slots each, deals to both.
         width, partition_width = self._shape.per_node, self.partition_shape.per_node
         first = node * width // partition_width
         last = ((node + 1) * width - 1) // partition_width
@@ -342,11 +359,16 @@ class RandomBatches:
 
 
 def _shape_to_partition(spec: PartitionSpec) -> Shape:
-    """Return the shape to partition for: the initial one if canonical nodes do not fit this one."""
+    """Return the shape of the world for which positions are partitioned.
+
+    A partition requires that the number of canonical nodes divides that of physical nodes, or the
+    other way round. If a run continues on a number of nodes that does not fit, the partition is
+    still that for the number with which it began. Its global batches keep their size.
+    """
     shape, canonical, initial = spec.initial_shape or spec.shape, spec.canonical, spec.initial
     fits = canonical % shape.nodes == 0 or shape.nodes % canonical == 0
     if spec.algo == "orig" or initial is None or fits:
-        return shape
+        return shape  # if it does not fit, `PaddedGrid` raises an error
     if initial < 1 or shape.global_batch % (initial * shape.ranks):
         raise PlanError(
             f"a global batch of {shape.global_batch} samples cannot be dealt to the {initial} "
@@ -357,7 +379,7 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
 
 
 def warn_repeated(samples: int) -> None:
-    """Warn if ``samples`` is not 0 that so many are seen again: the place was rounded down."""
+    """Warn that ``samples`` samples are seen again, since the place was rounded down, unless 0."""
     if samples:
         warnings.warn(
             f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "
@@ -412,7 +434,7 @@ def all_batches(
 
     The array is int64 of shape (nodes, ranks, workers, batches, batch size), -1 for padding.
     """
-    # Batches of a worker. A round is a step for each worker.
+    # A round is a step for each worker, so rounds are batches of a worker.
     rounds = -(-batches.count // shape.workers)
     out = np.empty((shape.nodes, shape.ranks, shape.workers, rounds, shape.batch), np.int64)
     # A view of the same memory, ordered by steps: (round, worker, node, rank, place in the batch).
@@ -424,11 +446,13 @@ def all_batches(
         ids = batches.whole(
             first * shape.workers, min(last * shape.workers, batches.count), lookups
         )
-        full = len(ids) // shape.workers
+        full_rounds = len(ids) // shape.workers
         grid = (shape.workers, shape.nodes, shape.ranks, shape.batch)
-        by_step[first : first + full] = ids[: full * shape.workers].reshape(full, *grid)
-        for worker, batch in enumerate(ids[full * shape.workers :]):
-            by_step[first + full, worker] = batch.reshape(grid[1:])
+        full_ids = ids[: full_rounds * shape.workers]
+        by_step[first : first + full_rounds] = full_ids.reshape(full_rounds, *grid)
+        # Steps of a last round that has no step for some workers.
+        for worker, batch in enumerate(ids[full_rounds * shape.workers :]):
+            by_step[first + full_rounds, worker] = batch.reshape(grid[1:])
     return out
 
 

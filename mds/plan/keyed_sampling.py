@@ -40,8 +40,16 @@ class KeyedResampling:
     """Resampling by keyed permutations; see `Resampling`. Each shard is one virtual shard.
 
     Args:
-        shares: Samples to choose of one stream or several; streams follow each other.
+        shares: Samples to choose of one stream or several; sample ids of a stream follow those of
+            the stream before.
         params: Granularity and seeds.
+
+    Attributes:
+        samples: Number of chosen samples.
+        is_plain: Whether every sample is chosen once. Then a sample id is the virtual id plus the
+            first sample id of the streams.
+        is_identity: Whether virtual ids are sample ids.
+        top: Sample id after the last one of the streams.
     """
 
     def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
@@ -69,7 +77,7 @@ class KeyedResampling:
 
     @cached_property
     def _starts(self) -> Ids:
-        """First sample id of each shard."""
+        """First sample id of each shard, int64 (shards,)."""
         starts: Ids = self._first + np.cumsum(self._sizes) - self._sizes
         return starts
 
@@ -82,11 +90,14 @@ class KeyedResampling:
         """Return the sample id of each virtual id, int64.
 
         The virtual ids of a shard are full copies of its samples, then a partial copy, whose
-        samples are chosen by hashes.
+        samples are chosen by hashes. So 10 virtual ids of a shard of 4 have these offsets in it::
+
+            0 1 2 3   0 1 2 3   1 3
         """
         if self.is_plain:
             return virtual + self._first if self._first else virtual
         shard = np.searchsorted(self._ends, virtual, side="right")
+        # Offset in the virtual shard, then in its copy of the shard.
         offset: Ids = virtual - (self._ends[shard] - self.virtual_shards[shard])
         size = self._sizes[shard]
         offset %= size
@@ -98,9 +109,10 @@ class KeyedResampling:
         return offset
 
     def find(self, sample: int) -> Ids:
-        """Return all virtual ids of a sample."""
+        """Return all virtual ids of a sample, ascending."""
         if not self._first <= sample < self.top:
             return np.zeros(0, np.int64)
+        # The shard of the sample. An empty shard begins at the same sample id as the next one.
         nonempty = np.flatnonzero(self._sizes)
         shard = int(nonempty[np.searchsorted(self._starts[nonempty], sample, side="right") - 1])
         end, count = int(self._ends[shard]), int(self.virtual_shards[shard])
@@ -120,19 +132,30 @@ class KeyedResampling:
     def _choose(self, offset: Ids, shard: Ids) -> Ids:
         """Return the offset in its shard of each chosen sample of a partial copy.
 
-        ``offset`` counts the chosen samples of the ``shard`` beside it.
+        The shard is cut into picks, whose order is permuted; the partial copy has the first ones.
+        At last all are moved on by a number, around the end of the shard. A shard of 7 samples with
+        picks of 2, the permutation 2 0 1 and the number 3::
+
+            offset in the partial copy     0 1   2 3   4 5   6
+            pick                           2     0     1     3       the short pick stays last
+            offset in the shard            4 5   0 1   2 3   6
+            moved on by 3                  0 1   3 4   5 6   2
+
+        Args:
+            offset: Offset of each sample in its partial copy, int64 (n,).
+            shard: Shard of each of these samples, int64 (n,).
         """
         size, grain = self._sizes[shard], self._params.granularity
         whole_picks = size // grain
         pick, inside = offset // grain, offset % grain
-        # Permute the whole picks of each shard; the shorter rest of a shard stays behind them.
+        # Permute the whole picks of each shard. All have one size, so any order of them fits.
         is_whole = np.flatnonzero(pick < whole_picks)
         keys = hash_counters(derive_key(self._key, _FOR_PICKS), shard[is_whole])
         pick[is_whole] = permute_below(pick[is_whole], whole_picks[is_whole], keys)
-        # Picks are counted from a keyed offset on, around the end of the shard, so that the samples
-        # after the last whole pick are not always the same ones.
-        shift = hash_counters(derive_key(self._key, _FOR_OFFSETS), shard) >> np.uint64(1)
-        rows: Ids = (pick * grain + inside + shift.astype(np.int64) % size) % size
+        # Move on, so that the samples of the short pick, which come last, are not always the same.
+        # Without its highest bit a hash is not negative as int64.
+        moved_by = hash_counters(derive_key(self._key, _FOR_OFFSETS), shard) >> np.uint64(1)
+        rows: Ids = (pick * grain + inside + moved_by.astype(np.int64) % size) % size
         return rows
 
 
@@ -156,16 +179,18 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
         return counts
     order = keyed_order(derive_key(key, _FOR_SHARDS), len(sizes))
     line = _SystematicSample(sizes[order], granularity, key)
+    # Find the fewest marks that give enough samples, by bisection: short picks give fewer than
+    # others, so a division does not tell.
     low, high = -(-remainder // granularity), line.picks
     while low < high:
-        # Find the fewest marks that give enough samples, as the last pick of a shard may be short.
         middle = (low + high) // 2
         if int(line.count_samples(middle).sum()) >= remainder:
             high = middle
         else:
             low = middle + 1
     chosen_counts = line.count_samples(low)
-    # The last shards of the line give fewer samples, so that the sum is exact.
+    # The last mark may give too many samples. Take the excess from the end of the line: a shard
+    # gives up what the shards after it do not have.
     excess = int(chosen_counts.sum()) - remainder
     chosen_after = np.cumsum(chosen_counts[::-1])[::-1] - chosen_counts
     chosen_counts -= np.minimum(np.maximum(excess - chosen_after, 0), chosen_counts)
@@ -176,10 +201,21 @@ def keyed_counts(sizes: Ids, choose: int, granularity: int, key: int) -> Ids:
 class _SystematicSample:
     """Line of the picks of all shards, on which evenly spaced marks choose some.
 
+    Two shards of 5 samples, in picks of 2, and 3 marks for the 6 picks::
+
+        line     | 2 2 1 | 2 2 1 |        samples of each pick
+        marks      x   x     x            shard 0 gives two picks, shard 1 one
+
+    A mark only decides from which shard a pick comes. Which of its picks are taken, and so whether
+    the short one is among them, is random for each shard.
+
     Args:
         sizes: Samples of each shard, in the order of the line.
         granularity: Samples of a pick.
-        key: Key that decides where the first mark is.
+        key: Key that decides where the first mark is, and which shards give their short pick.
+
+    Attributes:
+        picks: Number of picks of all shards.
     """
 
     def __init__(self, sizes: Ids, granularity: int, key: int) -> None:
@@ -187,21 +223,27 @@ class _SystematicSample:
         self._picks = -(-sizes // granularity)
         self._ends = np.cumsum(self._picks)
         self.picks = int(self._ends[-1])
-        self._missing = self._picks * granularity - sizes  # of the last pick of each shard
-        # Random numbers below the picks of each shard.
+        # Samples by which the last pick of each shard is short.
+        self._missing = self._picks * granularity - sizes
+        # For each shard a random number from 0 to its number of picks. The short pick is taken if
+        # more picks are taken than this number: k of n picks have it with probability k / n.
         random_bits = hash_counters(derive_key(key, _FOR_LAST), np.arange(len(sizes)))
         self._thresholds = random_bits.astype(np.float64) / 2.0**64 * self._picks
+        # Offset of all marks, from 0 to 1, as a part of the distance between two of them.
         self._phase = derive_key(key, _FOR_PHASE) / 2.0**64
 
     def count_samples(self, marks: int) -> Ids:
-        """Return the number of samples that each shard gives with so many marks."""
+        """Return the number of samples that each shard gives with so many marks, int64 (shards,).
+
+        ``marks`` is the number of marks on the line; each takes a pick.
+        """
         if marks >= self.picks:
             return np.array(self._sizes)
         # Marks up to the end of each shard; their differences are the marks on each shard.
         # Rounding moves a mark by a pick at most, and never past another one.
-        below = np.floor(self._ends * (marks / self.picks) + self._phase).astype(np.int64)
-        below[-1] = marks
-        picks = np.minimum(np.diff(below, prepend=0), self._picks)
-        # The short last pick of a shard is chosen as likely as any other.
-        counts: Ids = picks * self._granularity - self._missing * (self._thresholds < picks)
+        marks_up_to_end = np.floor(self._ends * (marks / self.picks) + self._phase).astype(np.int64)
+        marks_up_to_end[-1] = marks
+        picks = np.minimum(np.diff(marks_up_to_end, prepend=0), self._picks)
+        has_short_pick = self._thresholds < picks
+        counts: Ids = picks * self._granularity - self._missing * has_short_pick
         return counts

@@ -12,9 +12,18 @@ So the count of a stream never falls, and the counts before any global batch are
 bisection in time. If the shares are changed while the training runs, what came before stays as it
 was: from then on the remaining samples are due by the changed integral.
 
-All of it is integer arithmetic, so that every machine computes the same: a share is a multiple of
-2**-31, and stays the same throughout a global batch. A call takes about 1 us for a global batch and
-a stream if many are asked for at once, and 0.1 ms for a single batch.
+A share stays the same throughout a global batch, or *step*. So the *integral* of a share before a
+step is the sum of the shares of all earlier steps, and ``batch`` times as many samples of the
+stream are due when the step begins. With a share of 1/4 and global batches of 8 samples::
+
+    step        0    1    2    3
+    time        0    8   16   24      at which the step begins
+    integral    0   1/4  2/4  3/4
+    due         0    2    4    6      samples of the stream
+
+All of it is integer arithmetic, so that every machine computes the same: shares and integrals are
+in units of 1 / ``ONE`` = 2**-31. A call takes about 1 us for a global batch and a stream if many
+are asked for at once, and 0.1 ms for a single batch.
 """
 
 from __future__ import annotations
@@ -63,11 +72,14 @@ class ShareSpan(NamedTuple):
 class _Change(NamedTuple):
     """Change of the shares while a training runs.
 
+    By rounding, and after earlier changes, some streams have given samples before the change that
+    are due only later. These *early* samples are not given again when they are due.
+
     Attributes:
         step: Global batch from which the changed shares hold.
-        counts: Samples that each stream has given before.
-        time: Time up to which all due samples have come before.
-        early: Samples that have come before although they are due only later.
+        counts: Samples that each stream has given before this step, int64 (streams,).
+        time: Latest time at which all samples that are due have been given before this step.
+        early: Number of early samples of all streams.
     """
 
     step: int
@@ -82,6 +94,10 @@ class Mixture:
     Args:
         spans: Shares of the streams; spans ascend, and the first begins at 0.
         batch: Samples of a global batch.
+
+    Attributes:
+        streams: Number of streams.
+        change: Last change of the shares, or one at step 0 if there was none.
     """
 
     def __init__(self, spans: Sequence[ShareSpan], batch: int) -> None:
@@ -89,16 +105,18 @@ class Mixture:
         self._spans = tuple(spans)
         self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
         self._earlier: tuple[Mixture, ...] = ()  # mixtures before each change
-        # By span: first global batch, shares there, change of the shares up to its end, curve of
-        # the change (None for constant shares), and the integral of the shares before the span.
+        # First step of each span, int64 (spans,).
         self._starts = np.array([span.first for span in spans], np.int64)
+        # Shares at the first step of each span, and their rise from there on; (spans, streams).
         self._begin = np.array([span.begin for span in spans], np.int64)
         self._rise = np.array([np.subtract(s.end or s.begin, s.begin) for s in spans], np.int64)
+        # Curve of the rise of each span, None if the shares are constant.
         self._ramps = [_Ramp(s.length, s.shape) if s.length else None for s in spans]
+        # Integral of the shares before each span: a sum over all earlier spans.
         self._base = np.zeros_like(self._begin)
         for k in range(1, len(spans)):
             length = self._starts[k : k + 1] - self._starts[k - 1]
-            self._base[k] = self._base[k - 1] + self._since(k - 1, length)[0]
+            self._base[k] = self._base[k - 1] + self._integral_in_span(k - 1, length)[0]
 
     def changed(self, step: int, shares: tuple[int, ...]) -> Mixture:
         """Return a mixture that is the same before a step and has other shares from it on.
@@ -108,11 +126,12 @@ class Mixture:
         mixture = Mixture(
             [*(s for s in self._spans if s.first < step), ShareSpan(step, shares)], self.batch
         )
-        counts, time = (each[0] for each in self._counts(np.array([step])))
-        begin = step * self.batch
-        # Samples beyond those that are due by the new shares: they are not taken again.
-        early = np.maximum(counts - self._due(np.array([begin]))[0][0], 0).sum()
-        mixture.change = _Change(step, counts, min(int(time), begin), int(early))
+        counts_of_steps, times = self._counts(np.array([step]))
+        counts, time = counts_of_steps[0], int(times[0])
+        begin = step * self.batch  # time at which the step begins
+        due_at_begin = self._due(np.array([begin]))[0][0]
+        early = np.maximum(counts - due_at_begin, 0).sum()
+        mixture.change = _Change(step, counts, min(time, begin), int(early))
         mixture._earlier = (*self._earlier, self)
         return mixture
 
@@ -125,14 +144,14 @@ class Mixture:
             raise PlanError(f"a schedule is for {MAX_STEPS:,} global batches at most.")
         if not self._earlier or not len(steps) or int(steps.min()) >= self.change.step:
             return self._counts(steps)[0]
-        # A mixture counts up to the next change, and the last one from there on.
-        out = np.empty((len(steps), self.streams), np.int64)
+        # Steps before a change are counted by the mixture that held then.
+        counts = np.empty((len(steps), self.streams), np.int64)
         mixtures = [*self._earlier, self]
         indexes = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")
         for index in np.unique(indexes).tolist():
-            mine = indexes == index
-            out[mine] = mixtures[index].counts(steps[mine])
-        return out
+            is_of_mixture = indexes == index
+            counts[is_of_mixture] = mixtures[index].counts(steps[is_of_mixture])
+        return counts
 
     def ranges(self, steps: Ids) -> tuple[Ids, Ids]:
         """Return the counts of samples before and after each of ``steps``, which ascend.
@@ -141,54 +160,80 @@ class Mixture:
         """
         number = len(steps)
         if number and int(steps[-1]) - int(steps[0]) == number - 1:
-            # Each begins where the one before it ends.
+            # Consecutive steps: each begins where the one before it ends, so count once for both.
             counts = self.counts(np.arange(steps[0], steps[-1] + 2))
             return counts[:-1], counts[1:]
         counts = self.counts(np.concatenate([steps, steps + 1]))
         return counts[:number], counts[number:]
 
     def _counts(self, steps: Ids) -> tuple[Ids, Ids]:
-        """Return the counts before each step, and the time up to which all due samples have come.
+        """Return the samples of each stream before each step, and the time that they reach.
 
-        The counts are int64 of shape (steps, streams), the times int64 of shape (steps,). Bisection
-        finds the last time at which no more samples are due than have come before the step. The
-        samples that are still missing are those due next.
+        A search finds the last time at which no more samples are due than fit in the steps before.
+        These samples are counted. The few that are still missing are those that are due next. For
+        example, 2 steps of 4 samples take all 7 samples that are due by some time, and the next.
+
+        Returns:
+            The counts, int64 of shape (steps, streams), and the times, int64 of shape (steps,).
         """
         samples_before = steps * self.batch
-        # What came before the last change stays, whatever is due by now.
-        _, base_counts, time, early = self.change
+        # Samples that a stream gave before the last change count, even if they are due later.
+        _, given_before_change, change_time, early = self.change
         # At time t, t samples are due, give or take half a sample of each stream, and some have
-        # come early before the change.
-        reach = self.streams // 2 + 2
-        low, high = np.maximum(samples_before - reach - early, time), samples_before + reach
+        # come early before the change. So the time to find is between these:
+        tolerance = self.streams // 2 + 2
+        low = np.maximum(samples_before - tolerance - early, change_time)
+        high = samples_before + tolerance
         width = int((high - low).max(initial=0))
-        # The function of nearby times is quicker.
+        # All these times are near the beginnings of the steps, for which there is a quicker way.
         count_due = self._due_near(steps) if width < self.batch else self._due
         column = np.arange(len(steps))
+        # A bisection into many parts at once, as many times cost about as much as a single one.
         while width > 1:
-            # Many times cost about as much as a single one.
             parts = max(min(width, _TIMES_AT_ONCE // (len(steps) * self.streams)), 2)
-            edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
-            by_then = np.maximum(count_due(edges[1:-1])[0], base_counts).sum(axis=2)
-            passed = (by_then <= samples_before).sum(axis=0)
-            low, high = edges[passed, column], edges[passed + 1, column]
+            edges = (
+                low + (high - low) * np.arange(parts + 1)[:, None] // parts
+            )  # (parts + 1, steps)
+            samples_due = count_due(edges[1:-1])[0]  # (parts - 1, steps, streams)
+            given_at_edges = np.maximum(samples_due, given_before_change).sum(axis=2)
+            part = (given_at_edges <= samples_before).sum(axis=0)  # of each step
+            low, high = edges[part, column], edges[part + 1, column]
             width = int((high - low).max())
-        by_now, progress, share = count_due(low)
-        counts = np.maximum(by_now, base_counts)
+        samples_due, fraction, share = count_due(low)
+        counts = np.maximum(samples_due, given_before_change)
         missing = samples_before - counts.sum(axis=1)
         incomplete = np.flatnonzero(missing)
         if len(incomplete):
-            # The missing samples are due within the next unit of time: take the earliest. A stream
-            # has none to give if it reaches no next sample by then, or had come early before.
-            progress, share = progress[incomplete], share[incomplete]
-            time_to_next = (ONE - progress) / np.maximum(share, 1)
-            has_none = (progress + share < ONE) | (by_now[incomplete] < base_counts)
-            time_to_next[has_none] = np.inf
-            order = np.argsort(time_to_next, axis=1, kind="stable")
-            rank = np.empty_like(order)  # of each stream in this order: the inverse permutation
-            np.put_along_axis(rank, order, np.arange(self.streams)[None], axis=1)
-            counts[incomplete] += rank < missing[incomplete, None]
+            # A stream has no sample to give next if its next one was given before the change.
+            is_ahead = samples_due[incomplete] < given_before_change
+            counts[incomplete] += self._give_next(
+                missing[incomplete], fraction[incomplete], share[incomplete], is_ahead
+            )
         return counts, low
+
+    def _give_next(
+        self, missing: Ids, fraction: Ids, share: Ids, is_ahead: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return a mask of the streams that give a sample next, of shape (steps, streams).
+
+        Each step takes as many as are ``missing``. All of them are due within the next unit of
+        time, the next sample of a stream after (1 - fraction) / share of it. The earliest are
+        taken, of equal ones that of the first stream.
+
+        Args:
+            missing: Samples that each step lacks, int64 (steps,).
+            fraction: Part of the next sample that is due already, in units of 1 / ``ONE``. This
+                and the other arguments have the shape (steps, streams).
+            share: Share of each stream, in units of 1 / ``ONE``.
+            is_ahead: Whether the stream gave its next sample before.
+        """
+        time_to_next = (ONE - fraction) / np.maximum(share, 1)
+        is_due_later = fraction + share < ONE  # after more than a unit of time
+        time_to_next[is_due_later | is_ahead] = np.inf
+        order = np.argsort(time_to_next, axis=1, kind="stable")
+        rank = np.empty_like(order)  # of each stream in this order: the inverse permutation
+        np.put_along_axis(rank, order, np.arange(self.streams)[None], axis=1)
+        return rank < missing[:, None]
 
     def steps_of_samples(self, stream: int, sample_numbers: Ids) -> Ids:
         """Return the steps in which samples of a stream come, by bisection of `counts`.
@@ -210,9 +255,9 @@ class Mixture:
         return int(self.steps_of_samples(stream, np.array([samples]))[0])
 
     def integrals(self, steps: Ids) -> NDArray[np.float64]:
-        """Return how many samples of each stream are due before each step, with their fractions.
+        """Return the samples of each stream that are due before each step, as fractions.
 
-        They are float64 of shape (steps, streams).
+        They are float64 of shape (steps, streams). `counts` has the whole samples that came.
         """
         return self.integral(steps).astype(np.float64) * (self.batch / ONE)
 
@@ -222,10 +267,9 @@ class Mixture:
         return [value / ONE for value in (last - first).tolist()]
 
     def _due(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return three arrays for times: samples due, progress to the next one, and shares.
+        """Return what is due of each stream at times, as the function `_due` below does.
 
-        Each has the shape of ``times`` and a dimension for streams. Progress is in units of
-        1 / ONE sample.
+        Each of the three arrays has the shape of ``times`` and a dimension for streams.
         """
         # A unit of time is a sample of all streams, so a global batch lasts ``batch`` units.
         step, offset = np.divmod(times, self.batch)
@@ -235,7 +279,10 @@ class Mixture:
         return _due(self.batch, integrals, offset[..., None], share)
 
     def _due_near(self, steps: Ids) -> _DueNear:
-        """Return the function `_due` for times less than a global batch from those of ``steps``."""
+        """Return a quicker `Mixture._due` for times near the beginnings of ``steps``.
+
+        Each time must be less than a global batch from the beginning of its step.
+        """
         around = self.integral(np.concatenate([np.maximum(steps - 1, 0), steps, steps + 1]))
         before, current, after = around.reshape(3, len(steps), self.streams)
         return _DueNear(self.batch, steps * self.batch, current, current - before, after - current)
@@ -245,21 +292,23 @@ class Mixture:
 
         It is int64 of shape (steps, streams), in units of 1 / ``ONE``.
         """
-        spans = np.searchsorted(self._starts, steps, side="right") - 1
+        spans = np.searchsorted(self._starts, steps, side="right") - 1  # span of each step
         if len(spans) and int(spans.min()) == int(spans.max()):
             k = int(spans[0])
-            integrals: Ids = self._base[k] + self._since(k, steps - self._starts[k])
+            integrals: Ids = self._base[k] + self._integral_in_span(k, steps - self._starts[k])
             return integrals
-        out = np.empty((len(steps), self.streams), np.int64)
+        integrals = np.empty((len(steps), self.streams), np.int64)
         for k in np.unique(spans).tolist():
-            mine = spans == k
-            out[mine] = self._base[k] + self._since(k, steps[mine] - self._starts[k])
-        return out
+            in_span = spans == k
+            steps_since = steps[in_span] - self._starts[k]
+            integrals[in_span] = self._base[k] + self._integral_in_span(k, steps_since)
+        return integrals
 
-    def _since(self, k: int, length: Ids) -> Ids:
+    def _integral_in_span(self, k: int, length: Ids) -> Ids:
         """Return the integral of the shares over the first ``length`` global batches of span k.
 
-        It is int64 of shape (len(length), streams), in units of 1 / ``ONE``.
+        It is int64 of shape (len(length), streams), in units of 1 / ``ONE``: the shares at the
+        beginning times the length, and the rise of the shares times the integral of the ramp.
         """
         added: Ids = self._begin[k] * length[:, None]
         ramp = self._ramps[k]
@@ -272,13 +321,17 @@ class Mixture:
 
 
 class _DueNear(NamedTuple):
-    """Function `Mixture._due` for times near the beginnings of known global batches.
+    """Quicker `Mixture._due` for times near the beginnings of known global batches.
+
+    A search asks for many times near the same global batches. Their integrals are computed once,
+    and from there on each time costs a product: due at ``begin`` plus (time - begin) * share.
 
     Attributes:
         batch: Samples of a global batch.
-        begin: Time at which each global batch begins.
-        integrals: Integrals of the shares at these times.
-        shares_before, shares: Shares in the global batch before, and in the global batch itself.
+        begin: Time at which each global batch begins, int64 (steps,).
+        integrals: Integrals of the shares at these times, int64 (steps, streams).
+        shares_before, shares: Shares in the global batch before, and in the global batch itself,
+            int64 (steps, streams).
     """
 
     batch: int
@@ -288,9 +341,10 @@ class _DueNear(NamedTuple):
     shares: Ids
 
     def __call__(self, times: Ids) -> tuple[Ids, Ids, Ids]:
-        """Return samples due, progress and shares as `Mixture._due` does.
+        """Return samples due, their fraction and the shares, as the function `_due` does.
 
-        ``times`` has the shape (steps,) or (n, steps), each time near the beginning of its step.
+        ``times`` has the shape (steps,) or (n, steps). Each time is less than a global batch before
+        or after the beginning of its step.
         """
         offset = (times - self.begin)[..., None]
         share = np.where(offset < 0, self.shares_before, self.shares)
@@ -298,26 +352,39 @@ class _DueNear(NamedTuple):
 
 
 def _due(batch: int, integrals: Ids, offset: Ids, share: Ids) -> tuple[Ids, Ids, Ids]:
-    """Return the samples due at a time, the progress to the next one, and the shares.
+    """Return how much is due of each stream at a time near the beginning of a global batch.
 
-    The samples due are round((batch * integrals + offset * share) / ONE). Progress is in units of
-    1 / ONE sample.
+    The integral at the time is batch * integrals + offset * share. Sample j is due when it passes
+    j - 1/2. So with 1/2 added, the whole part is the number of samples due: if the integral is
+    1.75, then 2.25 means that 2 samples are due, and 0.25 of the way to the next one is done.
 
     Args:
         batch: Samples of a global batch.
-        integrals: Integrals of the shares before the global batch near the time.
+        integrals: Integrals of the shares before this global batch, in units of 1 / ``ONE``.
         offset: Time since the beginning of this global batch, negative before it.
-        share: Shares at the time, in units of 1 / ONE.
+        share: Shares at the time, in units of 1 / ``ONE``.
+
+    Returns:
+        Samples due; the fraction of the way to the next sample, in units of 1 / ``ONE``; and
+        ``share``. All are int64, with streams as the last dimension.
     """
-    # In two parts, since the product of batch and integral may exceed 64 bits.
-    remainder = batch * (integrals & _MASK) + offset * share + _HALF
-    return batch * (integrals >> SHARE_BITS) + (remainder >> SHARE_BITS), remainder & _MASK, share
+    # Whole parts and fractions apart, since the product of batch and integral may exceed 64 bits.
+    fractions = batch * (integrals & _MASK) + offset * share + _HALF
+    samples_due = batch * (integrals >> SHARE_BITS) + (fractions >> SHARE_BITS)
+    return samples_due, fractions & _MASK, share
 
 
 class _Ramp:
     """Integral of a rise from 0 to ``ONE`` in ``length`` global batches.
 
-    The rise has stairs, one for each global batch unless there are very many.
+    The rise has stairs, one for each global batch, as shares stay the same in a batch. A stair is
+    as high as the curve in its middle. A linear rise in 4 global batches, in units of ``ONE``::
+
+        global batch             0    1    2    3    4    5
+        height                  1/8  3/8  5/8  7/8   1    1
+        integral up to there     0   1/8  4/8  9/8   2    3
+
+    Very long ramps have 2**20 stairs at most, each of several global batches.
 
     Args:
         length: Number of global batches.
@@ -326,19 +393,21 @@ class _Ramp:
 
     def __init__(self, length: int, shape: str) -> None:
         self._length = length
-        self._width = -(-length // _MAX_STAIRS)
+        self._width = -(-length // _MAX_STAIRS)  # global batches of a stair
         edges = np.append(np.arange(0, length, self._width), length)
-        middle = (edges[1:] + edges[:-1]) / (2.0 * length)
+        middle = (edges[1:] + edges[:-1]) / (2.0 * length)  # of each stair, from 0 to 1
+        # The cosine curve is (1 - cos(pi * x)) / 2, and cos(y) = -sin(y - pi/2).
         height = middle if shape == "linear" else 0.5 + 0.5 * _sine(np.pi * (middle - 0.5))
         self._heights = np.clip(np.rint(height * ONE), 0, ONE).astype(np.int64)
+        # Integral before each stair.
         self._before = np.concatenate([[0], np.cumsum(self._heights * np.diff(edges))])
 
     def integral(self, length: Ids) -> Ids:
         """Return the integral over the first ``length`` global batches, int64, for each length.
 
-        After the end of the ramp the value stays at ``ONE``.
+        It is in units of 1 / ``ONE``. After the end of the ramp the height stays at ``ONE``.
         """
-        inside = np.minimum(length, self._length)
+        inside = np.minimum(length, self._length)  # global batches on the ramp
         stair = np.minimum(inside // self._width, len(self._heights) - 1)
         integrals: Ids = self._before[stair] + self._heights[stair] * (inside - stair * self._width)
         integrals += (length - inside) * ONE
@@ -348,7 +417,8 @@ class _Ramp:
 def _sine(angle: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sine of angles from -pi/2 to pi/2, by a series.
 
-    Sums and products give the same bits on all machines, which `numpy.sin` does not.
+    Sums and products give the same bits on all machines, which `numpy.sin` does not. The series is
+    x - x**3 / 3! + x**5 / 5! - ..., as x * (1 - x**2 / (2 * 3) * (1 - x**2 / (4 * 5) * ...)).
     """
     square = angle * angle
     series = np.zeros_like(angle)

@@ -91,7 +91,8 @@ class Order(Protocol):
         """Yield the samples that the workers of a node read, from the ``start``-th of each on.
 
         Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
-        worker; times ascend. Only each ``every``-th rank takes part.
+        worker; times ascend. The id at the same index is the sample that some worker reads then.
+        Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part.
         """
 
     # ------------------------------------------------------------------ states

@@ -71,29 +71,37 @@ def _draw_counts(sizes: Ids, count: int, granularity: int, seed: int) -> Ids:
     """Return how many of ``count`` samples are drawn from each shard, by a seed.
 
     Each shard is cut into picks of ``granularity`` samples; its last one may be short. Picks of all
-    shards are shuffled, and the first ones are taken.
+    shards are shuffled, and the first ones are taken. For example, 6 samples of two shards of 5, in
+    picks of 2::
+
+        shard                 0 0 0 1 1 1
+        pick                  0 1 2 3 4 5
+        samples               2 2 1 2 2 1
+        shuffled picks        4 2 0 5 3 1
+        samples, summed up    2 3 5 6           so shard 0 gives 1 + 2 samples, shard 1 gives 2 + 1
     """
     picks = -(-sizes // granularity)  # of each shard
     ends = np.cumsum(picks)
     total = int(ends[-1])
-    order = np.arange(total, dtype=np.min_scalar_type(total))
-    np.random.default_rng(seed).shuffle(order)
-    # So many picks nearly always suffice; the last pick of a shard may be short.
-    enough = min(2 * (count // granularity + 1), total)
+    # A narrow type, as there may be many picks.
+    shuffled_picks = np.arange(total, dtype=np.min_scalar_type(total))
+    np.random.default_rng(seed).shuffle(shuffled_picks)
+    # Twice as many picks as needed if none is short: they nearly always suffice.
+    picks_to_try = min(2 * (count // granularity + 1), total)
     while True:
-        first_picks = order[:enough].astype(np.int64)
+        first_picks = shuffled_picks[:picks_to_try].astype(np.int64)
         shard = np.searchsorted(ends, first_picks, side="right")
         size = np.full(len(first_picks), granularity, np.int64)
-        is_last = first_picks == ends[shard] - 1
+        is_last = first_picks == ends[shard] - 1  # the last pick of its shard
         size[is_last] = (sizes - (picks - 1) * granularity)[shard[is_last]]
-        reached = np.cumsum(size)
-        if reached[-1] >= count:
+        sizes_summed = np.cumsum(size)
+        if sizes_summed[-1] >= count:
             break
-        enough = min(2 * enough, total)
+        picks_to_try = min(2 * picks_to_try, total)
     # Cut the pick that reaches the count, and leave out those after it.
-    last_pick = int(np.searchsorted(reached, count, side="left"))
+    last_pick = int(np.searchsorted(sizes_summed, count, side="left"))
     size, shard = size[: last_pick + 1], shard[: last_pick + 1]
-    size[last_pick] -= int(reached[last_pick]) - count
+    size[last_pick] -= int(sizes_summed[last_pick]) - count
     return np.bincount(shard, size, minlength=len(sizes)).astype(np.int64)
 
 
@@ -101,9 +109,9 @@ class StreamShare(NamedTuple):
     """Samples that an epoch chooses of a stream.
 
     Attributes:
-        sizes: Samples of each shard.
+        sizes: Samples of each shard of the stream, int64 (shards,).
         first: First sample id of the stream.
-        choose: Number of samples to choose.
+        choose: Number of samples to choose. More than the stream has give repetitions.
     """
 
     sizes: Ids
@@ -122,7 +130,7 @@ class ResamplingParams(NamedTuple):
     Attributes:
         granularity: Consecutive samples that are picked together.
         shard_seed: Seed that decides how many samples each shard gives.
-        sample_seed: Seed that decides which samples of a shard come.
+        sample_seed: Seed that decides which samples of each shard these are.
     """
 
     granularity: int
@@ -133,12 +141,20 @@ class ResamplingParams(NamedTuple):
 class VirtualIdTable(NamedTuple):
     """Table from virtual ids to sample ids.
 
+    A full copy needs a single number, its shift: virtual id + shift = sample id. For a partial copy
+    virtual id + shift is an index of the list ``samples``. In the example of the file::
+
+        virtual shard       0      1      2
+        ends                4      8     10
+        shift               0     -4     -8        virtual id 5 is sample 5 - 4 = 1
+        is_listed          no     no    yes        virtual id 9 is samples[9 - 8] = 3
+        samples                          1 3
+
     Attributes:
-        ends: End of each virtual shard in virtual ids.
-        shift: Number that turns virtual ids of each virtual shard into sample ids when added. For a
-            listed one it turns them into indexes of ``samples``.
+        ends: End of each virtual shard in virtual ids, int64.
+        shift: Number that is added to the virtual ids of each virtual shard, int64.
         is_listed: Whether the samples of each virtual shard are listed one by one.
-        samples: Listed sample ids.
+        samples: Listed sample ids of all partial copies, one copy after the other, int64.
     """
 
     ends: Ids
@@ -156,24 +172,34 @@ class VirtualIdTable(NamedTuple):
 
     def find(self, sample: int) -> Ids:
         """Return all virtual ids of a sample, ascending."""
+        # Sample ids of a full copy, or indexes in the list of a partial one: a range for each.
         starts = self.ends - np.diff(self.ends, prepend=0)
-        first_samples = starts + self.shift
-        # Full copies of shards: their sample ids are a range.
-        has_sample = (first_samples <= sample) & (sample < self.ends + self.shift)
-        in_copies = sample - self.shift[has_sample & ~self.is_listed]
-        # Listed samples: by the virtual shard that each place in the list belongs to.
-        places = np.flatnonzero(self.samples == sample)
-        listed = np.flatnonzero(self.is_listed)
-        shard = listed[np.searchsorted((self.ends + self.shift)[listed], places, side="right")]
-        return np.sort(np.concatenate([in_copies, places - self.shift[shard]]))
+        range_starts, range_ends = starts + self.shift, self.ends + self.shift
+        # Full copies whose range has the sample.
+        has_sample = (range_starts <= sample) & (sample < range_ends)
+        in_full_copies = sample - self.shift[has_sample & ~self.is_listed]
+        # Indexes of the sample in the list, and the partial copy to whose range each belongs.
+        indexes = np.flatnonzero(self.samples == sample)
+        partial_copies = np.flatnonzero(self.is_listed)
+        copy = partial_copies[np.searchsorted(range_ends[partial_copies], indexes, side="right")]
+        in_partial_copies = indexes - self.shift[copy]
+        return np.sort(np.concatenate([in_full_copies, in_partial_copies]))
 
 
 class SequentialResampling:
     """Resampling by one generator, as in mosaicml-streaming; see `Resampling`.
 
     Args:
-        shares: Samples to choose of one stream or several; streams follow each other.
+        shares: Samples to choose of one stream or several; sample ids of a stream follow those of
+            the stream before.
         params: Granularity and seeds.
+
+    Attributes:
+        samples: Number of chosen samples.
+        is_plain: Whether every sample is chosen once. Then a sample id is the virtual id plus the
+            first sample id of the streams.
+        is_identity: Whether virtual ids are sample ids.
+        top: Sample id after the last one of the streams.
     """
 
     def __init__(self, shares: Sequence[StreamShare], params: ResamplingParams) -> None:
@@ -214,7 +240,7 @@ class SequentialResampling:
     def _tables(self) -> tuple[Ids, VirtualIdTable]:
         """Samples of each virtual shard, and the table of all virtual ids."""
         if self.is_plain:
-            # Streams of a plain epoch follow each other, so ids and virtual ids run in parallel.
+            # No table is needed: `to_sample_ids` and `find` add or subtract the first sample id.
             virtual_shards = np.concatenate([share.sizes for share in self.shares])
             nothing = np.zeros(0, np.int64)
             table = VirtualIdTable(nothing, nothing, np.zeros(0, bool), nothing)
@@ -223,13 +249,16 @@ class SequentialResampling:
         parts = []
         chosen_before = listed_before = 0
         for share in self.shares:
-            parts.append(_resample_stream(share, self.params, rng, chosen_before, listed_before))
+            part = _resample_stream(share, self.params, rng, chosen_before, listed_before)
+            parts.append(part)
             chosen_before += share.choose
-            listed_before += len(parts[-1][3])
-        virtual_shards, shifts, listed, samples = (
+            _, _, _, listed_samples = part
+            listed_before += len(listed_samples)
+        virtual_shards, shifts, is_listed, samples = (
             np.concatenate(column) for column in zip(*parts, strict=True)
         )
-        return virtual_shards, VirtualIdTable(np.cumsum(virtual_shards), shifts, listed, samples)
+        ends = np.cumsum(virtual_shards)
+        return virtual_shards, VirtualIdTable(ends, shifts, is_listed, samples)
 
 
 def _resample_stream(
@@ -239,17 +268,21 @@ def _resample_stream(
     chosen_before: int,
     listed_before: int,
 ) -> tuple[Ids, Ids, NDArray[np.bool_], Ids]:
-    """Return the virtual shards of a stream: sizes, shifts, which are listed, and listed samples.
+    """Return the part of a `VirtualIdTable` that one stream has.
 
-    They are the columns of a `VirtualIdTable` for this stream. A shard has a virtual shard for each
-    full copy, and a last one of listed samples for a partial copy.
+    A shard has a virtual shard for each full copy, and a last one of listed samples for a partial
+    copy: with 10 samples of a shard of 4 they have 4, 4 and 2 samples.
 
     Args:
         share: Samples to choose of the stream.
         params: Granularity and seeds.
         rng: Generator that draws samples of partial copies.
-        chosen_before: Samples that were chosen of earlier streams.
-        listed_before: Samples that were listed of earlier streams.
+        chosen_before: Number of samples that were chosen of earlier streams.
+        listed_before: Number of samples that were listed of earlier streams.
+
+    Returns:
+        Samples of each virtual shard, and its shift; a mask of those with listed samples; and the
+        listed sample ids.
     """
     sizes = share.sizes
     starts = share.first + np.cumsum(sizes) - sizes
@@ -257,15 +290,14 @@ def _resample_stream(
     divisors = np.maximum(sizes, 1)  # empty shards give no samples
     copies, remainders = chosen_counts // divisors, chosen_counts % divisors
     counts = copies + (remainders > 0)  # virtual shards of each shard
-    shard = np.repeat(np.arange(len(sizes)), counts)
+    shard = np.repeat(np.arange(len(sizes)), counts)  # of each virtual shard
     partial = np.flatnonzero(remainders)
-    listed = np.zeros(len(shard), bool)
-    listed[np.cumsum(counts)[partial] - 1] = True
-    virtual_shards = np.where(listed, remainders[shard], sizes[shard])
-    begin = np.cumsum(virtual_shards) - virtual_shards
+    is_listed = np.zeros(len(shard), bool)
+    is_listed[np.cumsum(counts)[partial] - 1] = True  # the last virtual shard of these shards
+    virtual_shards = np.where(is_listed, remainders[shard], sizes[shard])
     # Draw the samples of the partial copies, shard after shard.
     samples = np.empty(int(remainders.sum()), np.int64)
-    first = 0
+    first = 0  # place of the next drawn sample
     for start, size, count in zip(
         starts[partial].tolist(), sizes[partial].tolist(), remainders[partial].tolist(), strict=True
     ):
@@ -274,23 +306,27 @@ def _resample_stream(
         samples[first : first + count] = picked
         samples[first : first + count] += start
         first += count
-    # A listed virtual shard begins at this place among the listed samples of the stream.
-    place = np.cumsum(remainders)[shard] - remainders[shard]
-    shift = np.where(listed, place + listed_before, starts[shard]) - begin - chosen_before
-    return virtual_shards, shift, listed, samples
+    # The shift leads from the first virtual id of a virtual shard to its first sample id or, if it
+    # is listed, to its place in the list.
+    first_virtual_ids = chosen_before + np.cumsum(virtual_shards) - virtual_shards
+    place_in_list = listed_before + np.cumsum(remainders)[shard] - remainders[shard]
+    shift = np.where(is_listed, place_in_list, starts[shard]) - first_virtual_ids
+    return virtual_shards, shift, is_listed, samples
 
 
 def shares_key(kind: str, shares: Sequence[StreamShare], params: ResamplingParams | None) -> str:
     """Return a digest of all that chosen samples depend on.
 
     Args:
-        kind: Name of the algorithm, or of another use of the digest.
+        kind: Name of the algorithm, or of another use of the digest, so that digests of different
+            uses differ.
         shares: Samples to choose of each stream.
-        params: Granularity and seeds; None leaves them out, as does a choice of every sample once.
+        params: Granularity and seeds, or None for a digest that does not depend on them. They are
+            left out, too, if every sample is chosen once, as nothing is drawn then.
     """
-    names: list[str | int | Ids] = [kind]
+    hashed_values: list[str | int | Ids] = [kind]
     for share in shares:
-        names += [share.sizes, share.first, share.choose]
+        hashed_values += [share.sizes, share.first, share.choose]
     if params is not None and not all(share.is_plain for share in shares):
-        names += [params.granularity, params.shard_seed, params.sample_seed]
-    return digest(*names)
+        hashed_values += [params.granularity, params.shard_seed, params.sample_seed]
+    return digest(*hashed_values)

@@ -129,7 +129,7 @@ class TokenMixture(Mixture):
         The estimate takes each document to have the mean length of its stream. It is float64 of
         shape (steps, streams).
         """
-        means = [tokens / max(count, 1) for count, tokens in self._documents]
+        means = [stream_tokens / max(count, 1) for count, stream_tokens in self._documents]
         tokens: NDArray[np.float64] = self.counts(steps) * np.array(means)
         return tokens
 

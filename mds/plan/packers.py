@@ -229,6 +229,7 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
         # ``(bits & -bits).bit_length() - 1`` is the number of the lowest bit that is set.
         high, low = length >> 10, length & 1023
         while count:
+            # Find the smallest room that is large enough: ``room`` in the word ``index``.
             word_above = words[high] >> low
             if word_above:
                 room = length + (word_above & -word_above).bit_length() - 1
@@ -253,6 +254,7 @@ def _place_short(ordered: Ids, long: int, capacity: int) -> tuple[list[int], lis
                 index = high + (above & -above).bit_length()
                 word = words[index]
                 room = (index << 10) + (word & -word).bit_length() - 1
+            # Take the first pack with this room, fill it, and put it back with its new room.
             stack = stacks[room]
             pack = stack.pop()
             if not stack:

@@ -200,9 +200,9 @@ class ResumePoint:
         """
         if self.position.unit == unit:
             return
-        reason = "and this run counts packs: it was made without packing=. Go on without it"
+        reason = "and this run, which has packing=, counts packs. Go on without packing="
         if unit == "samples":
-            reason = "of a run with packing=, and this one has none. Give the same packing="
+            reason = "as its run had packing=, and this run has none. Give the same packing="
         raise StateError(f"the state counts {self.position.unit}, {reason}, or begin anew.")
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:

@@ -167,7 +167,7 @@ class StreamOrder(abc.ABC):
         return np.min_scalar_type(max(self.resampling.top - 1, 0))
 
     def key(self) -> str:
-        """Return a digest of all that the order depends on."""
+        """Return a digest of all that the order depends on: orders with one digest are the same."""
         return digest(self.name(), *self.params, self.resampling.key())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -305,7 +305,10 @@ class SequentialOrder(ShuffledOrder):
         return self.samples < self.small
 
     def new_shuffle(self) -> SequentialShuffle:
-        """Return a new shuffle of this epoch. It takes little memory: numbers for each shard."""
+        """Return a new shuffle of this epoch: a shuffle changes while it generates ids.
+
+        It takes little memory, a few numbers for each virtual shard.
+        """
         shuffle = self._new_shuffle()
         assert isinstance(shuffle, SequentialShuffle)
         return shuffle

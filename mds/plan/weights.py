@@ -1,4 +1,11 @@
-"""Weights of streams: the number of samples that each stream gives to an epoch."""
+"""Weights of streams: the number of samples that each stream gives to an epoch.
+
+The user gives a weight for each stream, in one of three ways:
+
+- ``proportion``: a share of the epoch, whose size is given (`_relative`);
+- ``repeat``: a multiple of the stream's samples, 1 if nothing is given (`_absolute`);
+- ``choose``: a number of samples (`_absolute`).
+"""
 
 from __future__ import annotations
 
@@ -134,7 +141,7 @@ def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
     if not names:
         return "", 1
     value = stream[names[0]]
-    if not value >= 0 or value == float("inf"):
+    if not value >= 0 or value == float("inf"):  # NaN is not >= 0 either
         raise ConfigError(f"stream {title} has {names[0]} {value}: it must not be negative.")
     return names[0], value
 

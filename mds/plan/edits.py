@@ -348,18 +348,20 @@ class DropTable:
         ``marks`` returns the places of all ids in the epoch, in the same shape. It is called only
         if places matter, as they take time to compute. The array is changed if it is writeable.
         """
-        # Indexes in the flat array.
+        # Indexes of ids that may be in the table by their lowest bits, then of those that are.
         candidates = np.flatnonzero(self._may_be_dropped[ids & _HINT_MASK])
         if not len(candidates):
             return ids
         flat = ids.reshape(-1)
         candidates = candidates[self._find(flat[candidates]) >= 0]
-        if len(candidates):
-            places = np.zeros(len(candidates), np.int64)
-            if not self._hold_from_beginning:
-                places = marks().reshape(-1)[candidates]
-            flat = flat.copy() if not flat.flags.writeable else flat
-            flat[candidates] = self.at(flat[candidates], places)
+        if not len(candidates):
+            return ids
+        if self._hold_from_beginning:
+            places = np.zeros(len(candidates), np.int64)  # any place will do
+        else:
+            places = marks().reshape(-1)[candidates]
+        flat = flat if flat.flags.writeable else flat.copy()
+        flat[candidates] = self.at(flat[candidates], places)
         return flat.reshape(ids.shape)
 
     def at(self, ids: Ids, marks: Ids) -> Ids:

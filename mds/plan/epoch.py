@@ -241,7 +241,8 @@ class EpochInputs(NamedTuple):
 
     def _keyed_params(self, params: ShuffleParams) -> ResamplingParams:
         """Return the granularity and the seeds by which `KeyedResampling` chooses samples."""
-        # Epochs count from 1 here, as 0 is the choice that all epochs have in common.
+        # Epochs count from 1 here, as 0 is the choice that all epochs have in common. One seed
+        # suffices, since `KeyedResampling` derives different keys from it for shards and samples.
         seed = derive_key(params.seed, params.epoch + 1 if self._is_balanced else 0)
         return ResamplingParams(self.spec.sampling_granularity, seed, seed)
 
@@ -561,8 +562,8 @@ class EpochPlan:
 
         Each item is (times, ids), both int64 of shape (n,). A time is a place in the order of a
         worker; times ascend. The id at the same index is the sample that some worker reads then.
-        Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part: the others read the
-        same samples if ``every`` ranks are replicas of each other.
+        Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part. This saves time if an
+        estimate suffices, such as when a shard is read next.
         """
         for block in self.node_blocks(node, start, every):
             times = np.repeat(np.arange(start, start + len(block)), block.shape[1])

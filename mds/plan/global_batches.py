@@ -319,10 +319,11 @@ class RandomBatches:
         ids = lookups[0](self.partition.position_range(begin, min(end, self.partition.total)))
         if len(ids) < end - begin:
             ids = np.concatenate([ids, np.full(end - begin - len(ids), -1, np.int64)])
-        # Numbers in a step run over places in the batch, then ranks, then nodes.
-        grid = ids.reshape(last - first, shape.batch, shape.ranks, shape.nodes)
-        steps: Ids = grid.transpose(0, 3, 2, 1).reshape(last - first, shape.global_batch)
-        return steps
+        # The ids are in the order of numbers in the step, (place * ranks + rank) * nodes + node.
+        # Bring them into that of slots, (node * ranks + rank) * batch + place.
+        by_number = ids.reshape(last - first, shape.batch, shape.ranks, shape.nodes)
+        by_slot: Ids = by_number.transpose(0, 3, 2, 1).reshape(last - first, shape.global_batch)
+        return by_slot
 
     def find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
         """Return the steps and slots of positions of the order; ``stream`` is not used.

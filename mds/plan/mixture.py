@@ -191,9 +191,8 @@ class Mixture:
         # A bisection into many parts at once, as many times cost about as much as a single one.
         while width > 1:
             parts = max(min(width, _TIMES_AT_ONCE // (len(steps) * self.streams)), 2)
-            edges = (
-                low + (high - low) * np.arange(parts + 1)[:, None] // parts
-            )  # (parts + 1, steps)
+            # Times of shape (parts + 1, steps), between which the parts are.
+            edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
             samples_due = count_due(edges[1:-1])[0]  # (parts - 1, steps, streams)
             given_at_edges = np.maximum(samples_due, given_before_change).sum(axis=2)
             part = (given_at_edges <= samples_before).sum(axis=0)  # of each step

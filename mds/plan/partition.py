@@ -254,7 +254,8 @@ class Partition:
         """Return the positions of the indices ``first`` to ``last`` - 1."""
         ends = self.gaps.places(np.array([first, last - 1]))
         begin, end = int(ends[0]), int(ends[1]) + 1
-        # Consecutive elements are quicker to look up, unless a gap or the padding is among them.
+        # Consecutive elements are quicker to look up. They are not consecutive if a gap is among
+        # them, or if the last ones repeat samples.
         if last > self.remaining or end - begin != last - first:
             return self.positions(np.arange(first, last))
         return self.grid.position_range(begin, end)

@@ -82,12 +82,13 @@ class PassOrders:
     def can_be_grouped(self) -> bool:
         """Whether ids of this stream can be looked up together with those of other streams.
 
-        The order of a pass must have random access and every sample once.
+        The order of a pass must have random access and every sample once, and the epoch must need
+        some pass of the stream.
         """
         return bool(self._passes) and _is_plain(self._order(self._passes[0]))
 
     def first_order(self) -> RandomAccessOrder:
-        """Return the order of the first pass, which has random access and every sample once."""
+        """Return the order of the first needed pass; only if `can_be_grouped` is true."""
         order = self._order(self._passes[0])
         assert _is_plain(order)
         return order

@@ -216,13 +216,13 @@ class SequentialResampling:
         return self._tables[0]
 
     def to_sample_ids(self, virtual: Ids) -> Ids:
-        """Return the sample id of each virtual id."""
+        """Return the sample id of each virtual id, int64."""
         if self.is_plain:
-            return virtual + self._first if self._first else virtual
+            return virtual + self._first if self._first else virtual  # mostly no copy is needed
         return self._tables[1].to_sample_ids(virtual)
 
     def find(self, sample: int) -> Ids:
-        """Return all virtual ids of a sample."""
+        """Return all virtual ids of a sample, int64 of shape (n,)."""
         if self.is_plain:
             virtual = sample - self._first
             return np.array([virtual] if 0 <= virtual < self.samples else [], np.int64)

@@ -32,11 +32,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Rule(NamedTuple):
     """Rule for the values of an argument.
 
+    For example, ``whole(1)`` expects "a whole number of at least 1". Its `is_kind` is False for the
+    text "3" (a wrong type: ArgumentError), and its `fits` is False for 0 (a wrong value:
+    ConfigError). Its `fix` returns '3' for the text "3", so the error ends with "Write NAME=3.".
+
     Attributes:
         expected: Description of valid values for errors, such as "a whole number".
         is_kind: Function that tells whether a value has a valid type.
         fits: Function that tells whether a value of a valid type is valid.
-        fix: Function that returns what to write instead of an invalid value, or ''.
+        fix: Function that returns, as Python code, the valid value that was probably meant by an
+            invalid one, or ''.
         most: Largest valid number.
     """
 
@@ -47,7 +52,10 @@ class Rule(NamedTuple):
     most: float = math.inf
 
     def or_none(self, meaning: str = "") -> Rule:
-        """Return this rule with None allowed as well; ``meaning`` says what None stands for."""
+        """Return this rule with None allowed as well.
+
+        ``meaning`` is what None means, for errors: "..., or None for all samples".
+        """
         return Rule(
             f"{self.expected}, or None{f' for {meaning}' if meaning else ''}",
             lambda value: value is None or self.is_kind(value),
@@ -141,10 +149,12 @@ def _describe(value: Any) -> str:
 def takes_names(init: F) -> F:
     """Decorate an ``__init__`` so that calls with unknown or missing arguments raise ArgumentError.
 
-    The errors name the class of the caller and suggest a similar name; Python's own error would
-    name the function ``__init__`` of a base class.
+    The errors name the class of the object (also a subclass) and suggest a similar name; Python's
+    own error would name the function ``__init__``.
     """
     parameters = list(inspect.signature(init).parameters.values())[1:]  # without self
+    # Parameters that can be given by name, those that can also be given by position, and those
+    # without a default.
     by_name = {p.name: p for p in parameters if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}}
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     required = [name for name, p in by_name.items() if p.default is p.empty]
@@ -155,6 +165,8 @@ def takes_names(init: F) -> F:
         owner = type(self).__name__
         # Check the arguments in this order: too many, unknown, missing.
         if len(args) > len(positional):
+            # The error shows how to give the first surplus value by name: by a required name if
+            # there is one, else by any.
             raise _positional(owner, args[len(positional) :], required or list(by_name))
         if not is_open:
             refuse_unknown(owner, given, by_name)
@@ -187,7 +199,17 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _positional(owner: str, args: Sequence[Any], names: Sequence[str]) -> ArgumentError:
-    """Return the error for arguments without a name, with a name of ``names`` for the first one."""
+    """Return the error for arguments that were given by position but need a name.
+
+    It shows how to write the first one: ``StreamingDataset('/data')`` should be
+    ``StreamingDataset(local='/data')``.
+
+    Args:
+        owner: Name of the class.
+        args: Values without a name, at least one.
+        names: Names that they may have had. A path gets ``local``, ``remote`` or ``out`` if that is
+            one of them; any other value gets the first name.
+    """
     value = args[0]
     name = names[0]
     if isinstance(value, (str, os.PathLike)):
@@ -210,8 +232,10 @@ def flag() -> Rule:
 def whole(least: int | None = None, *, unit: str = "", most: int = LARGEST) -> Rule:
     """Return the rule of a whole number from ``least`` (None: no bound) to ``most``.
 
-    ``unit`` is named in errors, such as "bytes".
+    ``unit`` is named in errors: with "bytes" and least=1 the rule is "a whole number of bytes, of
+    at least 1".
     """
+    # `unit and TEXT` is TEXT if there is a unit, else ''.
     expected = f"a whole number{unit and f' of {unit}'}"
     if least is None:
         return Rule(expected, _is_whole, fix=_as_whole, most=most)
@@ -219,9 +243,9 @@ def whole(least: int | None = None, *, unit: str = "", most: int = LARGEST) -> R
     return Rule(
         expected + span,
         _is_whole,
-        lambda value: value >= least,
-        lambda value: _as_whole(value, least),
-        most,
+        fits=lambda value: value >= least,
+        fix=lambda value: _as_whole(value, least),
+        most=most,
     )
 
 
@@ -235,8 +259,11 @@ def amount(
 ) -> Rule:
     """Return the rule of a whole number from ``least`` to ``most``, also as a text with a unit.
 
-    ``parse`` returns the number in a text such as ``example``, or raises ConfigError. ``unit`` is
-    named in errors.
+    Args:
+        parse: Function that returns the number in such a text, or raises ConfigError.
+        example: A text that is valid, for errors, such as "64mb".
+        least, most: Bounds, which are valid themselves.
+        unit: What is counted, for errors, such as "bytes".
     """
 
     def is_kind(value: Any) -> bool:
@@ -258,7 +285,8 @@ def amount(
 def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
     """Return the rule of a real number above ``above``; with ``reaches`` it may also be equal.
 
-    ``unit`` is named in errors, such as "seconds".
+    ``unit`` is named in errors: with above=0 and "seconds" the rule is "a number above 0, in
+    seconds".
     """
 
     def fits(value: Any) -> bool:
@@ -272,18 +300,19 @@ def number(*, above: float, unit: str = "", reaches: bool = False) -> Rule:
         f"a number {span}{unit and f', in {unit}'}",
         is_kind,
         fits,
-        lambda value: _as_number(value) if not is_kind(value) else "",
-        LARGEST,
+        # A number that is too small has no obvious fix, but a text such as "0.5" has.
+        fix=lambda value: _as_number(value) if not is_kind(value) else "",
+        most=LARGEST,
     )
 
 
 def one_of(*words: str) -> Rule:
-    """Return the rule of a text that is one of ``words``."""
+    """Return the rule of a text that is one of ``words``; errors suggest the nearest one."""
     return Rule(
         " or ".join(map(repr, words)),
-        lambda value: isinstance(value, str),
-        lambda value: value in words,
-        lambda value: _nearest(value, words),
+        is_kind=lambda value: isinstance(value, str),
+        fits=lambda value: value in words,
+        fix=lambda value: _nearest(value, words),
     )
 
 
@@ -293,12 +322,14 @@ def text(what: str) -> Rule:
 
 
 def names(what: str, example: str) -> Rule:
-    """Return the rule of several names in a list or tuple; a single text is refused.
+    """Return the rule of several names in a list or other iterable; a single text is refused.
 
-    ``what`` says in errors what the names are, and ``example`` shows a valid value.
+    ``what`` says in errors what the names are, such as "names of columns", and ``example`` shows a
+    valid value, such as "['image', 'label']".
     """
 
     def is_kind(value: Any) -> bool:
+        # The names are checked in collections only: an iterator can be read once.
         if isinstance(value, (str, bytes, Mapping)) or not hasattr(type(value), "__iter__"):
             return False
         return not isinstance(value, (list, tuple, set)) or all(isinstance(v, str) for v in value)
@@ -352,6 +383,7 @@ def _is_whole(value: Any) -> bool:
 
 def _as_bool(value: Any) -> str:
     """Return "True" or "False" for a value such as "yes" or 0 that means one of them, else ''."""
+    # None means False, too.
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False}
     words |= {"off": False, "0": False, "none": False}
     bool_value = words.get(str(value).strip().lower())
@@ -359,7 +391,11 @@ def _as_bool(value: Any) -> str:
 
 
 def _as_whole(value: Any, least: float = -math.inf) -> str:
-    """Return the digits of a value such as "3" or 3.0 that stands for a whole number, else ''."""
+    """Return '3' for a value such as "3" or 3.0 that means a whole number of at least ``least``.
+
+    Return '' for all others, and for whole numbers themselves: they have the right type, so the
+    fault is their value.
+    """
     try:
         parsed = float(value)
     except (TypeError, ValueError):

@@ -61,9 +61,11 @@ class MdsError(Exception):
     """
 
     def __str__(self) -> str:
-        # Of Exception, because the other parent may be KeyError, which puts the text in quotes.
+        # Exception.__str__, not super(): a subclass may also inherit from KeyError, which puts the
+        # text in quotes.
         text = Exception.__str__(self)
-        if _FROM_WORKER.match(text):  # it contains a traceback, whose lines are kept
+        # `safe` escapes line breaks, so the lines of a traceback are escaped one by one.
+        if _FROM_WORKER.match(text):
             return "\n".join(map(safe, text.split("\n")))
         return safe(text)
 
@@ -237,6 +239,7 @@ class FunctionError(MdsError, RuntimeError):
     """
 
     def __str__(self) -> str:
+        # `safe` escapes line breaks, so the lines of a traceback are escaped one by one.
         return "\n".join(map(safe, Exception.__str__(self).split("\n")))
 
 
@@ -295,4 +298,5 @@ def repeatable(error: BaseException, advice: str) -> Exception:
         copied = copy.copy(error)
     except Exception:  # noqa: BLE001 - the class is the caller's
         return error
+    # A class with a __reduce__ of its own may give a copy of another class.
     return copied if type(copied) is type(error) else error

@@ -41,7 +41,7 @@ class Retried(NamedTuple):
 class Waited(NamedTuple):
     """The reader waited for a shard that had not arrived."""
 
-    shard: int
+    shard: int  # number of the shard in its dataset
     seconds: float
 
 
@@ -56,15 +56,15 @@ class Uploaded(NamedTuple):
     """A file of a writer was uploaded."""
 
     url: str
-    size: int
+    size: int  # bytes
     seconds: float
 
 
 class Listed(NamedTuple):
     """Files of a source to convert were found; more may follow."""
 
-    root: str
-    files: int
+    root: str  # folder or URL of the source
+    files: int  # number of files found so far
 
 
 #: Any event.

@@ -162,7 +162,7 @@ class _RankCollector:
             if isinstance(value, (int, float)):  # names and lists cannot be exported
                 kind = (
                     metrics_core.CounterMetricFamily
-                    if name in SUMMED
+                    if name in SUMMED  # names of the counts, which only grow
                     else metrics_core.GaugeMetricFamily
                 )
                 yield kind(f"{self._prefix}_{name}", f"{name} of the rank", value)

@@ -281,4 +281,5 @@ class Explanation(str):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle has the text only, as a plain str.
         return str, (str(self),)

@@ -306,8 +306,12 @@ def _worker_info() -> Any:
 def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
     """Return the ranks of torch.distributed or of the first launcher that set its variables.
 
-    Without either, the process is the only rank. ``env`` has environment variables;
-    ``has_defaults`` is that of `find_ranks`.
+    Without either, the process is the only rank.
+
+    Args:
+        env: Environment variables.
+        has_defaults: Whether a missing rank is 0 and a missing number of ranks 1. Otherwise an
+            incomplete pair raises ConfigError.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -328,6 +332,8 @@ def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
         size = 1 if size is None else size
         local = _env_int(env, local_name)
         if local is None:
+            # LOCAL_WORLD_SIZE defaults to 1, as in `World.detect`. Ranks of other launchers are
+            # taken to be on one node.
             local = 1 if source == "torchrun" else size
         return Ranks(rank or 0, size, local, source)
     return Ranks(0, 1, 1, "single process")
@@ -351,6 +357,7 @@ def _slurm_task(
     or the first task of a step in a container that did not get the variable.
     """
     step = _env_int(env, "SLURM_STEP_ID")
+    # Whether this is a batch script or a shell, whose step numbers are not those of srun.
     is_special = step is not None and step >= _FIRST_SPECIAL_STEP
     is_task = rank is not None and not is_special and (rank > 0 or step is not None)
     if size is None or size == 1 or is_task:
@@ -487,7 +494,8 @@ class RankFile:
     def __init__(self, name: str) -> None:
         self.descriptor = open_nameless(name)
         self._thread_lock = new_lock()
-        # After unpickling: the process that unpickled this object, and the owner in the pickle.
+        # After unpickling: (id of the process that unpickled this object, `owner` in the pickle).
+        # None for an object that was not unpickled.
         self._unpickled: tuple[int, int] | None = None
 
     @property
@@ -498,10 +506,13 @@ class RankFile:
         """
         if not in_worker():
             return os.getpid()
-        # A spawned worker takes the id from the pickle: the parent of a worker of the forkserver is
-        # the server. A forked worker inherits what its parent unpickled, which is not its own.
-        process, owner = self._unpickled or (None, None)
-        return owner if process == os.getpid() and owner is not None else os.getppid()
+        # A spawned worker takes the id from the pickle, because the parent of a worker of the
+        # forkserver is the server.
+        unpickling_process, pickled_owner = self._unpickled or (-1, -1)
+        if unpickling_process == os.getpid():
+            return pickled_owner
+        # A forked worker; `_unpickled`, if any, is inherited from its parent.
+        return os.getppid()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -509,7 +520,8 @@ class RankFile:
         import fcntl
 
         with self._thread_lock:
-            # A record lock belongs to the process, so it excludes no threads. It ends with it.
+            # The lock on the file belongs to the process, so it does not exclude other threads of
+            # the process. It is released when the process ends, even if it is killed.
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
             try:
                 yield

@@ -316,7 +316,7 @@ def show_summary(summary: Summary, stdout: Console, stderr: Console) -> None:
         if not split.samples:
             stderr.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
     bad = f", {plural(summary.bad_count, 'record')} left out" if summary.bad_count else ""
-    if summary.is_new:
+    if summary.is_new:  # else an earlier run had finished it, so there is no speed
         speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"
         stdout.print(
             cell(f"{duration(summary.seconds)}, {speed}, {rate(raw, summary.seconds)}{bad}")

@@ -178,7 +178,7 @@ def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
         yield from _first_samples(*files_dataset, count)
         return
     source = MdsInput(url)
-    for part in source.cut_parts(0):  # a part is a shard, of any size
+    for part in source.cut_parts(0):  # 0: each shard is a part of its own
         names = part.address.schema.columns
         encodings = {
             name: parse_encoding(encoding)
@@ -219,13 +219,19 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
         data = FormatData.of(kind, read_pinned(store, error, kind), location=Url(url))
         return data, Files(open_store(root))
     except (NotFoundError, NotADirectoryError):
-        format_name = format_of_files(url)
-        return None if format_name is None else open_files(url, format_name)
+        file_format = format_of_files(url)
+        return None if file_format is None else open_files(url, file_format)
     return None
 
 
 def _open_reader(data: FormatData, files: Files, number: int) -> Reader:
-    """Return a reader of shard ``number``, which is converted to MDS in memory."""
+    """Return a reader of a shard of a dataset in another format, converted to MDS in memory.
+
+    Args:
+        data: The dataset.
+        files: Access to its files.
+        number: Number of the shard.
+    """
     info = data.index().shard(number)
     file_name = data.where(number, files)
     shard = shard_bytes(info.samples, data.columns, data.blocks(number, files), file_name)
@@ -234,7 +240,10 @@ def _open_reader(data: FormatData, files: Files, number: int) -> Reader:
 
 
 def _first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the first samples, decoded; one that does not decode has an `Undecodable` instead."""
+    """Yield the first ``count`` samples of a dataset in another format, decoded.
+
+    A sample that does not decode is ``{"": Undecodable}``: its columns are not known.
+    """
     for number in range(len(data.table)):
         reader = _open_reader(data, files, number)
         for row in range(len(reader)):
@@ -248,9 +257,15 @@ def _first_samples(data: FormatData, files: Files, count: int) -> Iterator[dict[
 
 
 def check_shard(data: FormatData, files: Files, number: int, *, decode: bool) -> tuple[int, str]:
-    """Return the size of a shard in bytes of MDS, and its fault ('' for none).
+    """Check a shard of a dataset in another format by converting it to MDS in memory.
 
-    With ``decode`` all samples are decoded as well.
+    Return the bytes of its samples in MDS (0 after a fault), and its fault ('' for none).
+
+    Args:
+        data: The dataset.
+        files: Access to its files.
+        number: Number of the shard.
+        decode: Whether to decode all samples as well.
     """
     try:
         reader = _open_reader(data, files, number)
@@ -284,7 +299,7 @@ def record_lengths(url: str, column: str) -> Lengths:
         next_sample = 0
         if index.total_samples:
             source = MdsInput(url)
-            for part in source.cut_parts(0):  # a part is a shard, of any size
+            for part in source.cut_parts(0):  # 0: each shard is a part of its own
                 columns = part.address.schema.columns
                 encodings = dict(zip(columns.names, columns.encodings, strict=True))
                 length = length_function(encodings, column)

@@ -42,10 +42,14 @@ def index(
 
 
 def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
-    """Return the format of ``source`` with the settings of a command line.
+    """Return the format of the files at ``source``, with the settings of ``--set``.
 
-    ``kind`` is the name of the format (None: by the endings of the files), and ``pairs`` are texts
-    NAME=VALUE. Raises ConfigError.
+    Args:
+        source: Folder, URL or pattern of the files.
+        kind: Name of the format; None to detect it by the endings of the files.
+        pairs: Settings as texts NAME=VALUE, such as "manifest=labels.csv".
+
+    Raises ConfigError for a text without "=", and if the format cannot be detected.
     """
     from mds.formats.registry import find_format, format_of_files, make_format
     from mds.storage import redact
@@ -56,12 +60,15 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
         if not equals:
             raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}.")
         settings[name.strip()] = value
-    format_name = None if kind else format_of_files(source, beside_index=True)
-    if kind is None and format_name is None:
+    if kind:
+        return make_format(find_format(kind), settings)
+    # An index.json at the source may be that of an earlier `mds index`, so it is no sign of MDS.
+    detected_format = format_of_files(source, beside_index=True)
+    if detected_format is None:
         raise ConfigError(
             f"--set needs --as: the endings do not say what the files of {redact(source)!r} are."
         )
-    return make_format(find_format(kind) if kind else type(format_name), settings)  # type: ignore[arg-type]
+    return make_format(type(detected_format), settings)
 
 
 @click.command(short_help="One index over datasets side by side.")
@@ -85,10 +92,10 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
             try:
                 open_store(out).head(INDEX_NAME)
             except NotFoundError:
-                is_merged = False
+                has_index = False
             else:
-                is_merged = True
-            if is_merged:
+                has_index = True
+            if has_index:
                 raise FileExistsError(
                     f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
                 )

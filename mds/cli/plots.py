@@ -98,5 +98,5 @@ def plot_mixture(
         yield f"{labels.get(height, ''):5} |{''.join(cells)}".rstrip()
     if now is not None and edges[0] <= now <= edges[-1]:
         column = min(int(np.searchsorted(edges, now, side="right")) - 1, len(edges) - 2)
-        yield " " * (7 + column) + "^"
+        yield " " * (7 + column) + "^"  # 7: width of the label and " |"
     yield f"{unit} {edges[0]:,} to {edges[-1]:,}"

@@ -80,7 +80,8 @@ def step(
         rewind = Rewind(read_state(checkpoint), places, select)
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
-        # Whether each row is one of the first `show` rows of its rank, whose samples are fetched.
+        # One bool per row: whether it is one of the first `show` rows of its rank. Only the samples
+        # of these rows are fetched, and `values` yields them in the order of the rows.
         by_rank = groupby(rows, attrgetter("rank"))
         is_shown = [number < show for _, rank_rows in by_rank for number, _ in enumerate(rank_rows)]
         values = iter(rewind.samples([row.sample for row in compress(rows, is_shown)]))
@@ -232,6 +233,8 @@ def plan(
         # The steps are cut into one interval for each column of the plot.
         columns = min(max(terminal.width - _MARGIN, 8), _PLOT_COLUMNS)
         edges = np.unique(np.linspace(0, run_mixture.until, columns + 1).astype(np.int64))
+        # Both have shape (edges, streams) and count from step 0 up to each edge: samples, and
+        # samples or tokens.
         counts = run_mixture.mixture.counts(edges)
         amounts = run_mixture.amounts(edges)
         # Amounts of each stream in the first and in the last interval.
@@ -303,7 +306,10 @@ def _read_torch(path: str) -> Any:
 
 
 def _states_in(value: Any, depth: int) -> list[Mapping[str, Any]]:
-    """Return the states of loaders in nested dicts, up to `_MAX_DEPTH`; ``depth`` is this one's."""
+    """Return the states of loaders in nested dicts, such as ``{"trainer": {"loader": STATE}}``.
+
+    ``depth`` is the number of dicts around ``value``; no state is searched below `_MAX_DEPTH`.
+    """
     if not isinstance(value, dict) or depth > _MAX_DEPTH:
         return []
     if "num_canonical_nodes" in value and "shuffle_seed" in value:  # keys of every state

@@ -52,7 +52,8 @@ def errors() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # The reader of a pipe has ended (`mds head ... | head -1`).
+        # The reader of a pipe has ended (`mds head ... | head -1`). Output is closed here, because
+        # Python would print an error when it flushes the rest at exit.
         with contextlib.suppress(OSError):
             sys.stdout.close()
         sys.exit(1)

@@ -114,11 +114,16 @@ def verify(
 
 
 def _sidecar_faults(url: str, index: Index) -> Iterator[str]:
-    """Yield the faults of the sidecar files of an index."""
+    """Yield the faults of an index's sidecars: files of lengths or notes beside it.
+
+    A sidecar names the index that it describes by a fingerprint, so one of an older index is a
+    fault.
+    """
     columns = [name for schema in index.schemas for name in schema.columns.names]
     with open_store(url) as store:
         for name in sidecars_of(store):
             try:
+                # None: any kind of sidecar, and lengths of any column.
                 sidecar = parse_sidecar(store.get(name), name, None, index.fingerprint())
                 if sidecar.kind == LENGTHS:
                     parse_lengths(sidecar.payload, index.total_samples, None, name)
@@ -143,6 +148,7 @@ def verify_shard(
         lengths: Recorded lengths of its samples by column, shape (samples,).
     """
     report = Report(shards=1)
+    # Digests are those of the compressed file if there is one.
     report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
     faults = report.faults
     # One file, or the lines and their offsets of a split format.
@@ -181,7 +187,14 @@ def _add_next_report(
     progress: Callable[[Report, int], None] | None,
     shards: int,
 ) -> None:
-    """Wait for the first of ``futures``, remove it, and add its report to ``total``."""
+    """Wait for the first of ``futures``, remove it, and add its report to ``total``.
+
+    Args:
+        futures: Futures of `verify_shard` in the order of shards.
+        total: Report about all shards so far.
+        progress: Function to call with ``total`` and ``shards`` afterwards; None for none.
+        shards: Number of shards of the dataset.
+    """
     total.add(futures.pop(0).result())
     if progress is not None:
         progress(total, shards)
@@ -192,21 +205,29 @@ def _load(
 ) -> bytes | None:
     """Return the uncompressed bytes of a file of a shard, or None if they cannot be read.
 
-    The file may be stored raw, compressed (``zipped``) or both; all are checked. Faults are added
-    to ``report``.
+    The file may be stored uncompressed, compressed or both. Every stored copy is checked.
+
+    Args:
+        url: URL or folder of the dataset.
+        raw: Name, size and digests of the uncompressed file, as the index lists them.
+        zipped: The same of the compressed file; None for a shard without compression.
+        shard: The shard, for its compression.
+        report: Report that faults and read bytes are added to.
     """
-    stored = [_fetch(url, info, report) for info in (raw, zipped) if info is not None]
-    if all(data is None for data in stored):
+    raw_data = _fetch(url, raw, report)
+    zipped_data = _fetch(url, zipped, report) if zipped is not None else None
+    if raw_data is None and zipped_data is None:
         report.faults.append(f"{(zipped or raw).basename}: the file is missing")
         return None
-    files = [_check(data, info, report) for data, info in zip(stored, (raw, zipped), strict=False)]
-    if files[0] is not None or zipped is None:
-        return files[0]
+    checked_raw = _check(raw_data, raw, report)
+    checked_zipped = _check(zipped_data, zipped, report)
+    if checked_raw is not None or zipped is None:
+        return checked_raw
     codec = parse_compression(shard.schema.compression)
-    if files[1] is None or codec is None:
+    if checked_zipped is None or codec is None:
         return None
     try:
-        data = codec.decompress(files[1], raw.size)
+        data = codec.decompress(checked_zipped, raw.size)
     except MdsError as error:
         report.faults.append(f"{zipped.basename}: {error}")
         return None
@@ -251,9 +272,15 @@ def _check(data: bytes | None, info: FileInfo | None, report: Report) -> bytes |
 def _checker(
     shard: ShardInfo, report: Report, lengths: Mapping[str, NDArray[np.int64]]
 ) -> Callable[[int, memoryview], Iterator[str]]:
-    """Return a function that yields the faults of a sample, given its number and its bytes.
+    """Return a function that yields the faults of a sample of a shard.
 
-    Columns that cannot be checked are added to ``report``. ``lengths`` as in `verify_shard`.
+    Its arguments are the number of the sample in the shard, and its stored bytes. The work that is
+    the same for all samples, such as parsing the encodings, is done here once.
+
+    Args:
+        shard: The shard, as the index describes it.
+        report: Report that columns which cannot be checked are added to.
+        lengths: Recorded lengths of the shard's samples by column, int64 of shape (samples,).
     """
     columns = shard.schema.columns
     if shard.schema.is_split:
@@ -263,26 +290,29 @@ def _checker(
     report.unopened |= {
         name for name, each in zip(columns.names, encodings, strict=True) if each.is_unsafe
     }
-    variable = columns.sizes.count(None)
-    length_of, by_name = {}, dict(zip(columns.names, columns.encodings, strict=True))
+    variable_columns = columns.sizes.count(None)
+    encoding_names = dict(zip(columns.names, columns.encodings, strict=True))
+    # By column: the function that computes the length of an array from its stored bytes.
+    length_functions = {}
     for column in lengths:
         try:
-            length_of[column] = length_function(by_name, column)
+            length_functions[column] = length_function(encoding_names, column)
         except MdsError as error:  # noqa: PERF203 - one column's fault hides no other's
             report.faults.append(f"{shard.raw.basename}: {lengths_name(column)}: {error}")
 
     def check(number: int, data: memoryview) -> Iterator[str]:
-        """Yield the faults of sample ``number``, whose stored bytes are ``data``."""
+        """Yield the faults of sample ``number`` of the shard, whose stored bytes are ``data``."""
         try:
-            values = split_sample(data, columns.sizes, variable)
+            values = split_sample(data, columns.sizes, variable_columns)
         except MdsError as error:
             yield str(error)
             return
         for name, encoding, value in zip(columns.names, encodings, values, strict=True):
             if not encoding.is_unsafe and (fault := _fault(encoding, value)):
                 yield f"column {name!r}: {fault}"
-            elif name in length_of:
-                yield from _length_fault(name, length_of[name], value, int(lengths[name][number]))
+            elif name in length_functions:  # the value decodes: compare its length with the record
+                recorded = int(lengths[name][number])
+                yield from _length_fault(name, length_functions[name], value, recorded)
 
     return check
 

@@ -1,5 +1,9 @@
 """Contract test suite of formats, whose files are read in place as shards.
 
+The files of a folder are listed once in a table (`FileTable`), with the shards of each file and
+their numbers of samples. A shard is read from its file itself if the format can do that; otherwise
+its samples are converted to the bytes of an MDS shard.
+
 class TestFasta(FormatContract):
     format = Fasta()
 
@@ -20,7 +24,7 @@ import os
 import pathlib
 import pickle
 import shutil
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -35,6 +39,8 @@ from mds.readers.joint import joint_reader
 from mds.storage import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mds.readers import Reader
 
 
@@ -48,7 +54,7 @@ class FormatContract:
     format: ClassVar[Format]
 
     def test_it_says_what_it_is(self) -> None:
-        """The class has a name, by which it is found, and endings; a copy by pickle is equal."""
+        """A format is found by its name, has endings such as ".fa", and equals its pickled copy."""
         kind = type(self.format)
         assert kind.name == kind.name.lower()
         assert all(each == each.lower() and each[0] == "." for each in kind.endings)
@@ -130,21 +136,25 @@ class FormatContract:
     # ------------------------------------------------------------------ inside
 
     def _open(self, folder: pathlib.Path) -> tuple[FormatData, Files]:
-        """Return the data of a folder in this format, and the access to its files."""
+        """Return the dataset of a folder in this format, and the access to its files."""
         files = Files(open_store(str(folder)))
+        # List the files that have the format, and then the shards in each of them.
         place = self.format.narrow(parse_place(str(folder), self.format.endings))
         contents = self.format.find(place, files)
         return FormatData.of(self.format, make_table(self.format, files, contents)), files
 
     @staticmethod
     def _bytes(data: FormatData, number: int, files: Files) -> bytes:
-        """Return a shard in the form of MDS, as it would be decoded into the cache."""
+        """Return shard ``number`` as the bytes of an MDS shard, as the cache would keep it."""
         samples = int(data.table.samples[number])
         blocks = data.blocks(number, files)
         return shard_bytes(samples, data.columns, blocks, data.where(number, files))
 
     def _reader(self, data: FormatData, number: int, files: Files, folder: pathlib.Path) -> Reader:
-        """Return a reader of a shard: of the file itself if it is read in place, else decoded."""
+        """Return a reader of shard ``number`` of the dataset ``data`` in ``folder``.
+
+        It reads the file itself if the format can do that, else the shard converted to MDS.
+        """
         if data.is_in_place:
             from mds.readers import ColumnSelection
 
@@ -156,7 +166,7 @@ class FormatContract:
         return reader
 
 
-def _raises(act: Any, words: str) -> None:
+def _raises(act: Callable[[], object], words: str) -> None:
     """Check that a call raises an MdsError of one line that has some words."""
     text = ""
     try:

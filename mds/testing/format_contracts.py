@@ -102,6 +102,7 @@ class EncodingContract:
             with contextlib.suppress(EncodingError):
                 encoding.decode(data)
         for number in range(200):
+            # Every value in turn, with the next kind of damage in each round.
             data = damaged(packed[number % len(packed)], number // len(packed), rng)
             tracemalloc.start()
             try:

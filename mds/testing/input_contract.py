@@ -1,5 +1,9 @@
 """Contract test suite of inputs of mds-convert, to inherit.
 
+An input reads records from a place, such as a file or a folder. It cuts the place into parts, each
+of which one process converts, and describes the place of a record for errors. The fixtures give
+places for the tests.
+
 class TestFasta(InputContract):
     input = Fasta
 
@@ -9,7 +13,7 @@ class TestFasta(InputContract):
         return str(tmp_path / "genes.fa")
 
     @pytest.fixture
-    def damaged(self, tmp_path):             # one that is broken, and the words that name where
+    def damaged(self, tmp_path):             # a broken place, and words that the error contains
         ...
         return str(tmp_path / "broken.fa"), "broken.fa, line 3"
 """
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from mds.writers.convert.conversion import Conversion
 
 _NAME = "under-contract"
+_LARGEST_PART = 1 << 40  # bytes: more than the tests read, so an input is cut as little as possible
 
 
 class InputContract:
@@ -50,7 +55,7 @@ class InputContract:
     options: ClassVar[Mapping[str, Any]] = {}
 
     def test_it_says_what_it_is(self, place: str) -> None:
-        """Facts of the class have the right types, and each description is one line of text."""
+        """Attributes of an input have the right types, and descriptions are one line of text."""
         assert not inspect.isabstract(self.input)
         opened = self._open(place)
         assert opened.title
@@ -118,7 +123,7 @@ class InputContract:
         assert names
         assert len(set(names)) == len(names)
         assert not any(parse_encoding(column.encoding).is_unsafe for column in columns)
-        for part in opened.cut_parts(1 << 40):
+        for part in opened.cut_parts(_LARGEST_PART):
             for _, record in _read(opened, part):
                 assert opened.has_late_keys or {*record} <= {*names}
 
@@ -127,7 +132,7 @@ class InputContract:
         opened = self._open(place)
         places = [
             opened.locate(part, position)
-            for part in opened.cut_parts(1 << 40)
+            for part in opened.cut_parts(_LARGEST_PART)
             for position, _ in _read(opened, part)
         ]
         assert all(len(each.splitlines()) == 1 for each in places)
@@ -136,7 +141,7 @@ class InputContract:
     def test_a_conversion_writes_every_record(self, place: str) -> None:
         """Every record becomes a sample, with the same bytes for parts of any size."""
         opened = self._open(place)
-        records = sum(len(_read(opened, part)) for part in opened.cut_parts(1 << 40))
+        records = sum(len(_read(opened, part)) for part in opened.cut_parts(_LARGEST_PART))
         with tempfile.TemporaryDirectory() as folder:
             written = []
             for number, size in enumerate(self._part_sizes(opened)):
@@ -185,7 +190,8 @@ class InputContract:
     def _prepare(self, place: str, out: str, part_size: int = 0, **options: Any) -> Conversion:
         """Return a conversion of ``place`` to the folder ``out``, in parts of ``part_size`` bytes.
 
-        The class of the input is registered only meanwhile.
+        ``options`` are further options of `convert`. A conversion finds an input by its name, so
+        the class is registered until the conversion is prepared.
         """
         registered_inputs = dict(inputs)
         inputs[_NAME] = self.input
@@ -200,7 +206,7 @@ class InputContract:
 
     def _part_sizes(self, opened: Input) -> tuple[int, ...]:
         """Return sizes in bytes that cut an input into seven parts, two parts and one part."""
-        return opened.size // 7 + 1, opened.size // 2 + 1, 1 << 40
+        return opened.size // 7 + 1, opened.size // 2 + 1, _LARGEST_PART
 
 
 class _StoppedError(Exception):
@@ -208,12 +214,17 @@ class _StoppedError(Exception):
 
 
 def _stop_after(steps: int) -> Callable[[object], None]:
-    """Return a progress function that raises _StoppedError once it was called ``steps`` times."""
-    remaining_steps = iter(range(steps))
+    """Return a progress function that does nothing ``steps`` times, and then raises _StoppedError.
+
+    A conversion calls it after each step.
+    """
+    remaining_steps = steps
 
     def progress(_: object) -> None:
-        if next(remaining_steps, None) is None:
+        nonlocal remaining_steps
+        if remaining_steps == 0:
             raise _StoppedError
+        remaining_steps -= 1
 
     return progress
 

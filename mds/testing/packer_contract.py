@@ -4,6 +4,11 @@
         packer = "mine"
 
 The packer is registered by `register_packer` before.
+
+A packer joins documents (samples that are arrays of tokens) to packs: rows of a batch that hold up
+to a fixed number of tokens. It gets the lengths of one window at a time: consecutive documents of
+the order, which are packed together. A long document may be cut into several pieces; a piece is the
+range of a document's tokens that one pack holds.
 """
 
 from __future__ import annotations
@@ -28,14 +33,21 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-_ROOM, _BATCH, _DOCUMENTS = 100, 8, 600
+_ROOM = 100  # tokens of a pack
+_BATCH = 8  # packs of a global batch
+_DOCUMENTS = 600
 _ALONE = World(1, 1, 1, 0)
 _WORLDS = (_ALONE, World(1, 4, 1, 0), World(2, 2, 1, 0), World(2, 4, 2, 0))
 
 
 class _ArrayLengths:
-    """Lengths of documents, int64 of shape (documents,), in the place of those of a dataset."""
+    """Lengths of documents in memory, with the methods that `PackPlan` calls.
 
+    A plan usually gets the lengths from a dataset; this class lets the tests choose them.
+    ``lengths`` are tokens by document id, int64 of shape (documents,).
+    """
+
+    #: Identifies the lengths in a state; a resume compares it.
     digest = "under contract"
 
     def __init__(self, lengths: Ids) -> None:
@@ -43,7 +55,7 @@ class _ArrayLengths:
         self.total, self.count = int(lengths.sum()), len(lengths)
 
     def take(self, ids: Ids) -> Ids:
-        """Return the lengths of documents."""
+        """Return the lengths of the documents ``ids``, both int64 of shape (n,)."""
         lengths: Ids = self._lengths[ids]
         return lengths
 
@@ -63,12 +75,13 @@ class PackerContract:
     settings: ClassVar[dict[str, Any]] = {}
 
     def test_every_token_comes_exactly_once(self) -> None:
-        """Packs are not empty, none is longer than its room, and pieces make whole documents."""
+        """Packs have 1 to _ROOM tokens, and the pieces of a document are the whole document."""
         for lengths in self._windows():
             packs = self._pack(lengths)
             assert not len(packs) or packs.tokens.min() > 0
             assert not len(packs) or packs.tokens.max() <= _ROOM
-            # In the order of documents and starts, each piece begins where the last one ended.
+            # In the order of documents and starts, each piece begins where the last one ended. A
+            # row of ids, starts and sizes is a piece: its document, first token and tokens.
             ends = np.zeros(len(lengths), np.int64)
             for row in np.lexsort((packs.starts, packs.ids)).tolist():
                 document, start = int(packs.ids[row]), int(packs.starts[row])
@@ -86,7 +99,8 @@ class PackerContract:
     def test_every_world_has_the_same_steps(self) -> None:
         """Any number of nodes, ranks and workers gets the same global batches of packs.
 
-        The packs that all workers read together have the order hash of the plan.
+        The plan announces a hash of the order of all pieces. The pieces that the workers get, taken
+        together, have the same hash.
         """
         expected = None
         for world in _WORLDS:
@@ -104,9 +118,14 @@ class PackerContract:
             assert str(order_hash) == str(plan.order_hash(plan.steps))
 
     def test_a_run_resumes_at_any_step_in_any_world(self) -> None:
-        """A run that resumes from a state has the same remaining steps as one without a break."""
+        """A run that resumes from a state has the same remaining steps as one without a break.
+
+        The run has one rank, and resumes in every world after its first, middle and last but one
+        step.
+        """
         full_plan = self._plan(_ALONE)
         steps = [self._step(full_plan, step) for step in range(full_plan.steps)]
+        # The position in the order after each step.
         ends = [packs.end for packs in full_plan.rank_packs(0, 0, 0)]
         for step in (0, len(ends) // 2, len(ends) - 2):
             state = emit_state(full_plan.plan.state(0).at(ends[step]))
@@ -130,7 +149,7 @@ class PackerContract:
         return Packing(_ROOM, packer=self.packer, **{"overflow": "split", **self.settings})
 
     def _pack(self, lengths: Ids) -> Packs:
-        """Return the packs of one window of documents with these lengths."""
+        """Return the packs of one window, whose document i has ``lengths[i]`` tokens."""
         return pack_window(np.arange(len(lengths)), lengths, self._packing, 7)
 
     @staticmethod
@@ -152,7 +171,11 @@ class PackerContract:
         seed: int = 1,
         resume: ResumePoint | None = None,
     ) -> PackPlan:
-        """Return the packs of an epoch of 600 documents of random lengths, in a world."""
+        """Return the plan of an epoch of 600 documents in 6 shards, with random lengths.
+
+        Every world has the same global batch of 8 packs. ``resume`` is the parsed state to resume
+        from, None for the whole epoch.
+        """
         lengths = np.random.default_rng(5).integers(0, 150, _DOCUMENTS)
         plan = EpochPlan(
             [{"shards": [100] * (_DOCUMENTS // 100)}],
@@ -171,7 +194,10 @@ class PackerContract:
 
     @staticmethod
     def _step(plan: PackPlan, step: int) -> list[tuple[int, int, int]]:
-        """Return the pieces of a global batch as sorted (document, first token, end) tuples."""
+        """Return the pieces of a global batch as sorted (document, first token, end) tuples.
+
+        Ranks are left out, because they differ between worlds.
+        """
         return sorted(
             (sample, *bounds) for _, sample, bounds in plan.step_rows(step) if bounds is not None
         )

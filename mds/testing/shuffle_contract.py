@@ -3,7 +3,9 @@
     class TestMine(ShuffleContract):
         algorithm = Mine
 
-The algorithm may hold any number of samples; nothing else is needed.
+A shuffle is made for a `ShuffleSpec`: sizes of shards, number of canonical nodes, seed, epoch and
+size of a shuffle block. Its order has every sample id once, canonical node after canonical node.
+The part of a node is read in windows: arrays of the next ids.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ class ShuffleContract:
     def test_orders_are_asked_together(self) -> None:
         """A group of random-access shuffles returns the ids that each shuffle returns alone.
 
-        One call looks up positions in several orders, of which some may be moved to other epochs.
+        ``group.ids_at([2, 0], [5, 9])`` are the ids at position 5 of shuffle 2 and at position 9 of
+        shuffle 0. Some shuffles may be moved to other epochs before.
         """
         if not issubclass(self.algorithm, RandomAccessShuffle):
             return
@@ -104,8 +107,10 @@ class ShuffleContract:
         numbers = rng.integers(0, len(specs), 300)
         positions = rng.integers(0, 1 << 40, 300) % np.array([s.samples for s in specs])[numbers]
         moved = {number: shuffles[number].at_epoch(5 + number) for number in (0, 2)}
+        # A group, and the shuffles that it should equal.
         for tested_group, single_shuffles in (
             (group, shuffles),
+            # Shuffle 0 at epoch 5 and shuffle 2 at epoch 7, as in `moved`.
             (group.at_epochs(np.array([0, 2]), np.array([5, 7])), {**shuffles, **moved}),
             (group, shuffles),  # the group of other epochs has not changed this one
         ):
@@ -143,16 +148,16 @@ class ShuffleContract:
                     assert np.array_equal(ids, expected_ids)
 
     def test_a_worker_begins_anywhere(self) -> None:
-        """The ids of a worker from a position on are the tail of all its ids."""
+        """The ids of a worker from its ``start``-th on are the tail of all its ids."""
         plan = self._plan(World(2, 1, 2, 0))
-        ids = _joined(plan.blocks(1, 0, 1))
+        node, rank, worker = 1, 0, 1
+        ids = _joined(plan.blocks(node, rank, worker))
         for start in range(0, len(ids), 13):
-            assert np.array_equal(
-                _joined(self._plan(plan.world).blocks(1, 0, 1, start)), ids[start:]
-            )
+            tail = self._plan(plan.world).blocks(node, rank, worker, start)
+            assert np.array_equal(_joined(tail), ids[start:])
 
     def test_it_says_what_it_is(self) -> None:
-        """It is a class that can be made from a spec alone, and its facts have their types."""
+        """The class is not abstract, and its attributes have the right types and values."""
         assert not inspect.isabstract(self.algorithm)
         for name in ("is_random_access", "needs_all_samples", "uses_blocks"):
             assert type(getattr(self.algorithm, name)) is bool
@@ -182,7 +187,14 @@ class ShuffleContract:
         return _joined(_copies(shuffle, node))
 
     def _plan(self, world: World, **order: Any) -> EpochPlan:
-        """Return the plan of an epoch with this algorithm, which is registered only meanwhile."""
+        """Return the plan of an epoch with this algorithm and a global batch of 4 samples.
+
+        A plan finds an algorithm by its name, so the class is registered until the plan is made.
+
+        Args:
+            world: Nodes, ranks and workers of the run.
+            **order: Further arguments of `EpochPlan`, such as ``resume``.
+        """
         former_algorithm = algos.get(_NAME)
         algos[_NAME] = self.algorithm
         try:

@@ -132,7 +132,11 @@ class StoreContract:
     def test_a_range_of_a_replaced_object_is_refused(
         self, store: Store, tmp_path: pathlib.Path
     ) -> None:
-        """A file is never made of parts of two objects: each part tells of which object it is."""
+        """A file is never made of parts of two objects.
+
+        Every answer to a request has the size and version of the object (``body.info``), so that
+        `is_same_object` notices a replacement between the requests of two parts.
+        """
         size = 300_000
         store.put("swapped", noise(size, 1))
         with store.stream("swapped", 0, 10) as body:
@@ -353,6 +357,7 @@ class Slow(Wrapper):
         super()._write(key, file, size)
 
     def _think(self) -> None:
+        """Wait as long as an operation of a slow store takes."""
         threading.Event().wait(self.seconds)
 
 
@@ -391,7 +396,8 @@ class Flaky(Wrapper):
 
     def _write(self, key: str, file: BinaryIO, size: int) -> None:
         """Write an object, or raise the next error after some bytes of the file were read."""
-        file.seek(-len(file.read(3)), 1)
+        # Read 3 bytes (or fewer, at the end of the file) and go back to where they began.
+        file.seek(-len(file.read(3)), os.SEEK_CUR)
         self._trouble()
         super()._write(key, file, size)
 

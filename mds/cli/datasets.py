@@ -178,7 +178,7 @@ def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
         yield from _first_samples(*files_dataset, count)
         return
     source = MdsInput(url)
-    for part in source.cut_parts(0):  # 0: each shard is a part of its own
+    for part in source.cut_parts(0):  # 0 bytes: each part is one shard
         names = part.address.schema.columns
         encodings = {
             name: parse_encoding(encoding)
@@ -299,7 +299,7 @@ def record_lengths(url: str, column: str) -> Lengths:
         next_sample = 0
         if index.total_samples:
             source = MdsInput(url)
-            for part in source.cut_parts(0):  # 0: each shard is a part of its own
+            for part in source.cut_parts(0):  # 0 bytes: each part is one shard
                 columns = part.address.schema.columns
                 encodings = dict(zip(columns.names, columns.encodings, strict=True))
                 length = length_function(encodings, column)

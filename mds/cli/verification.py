@@ -148,7 +148,7 @@ def verify_shard(
         lengths: Recorded lengths of its samples by column, shape (samples,).
     """
     report = Report(shards=1)
-    # Digests are those of the compressed file if there is one.
+    # With compression, the digests of the compressed files count: readers download these files.
     report.undigested = int(any(not (zipped or raw).hashes for raw, zipped in shard.files))
     faults = report.faults
     # One file, or the lines and their offsets of a split format.

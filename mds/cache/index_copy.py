@@ -342,15 +342,18 @@ class _Search(NamedTuple):
     def _without_writing(self) -> LocatedIndex:
         """Fetch the index without keeping a copy, for a folder that cannot be written.
 
-        The folder is used if it holds an equal index, since it may hold the whole dataset.
+        The folder is used if it holds an equal index, since it may hold the whole dataset: one that
+        this library fetched (its note has the identity of the remote) or that a user copied
+        (without a note). Otherwise the dataset gets a path of its own below it, so that shards of
+        another dataset are not mistaken for those of this one.
         """
         with self.store.stream(INDEX) as body:
             data, version = b"".join(body), _short(body.info.version)
         index = Index.parse(data, self.store.url_of(INDEX))
         folder = folder_for(self.folder, self.source) or self.folder
         origin, identity = read_origin(folder), identity_for(self.source, index, version)
-        is_ours = origin is None or origin.identity == identity
-        if is_ours and _is_equal(os.path.join(folder, INDEX), data, index):
+        may_be_ours = origin is None or origin.identity == identity
+        if may_be_ours and _is_equal(os.path.join(folder, INDEX), data, index):
             return LocatedIndex(index, folder, version)
         log.warning(
             "%s cannot be written and is not a copy of %s.", self.folder, self.store.url_of("")

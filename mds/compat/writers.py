@@ -55,16 +55,17 @@ _SHOWN_PARAMETERS = (
 )
 
 
-def _signature_of(kind: type) -> inspect.Signature:
+def _signature_of(kind: type[Writer]) -> inspect.Signature:
     """Return the signature that ``inspect`` and help() show for a writer class.
 
-    A class of this module shows the parameters of 0.13 and ``**kwargs``, as there. A user's class
-    shows the parameters of its ``__init__``, with all options of the writer.
+    A class of `mds` shows the parameters of 0.13 and ``**kwargs``, as there, without those that are
+    constants of the class (``Writer._constants``). A user's class shows the parameters of its
+    ``__init__``, with all options of the writer.
     """
     signature = full_signature(kind.__init__)  # type: ignore[misc]
     if not kind.__module__.startswith("mds."):
         return signature
-    constants = getattr(kind, "_constants", ())
+    constants = kind._constants  # noqa: SLF001 - a class of this file
     parameters = [
         parameter
         for name, parameter in signature.parameters.items()

@@ -215,9 +215,13 @@ class SampleDocuments:
         return packs, flat, extra
 
     def _padding(self) -> tuple[Tensors, Columns]:
-        """Return padding for a step without documents, with the columns of any sample."""
+        """Return padding for a step without documents, with the columns that documents have.
+
+        A worker whose steps had no document yet does not know these columns. It reads one sample to
+        find them (`_check_form` sets ``_form``): one with tokens, because functions may make other
+        columns of a sample without any. `any_sample` raises ConfigError if there is none.
+        """
         if not self._types:
-            # Ask one of the first samples with tokens which columns there are.
             first = range(min(self._dataset.num_samples, _FIRST_SAMPLES))
             numbers = np.flatnonzero(self._lengths.take(np.array(first, np.int64)))
             sample = any_sample(self._dataset, numbers.tolist())
@@ -231,7 +235,7 @@ class SampleDocuments:
         return padding(self._types), extra
 
     def _check_form(self, sample: Any) -> None:
-        """Check that a sample is a dict with the columns of the first one, which sets them.
+        """Check that a sample is a dict with the columns of the first one, which sets ``_form``.
 
         Raises FunctionError for a sample that a function made, ConfigError for a stored one.
         """

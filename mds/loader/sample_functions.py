@@ -167,11 +167,16 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
 
     A batch is never filled from later places, so every rank takes as many steps as without a
     filter. If no sample of a batch is kept, it still comes, so that all ranks take the step: as one
-    sample whose mask is False, because empty tensors break most models.
+    sample whose mask is False, because empty tensors break most models. That is the spare sample of
+    the judge, or any sample after its functions.
+
+    The info of the batch has its part of the order hash (`OrderHash` in `mds.plan.audit`): a sum
+    over its samples and their count.
 
     Args:
-        rows: Samples of a batch, with `DROPPED` in the place of dropped ones.
-        judge: Judge of these samples, which has a spare one.
+        rows: Samples of a batch, with `DROPPED` in the place of dropped ones and of padding. The
+            mask that it has until now, if any, is False for padding.
+        judge: Judge of these samples; its ``spare`` is a list of at most one sample.
         dataset: Dataset of the samples.
         epoch: The worker's part of the epoch.
     """
@@ -183,12 +188,12 @@ def keep_samples(rows: Rows, judge: SampleJudge, dataset: Samples, epoch: Worker
         judge.spare = judge.spare or [any_sample(dataset)]
         samples, keys = [*judge.spare], np.zeros(1, np.uint64)
     info = batch_info(epoch, rows.first, rows.size)
-    # The order hash counts dropped samples, which are in the order, and no padding.
+    # The count of the order hash has dropped samples, which are in the order, and no padding.
     places_with_samples = rows.size if rows.mask is None else int(rows.mask.sum())
-    order_sum, _ = info.order
+    sum_of_hash, _ = info.order
     skipped, dropped = judge.dropped.take()
     info = info._replace(
-        order=(order_sum, places_with_samples),
+        order=(sum_of_hash, places_with_samples),
         skipped=tuple(skipped),
         dropped=dropped,
         is_empty=is_empty,

@@ -420,7 +420,12 @@ def _sufficient_workers(account: WaitAccount) -> int:
 
 
 def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
-    """Return the advice to use processes, if threads together kept no more than one core busy."""
+    """Return the beginning of a sentence that advises processes instead of threads, or ''.
+
+    Processes help if functions in Python take turns in the interpreter: several threads together
+    kept about one core busy, and not because they slept or waited for a server. The text ends with
+    "or ", after which callers put other advice.
+    """
     is_in_turns = setup.kind == "threads" and setup.workers > 1 and account.cores < _MOST_IN_TURNS
     if not is_in_turns or _is_waiting(account, setup):
         return ""

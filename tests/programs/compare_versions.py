@@ -17,6 +17,7 @@ process of its own with the variables of a launcher.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -329,8 +330,10 @@ def _train_processes(
     for result in results:
         if "error" in result:
             return result
-    rows = [result["steps"] for result in results]
-    steps = [[ranks[0] for ranks in step] for step in zip(*rows, strict=True)]
+    # Ranks of their own may take unequal numbers of steps: a filter or the end of an epoch may
+    # leave one of them fewer batches, and nothing synchronizes them here. Such steps are None.
+    rows = [[ranks[0] for ranks in result["steps"]] for result in results]
+    steps = [list(step) for step in itertools.zip_longest(*rows)]
     return {"steps": steps, "states": [result["states"][0] for result in results]}
 
 

@@ -55,14 +55,14 @@ _SHOWN_PARAMETERS = (
 )
 
 
-def _signature_of(kind: type[Writer]) -> inspect.Signature:
+def _signature_of(kind: type[Any]) -> inspect.Signature:
     """Return the signature that ``inspect`` and help() show for a writer class.
 
     A class of `mds` shows the parameters of 0.13 and ``**kwargs``, as there, without those that are
     constants of the class (``Writer._constants``). A user's class shows the parameters of its
     ``__init__``, with all options of the writer.
     """
-    signature = full_signature(kind.__init__)  # type: ignore[misc]
+    signature = full_signature(kind.__init__)
     if not kind.__module__.startswith("mds."):
         return signature
     constants = kind._constants  # noqa: SLF001 - a class of this file

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mds.errors import IndexFileError, NotFoundError, StoreError
+from mds.index import binary_copy
 from mds.index.parse import COLUMN_DTYPES, Builder, parse_index
 from mds.index.shard_object import FileInfo, JsonShape, ShardInfo, ShardSchema, refuse_unsafe
 from mds.storage.files import open_regular
@@ -269,8 +270,6 @@ def read_index(
         return Index.parse(_read(path), path)
     index = load_copy(table_copy, size, digest)
     if index is None:
-        from mds.index import binary_copy
-
         index = Index.parse(_read(path), path)
         columns = {name: getattr(index, name) for name in Index.COLUMNS}
         # A copy that cannot be written is no error: the next start only has to parse again.
@@ -285,8 +284,6 @@ def load_copy(path: str, size: int, digest: str) -> Index | None:
     ``path`` is that of the copy. ``size`` (bytes) and ``digest`` (`fingerprint_of`) are those of
     index.json now, with which the copy must agree.
     """
-    from mds.index import binary_copy
-
     table = binary_copy.load(path, size, digest)
     return Index(*table, digest) if table is not None else None
 

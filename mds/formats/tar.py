@@ -76,6 +76,8 @@ class Tar(Format):
         count = len(noted) - 1 if isinstance(noted, list) else noted
         columns, places, size, samples = TarColumns(), FoundPlaces(), 0, 0
         is_whole = True  # whether all samples were looked at
+        # With a count few samples are needed: those up to the first `_LOOK` bytes, or until the
+        # columns are known.
         for sample, read in self.samples(file, files, is_counted=count is not None):
             check_sample(sample, location)
             columns.add(sample, read, location)
@@ -99,6 +101,8 @@ class Tar(Format):
             extra = TarPlaces.of_starts(noted).to_bytes()
         encodings = columns.encodings(location)
         total = samples if count is None else count
+        # Bound of the bytes of the samples once they are decoded, which cost up to 16 bytes each
+        # besides their values. Without a scan it is the size of the tar.
         size = file.size if count is not None else size + 16 * total
         return FilePlan(encodings, [total], [size], note=note_of(encodings, extra))
 

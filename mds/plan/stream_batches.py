@@ -348,7 +348,9 @@ class DevicePerStreamBatches(StreamBatches):
         # nodes: index n is element n // canonical of canonical node n % canonical.
         self._partitions = [
             Partition(
-                PaddedGrid(count, self._canonical, self._canonical), self._canonical, shape.ranks
+                PaddedGrid(count, canonical=self._canonical, nodes=self._canonical),
+                self._canonical,
+                shape.ranks,
             )
             for count in samples
         ]
@@ -359,9 +361,10 @@ class DevicePerStreamBatches(StreamBatches):
         _require_full_batch(self._counts, "rank's batch", shape.batch)
         self._origins = [Origins.shuffled(self._counts, rng) for _ in range(shape.nodes)]
         self._length = sum(self._counts)  # batches of the list of a node
-        # Padded to the next multiple of all ranks, even if the length is one already, as in
-        # mosaicml-streaming.
+        # Padded to the next multiple of all ranks (`shape.world`), even if the length is one
+        # already, as in mosaicml-streaming.
         padded = (self._length // shape.world + 1) * shape.world
+        # In a step every node gives a batch to each of its ranks: `shape.ranks` of its list.
         super().__init__(padded // shape.ranks, spec)
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:

@@ -446,6 +446,10 @@ class WindowFetcher:
     The result for a shard of a window is a lease: a reader, and what must be released when the
     window ends. A pin counts a shard that a window has mapped, and that cannot be evicted.
 
+    The *oracle* tells at which time of the order a shard is used next. It knows the order of
+    ``oracle.workers`` workers: of all that read these cache folders (``is_whole``), or of this one
+    only. Readers of one known order are a team: each may evict what the team needs last.
+
     Args:
         runtime: The cache of this process.
         oracle: Next uses of the shards.
@@ -457,6 +461,7 @@ class WindowFetcher:
         # collection.
         share = functools.partial(_share, runtime)
         self._pins, self._bytes_in_flight = _Pins(share), ByteSemaphore(share)
+        # `LimitedPrefetch` sets both attributes below whenever it chooses the size of a window.
         #: Whether the limit is so large that shards may stay mapped until their window ends. Else
         #: rows are copied, so that a shard can be evicted as soon as all windows have their rows.
         self.may_pin = False
@@ -523,9 +528,9 @@ class WindowFetcher:
         can_range = runtime.can_range(shard)
         is_shared = self._is_shared(request)
         if not can_range or (self.fetches_whole_shards and is_shared):
-            # Without ranges, or if all shards in use fit, fetch it whole whatever that costs.
-            # Evict only shards that are needed later than this one, in this window by other
-            # workers, or else in a later window.
+            # Without ranges, or if all shards in use fit, fetch it whole whatever that costs, and
+            # evict only shards that are needed later. This window gets its rows now in any case, so
+            # the shard is needed next by other workers in this window (if shared), or after it.
             needed_at = oracle.next_after(shard, request.start if is_shared else request.stop)
             # Limit the bytes in flight, or the shards being fetched would evict each other.
             with self._bytes_in_flight.acquire(size):

@@ -241,6 +241,10 @@ def source_of(remote: str, options: Mapping[str, Any] | None) -> str:
     >>> source_of("s3://user:secret@bucket/data", None)
     's3://bucket/data'
     """
+    if options:
+        from mds.storage.spellings import own_options
+
+        options = own_options(remote, options)
     address_options = [
         (name, str((options or {})[name])) for name in _ADDRESS_OPTIONS if (options or {}).get(name)
     ]

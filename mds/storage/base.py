@@ -533,10 +533,10 @@ def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in options or {}:
         if name not in names:
-            import difflib
+            from mds.arguments import did_you_mean
+            from mds.storage.spellings import remedy_for
 
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = remedy_for(scheme, name) or did_you_mean(name, names)
             raise ConfigError(
                 f"{scheme}:// URLs take no storage option {name!r}.{hint} They take "
                 f"{', '.join(names)} and {', '.join(_COMMON_NAMES)}."

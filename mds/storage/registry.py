@@ -72,7 +72,7 @@ def open_store(
     Args:
         url: URL or path of the folder of objects.
         options: Options of the provider, which docs/storage.md lists; they override the
-            environment (default None).
+            environment (default None). Names of fsspec and object_store are accepted.
         retry: How often and how long to retry (default `RetryPolicy()`).
         timeout: Seconds without a byte after which a request has stalled (default 60).
 
@@ -86,6 +86,10 @@ def open_store(
     """
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
+    if options and scheme_of(url) not in _registered:
+        from mds.storage.spellings import own_options
+
+        options = own_options(url, options)
     common, provider_options = split_options(options)
     remember_secrets(provider_options)  # all later messages mask them
     store = _factory(url)(reveal(url), provider_options, float(timeout))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from mds.errors import ArgumentError, ConfigError
-from mds.redaction import mask_foreign
+from mds.redaction import is_telling, mask_foreign
 
 #: The largest number that counts something; sums and products of a few of them fit into 64 bits.
 LARGEST = 1 << 48
@@ -153,12 +153,14 @@ def takes_names(init: F) -> F:
     own error would name the function ``__init__``.
     """
     parameters = list(inspect.signature(init).parameters.values())[1:]  # without self
-    # Parameters that can be given by name, those that can also be given by position, and those
-    # without a default.
-    by_name = {p.name: p for p in parameters if p.kind not in {p.VAR_KEYWORD, p.VAR_POSITIONAL}}
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    # Parameters that can be given by name, those that can be given by position, and those that
+    # must be given.
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    by_name = {p.name: p for p in parameters if p.kind in kinds}
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, kinds[0])]
     required = [name for name, p in by_name.items() if p.default is p.empty]
-    is_open = len(by_name) < len(parameters)  # has *args or **kwargs
+    is_open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
+    kind = init.__qualname__.partition(".")[0]
 
     @functools.wraps(init)
     def checked_init(self: Any, *args: Any, **given: Any) -> None:
@@ -167,57 +169,97 @@ def takes_names(init: F) -> F:
         if len(args) > len(positional):
             # The error shows how to give the first surplus value by name: by a required name if
             # there is one, else by any.
-            raise _positional(owner, args[len(positional) :], required or list(by_name))
+            raise _positional(owner, args, len(positional), required or list(by_name))
         if not is_open:
-            refuse_unknown(owner, given, by_name)
+            refuse_unknown(owner, given, by_name, kind)
         missing = [n for n in required if n not in given and n not in positional[: len(args)]]
         if missing:
+            from mds.foreign_words import argument_advice
+
+            advice = [argument_advice(kind, owner, n, shown(given[n])) for n in given]
             raise ArgumentError(
                 f"{owner}() needs {_listed(missing)}, and was given {_listed(given)}: see "
-                f"help({owner})."
+                f"help({owner}).{''.join(advice)}"
             )
         init(self, *args, **given)
 
     return checked_init  # type: ignore[return-value]
 
 
-def refuse_unknown(owner: str, given: Mapping[str, Any], names: Sequence[str] | Any) -> None:
+def refuse_unknown(
+    owner: str, given: Mapping[str, Any], names: Sequence[str] | Any, kind: str = ""
+) -> None:
     """Raise ArgumentError for the first argument of ``given`` that is not among ``names``.
 
-    ``owner`` is the class or function in the error, and ``given`` has the values by argument.
+    Args:
+        owner: Name of the user's class or of the function, for the error.
+        given: Values by argument.
+        names: Names of all arguments.
+        kind: Class of `mds` from which the user's class is derived, such as "StreamingDataset". The
+            error then says what to write in place of words of other libraries.
     """
     for name in given:
         if name not in names:
-            near = did_you_mean(name, names, "{}=") or f" It takes {', '.join(sorted(names))}."
-            raise ArgumentError(
-                f"{owner}({name}={shown(given[name])}): there is no argument {name!r}.{near}"
+            from mds.foreign_words import argument_advice  # on the way to an error only
+
+            is_secret = isinstance(given[name], str) and is_telling(name)
+            value = "..." if is_secret else shown(given[name])
+            near = (
+                argument_advice(kind, owner, name, value)
+                or did_you_mean(name, names, "{}=")
+                or f" It takes {', '.join(sorted(names))}."
             )
+            raise ArgumentError(f"{owner}({name}={value}): there is no argument {name!r}.{near}")
+
+
+def no_attribute(owner: object, name: str, kind: str) -> AttributeError:
+    """Return the error for an attribute that an object lacks, with what to write in its place.
+
+    ``kind`` is the class of `mds` from which the object's class is derived, see `refuse_unknown`.
+    """
+    own = type(owner).__name__
+    message = f"{own!r} object has no attribute {name!r}"
+    if not name.startswith("_"):
+        from mds.foreign_words import attribute_advice
+
+        advice = attribute_advice(kind, own, name)
+        if advice:
+            return AttributeError(f"{message}.{advice}")
+    # With `name` and `obj`, Python suggests the nearest name.
+    return AttributeError(message, name=name, obj=owner)
 
 
 def _listed(names: Iterable[str]) -> str:
     return " and ".join(f"{name}=" for name in names) or "nothing"
 
 
-def _positional(owner: str, args: Sequence[Any], names: Sequence[str]) -> ArgumentError:
+def _positional(owner: str, args: Sequence[Any], most: int, names: Sequence[str]) -> ArgumentError:
     """Return the error for arguments that were given by position but need a name.
 
-    It shows how to write the first one: ``StreamingDataset('/data')`` should be
-    ``StreamingDataset(local='/data')``.
+    It shows how to write the first one: ``JSONWriter("/data")`` should be
+    ``JSONWriter(out="/data")``.
 
     Args:
         owner: Name of the class.
-        args: Values without a name, at least one.
-        names: Names that they may have had. A path gets ``local``, ``remote`` or ``out`` if that is
-            one of them; any other value gets the first name.
+        args: All values without a name.
+        most: Number of them that need no name, which is less.
+        names: Names that the others may have had. A path gets ``local``, ``remote`` or ``out`` if
+            it is one of them; any other value gets the first name.
     """
-    value = args[0]
+    value = args[most]
     name = names[0]
     if isinstance(value, (str, os.PathLike)):
         place = "remote" if "://" in str(value) else "local"
         name = next((each for each in (place, "out") if each in names), name)
+    # StreamingDataset("cache", "s3://...") has its places in the wrong order.
+    first = [shown(each) for each in args[:most]]
+    way_out = ", ".join((*first, f"{name}={shown(value)}"))
+    if first and name == "remote":
+        way_out = f"{shown(value)}, local={first[0]}"
+    allowed = f"; {most} may be without" if most else ""
     return ArgumentError(
-        f"{owner}({shown(value)}): arguments are given by name, got {len(args)} without one. "
-        f"Write {owner}({name}={shown(value)})."
+        f"{owner}({', '.join((*first, shown(value)))}): arguments are given by name, got "
+        f"{len(args)} without one{allowed}. Write {owner}({way_out})."
     )
 
 

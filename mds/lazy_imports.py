@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 
@@ -30,6 +31,11 @@ def on_first_touch(
         """
         if name not in homes:
             message = f"module {package!r} has no attribute {name!r}"
+            advice = _advice(package, name)
+            if advice and _is_importing(sys._getframe(1)):  # noqa: SLF001 - the caller
+                raise ImportError(f"cannot import name {name!r} from {package!r}.{advice}")
+            if advice:
+                raise AttributeError(f"{message}.{advice}")
             # With `name` and `obj`, Python suggests the nearest name.
             raise AttributeError(message, name=name, obj=sys.modules[package])
         value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
@@ -41,6 +47,25 @@ def on_first_touch(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return import_name, list_names
+
+
+def _advice(package: str, name: str) -> str:
+    """Return what to write in place of a name of another library, with a space before it, or ''."""
+    if package != "mds":
+        return ""
+    from mds.foreign_words import package_advice  # on the way to an error only
+
+    return package_advice(name)
+
+
+def _is_importing(frame: FrameType) -> bool:
+    """Whether a frame executes ``from package import name`` now, and not ``package.name``.
+
+    Python replaces an AttributeError by an ImportError of its own there, without the message.
+    """
+    import dis  # on the way to an error only
+
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM"
 
 
 def plugin_names(group: str) -> list[str]:

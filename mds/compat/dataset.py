@@ -521,8 +521,12 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
 _PREPARE_SHARD = StreamingDataset.prepare_shard
 
-# Programs pass on those of their settings that are parameters in this signature.
-StreamingDataset.__init__.__signature__ = inspect.signature(Samples.__init__)  # type: ignore[attr-defined]
+# Programs pass on those of their settings that are parameters in this signature: all of `mds` but
+# the place without a name, which 0.13 does not take.
+_signature = inspect.signature(Samples.__init__)
+StreamingDataset.__init__.__signature__ = _signature.replace(  # type: ignore[attr-defined]
+    parameters=[each for name, each in _signature.parameters.items() if name != "place"]
+)
 
 
 class LocalDataset(NativeLocalDataset, Array):

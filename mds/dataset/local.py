@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from mds.arguments import no_attribute, takes_names
 from mds.cache.index_copy import no_index_error
 from mds.dataset.indexing import resolve
 from mds.dataset.shard_map import HasColumns, ShardList, ShardMap, Spanner
@@ -52,7 +53,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
 
-    - ``local`` (str): Folder of the shards and their ``index.json``.
+    - ``local`` (str | os.PathLike[str]): Folder of the shards and their ``index.json``.
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.
     - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
@@ -65,9 +66,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
     (ValueErrors) for one that is broken or has pickles that are not allowed.
     """
 
+    @takes_names
     def __init__(
         self,
-        local: str,
+        local: str | os.PathLike[str],
         split: str | os.PathLike[str] | None = None,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
@@ -110,6 +112,9 @@ class LocalDataset(HasColumns, Dataset[Any]):
     def spanner(self) -> Spanner:
         """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
         return Spanner(ShardMap([self._index]))
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, "LocalDataset")
 
     def __len__(self) -> int:
         return self.num_samples

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.arguments import check_arguments, plain_scalar, takes_names
+from mds.arguments import check_arguments, no_attribute, plain_scalar, takes_names
 from mds.cache import ShardCache
 from mds.cache.source import cache_root
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
@@ -30,7 +30,14 @@ from mds.dataset.settings import (
     resolve_predownload,
 )
 from mds.dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanner
-from mds.dataset.stream import PLACE, STREAM_SETTINGS, Stream, fill_streams, find_sources
+from mds.dataset.stream import (
+    PLACE,
+    STREAM_SETTINGS,
+    Stream,
+    fill_streams,
+    find_sources,
+    name_place,
+)
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
 from mds.plan import OrderSpec
@@ -92,10 +99,12 @@ class Samples(HasColumns):
     @takes_names
     def __init__(
         self,
+        place: str | os.PathLike[str] | Sequence[Stream] | Mapping[str, Stream] | None = None,
+        /,
         *,
         streams: Sequence[Stream] | Mapping[str, Stream] | None = None,
-        remote: str | None = None,
-        local: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
         split: str | os.PathLike[str] | None = None,
         download_retry: int = 2,
         download_timeout: float = 60,
@@ -130,6 +139,9 @@ class Samples(HasColumns):
         packing: Packing | None = None,
     ) -> None:
         arguments = locals()  # passed on by name, so that none is mistaken for another
+        places = {name: arguments[name] for name in ("streams", "remote", "local")}
+        arguments |= name_place(type(self).__name__, place, places)
+        streams = arguments["streams"]
         if self._is_strict:
             check_settings(type(self).__name__, arguments)
         # Arguments that determine the order are kept in its spec alone; OrderSetting reads them.
@@ -242,7 +254,7 @@ class Samples(HasColumns):
             )
         if name == "epoch_seed_change":  # of mosaicml-streaming
             return self.sampling_method == "balanced"
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise no_attribute(self, name, "Samples")
 
     def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
         """Yield each stream's index, and the store that has the sidecar files beside it, if any."""

@@ -7,6 +7,7 @@ the data or on registered names are made where the argument is used.
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -200,14 +201,28 @@ def _check_streams(owner: str, streams: Any) -> None:
     if not isinstance(streams, (list, tuple, Mapping)):
         raise ArgumentError(
             f"{owner}(streams=<{type(streams).__name__}>): streams is a list, as in "
-            "streams=[Stream(remote=...), Stream(remote=...)], or a dict of them by name."
+            "streams=[Stream('a'), Stream('b')], or a dict of them by name."
         )
     for key, stream in streams.items() if isinstance(streams, Mapping) else enumerate(streams):
         if not hasattr(stream, "remote"):
             raise ArgumentError(
                 f"{owner}: streams[{key!r}] is a Stream, got {type(stream).__name__}. Write "
-                "Stream(remote=...) or Stream(local=...)."
+                f"{_as_stream(key, stream)}."
             )
+
+
+def _as_stream(key: object, value: object) -> str:
+    """Return the Stream that a user probably means by an entry of ``streams``, as Python code.
+
+    ``key`` is its position or name, and ``value`` a path, the arguments of a Stream, or a weight.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return f"Stream({shown(value)})"
+    if isinstance(value, Mapping):
+        return f"Stream(**{shown(value)})"
+    if isinstance(key, str) and isinstance(value, numbers.Real):
+        return f"Stream({shown(key)}, proportion={value})"
+    return "Stream('data/train') or Stream('s3://bucket/train')"
 
 
 def _check_topology(owner: str, topology: Any) -> None:

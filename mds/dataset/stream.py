@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from mds.arguments import check_arguments, did_you_mean, plain_scalar, takes_names
+from mds.arguments import check_arguments, did_you_mean, plain_scalar, shown, takes_names
 from mds.cache.source import Source, default_folder
 from mds.dataset.settings import STREAM_RULES, raise_fixed
-from mds.errors import ConfigError, StateError
+from mds.errors import ArgumentError, ConfigError, StateError
 from mds.index.table import FilesIndexError
 from mds.redaction import mask_foreign
 from mds.storage.relative_name import split_folder
@@ -43,13 +43,17 @@ STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
 class Stream:
     """Dataset in one place, used alone or mixed with others.
 
-    One of ``remote`` and ``local`` is needed, and at most one of ``proportion``, ``repeat`` and
-    ``choose`` may be given. Other arguments that are None are taken from the StreamingDataset.
+    One of ``place``, ``remote`` and ``local`` is needed, and at most one of ``proportion``,
+    ``repeat`` and ``choose`` may be given. Other arguments that are None are taken from the
+    StreamingDataset.
 
-    - ``remote`` (str | None, default None): URL or path to read from.
-    - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
-      the data are read there in place, with ``remote`` alone they are kept in a folder of this user
-      (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
+    - ``place`` (str | os.PathLike[str] | None, default None): Path or URL of the data, given first
+      and without a name. A path is read in place, as with ``local``; a URL, or a path beside
+      ``local``, is fetched, as with ``remote``.
+    - ``remote`` (str | os.PathLike[str] | None, default None): URL or path to read from.
+    - ``local`` (str | os.PathLike[str] | None, default None): Folder that keeps what was fetched;
+      without ``remote`` the data are read there in place, with ``remote`` alone they are kept in a
+      folder of this user (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
     - ``proportion`` (float | None, default None): Share of the epoch.
     - ``repeat`` (float | None, default None): How often an epoch takes each of its samples.
@@ -67,7 +71,7 @@ class Stream:
 
     Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
 
-    >>> Stream(remote="s3://bucket/c4", split="train", proportion=0.7)
+    >>> Stream("s3://bucket/c4", split="train", proportion=0.7)
     Stream(remote='s3://bucket/c4', split='train', proportion=0.7)
     """
 
@@ -77,9 +81,11 @@ class Stream:
     @takes_names
     def __init__(
         self,
+        place: str | os.PathLike[str] | None = None,
+        /,
         *,
-        remote: str | None = None,
-        local: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
         split: str | os.PathLike[str] | None = None,
         proportion: float | None = None,
         repeat: float | None = None,
@@ -91,6 +97,8 @@ class Stream:
         storage_options: Mapping[str, Any] | None = None,
         format: str | Format | None = None,  # noqa: A002 - what it is
     ) -> None:
+        places = name_place(type(self).__name__, place, {"remote": remote, "local": local})
+        remote, local = places["remote"], places["local"]
         if self._is_strict:
             check_arguments(type(self).__name__, locals(), STREAM_RULES)
         self.remote = Url(os.fspath(remote)) if remote is not None else None
@@ -101,7 +109,10 @@ class Stream:
                 "user, or give the path of a folder."
             )
         if local is None and self.remote is None:
-            raise ConfigError("a Stream needs remote= (where the data are), local=, or both.")
+            raise ConfigError(
+                "a Stream needs a place: a path or URL without a name, remote= (where the data "
+                "are), local=, or both."
+            )
         self.local = (
             default_folder(self.remote or "")
             if local is None
@@ -377,6 +388,61 @@ streams_registry = StreamRegistry()
 streams_registry.register("stream", func=Stream)
 
 
+def name_place(owner: str, place: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments about places, with the first one that has no name under its name.
+
+    A path is ``local``, and a URL is ``remote``. Beside ``local``, which is then the cache, a path
+    is ``remote``, too. A list or dict is ``streams``.
+
+    Args:
+        owner: Name of the user's class, for errors.
+        place: First argument of a dataset or Stream; None if there is none.
+        named: Values of ``remote``, ``local`` and, for a dataset, ``streams``.
+
+    Raises ArgumentError for another type, and for a place that is also given by name.
+    """
+    if place is None:
+        return dict(named)
+    remote, local, streams = named["remote"], named["local"], named.get("streams")
+    is_path = isinstance(place, (str, os.PathLike))
+    if not is_path and not ("streams" in named and _has_streams(place)):
+        kinds = ", or a list or dict of Streams" if "streams" in named else ""
+        raise ArgumentError(
+            f"{owner}({shown(place)}): the first argument is the path or the URL of the data"
+            f"{kinds}. Write {owner}('data/train')."
+        )
+    call = f"{owner}({shown(place)}, "
+    if not is_path:
+        for name in ("streams", "remote", "local"):
+            if named[name] is not None:
+                raise ArgumentError(
+                    f"{call}{name}={shown(named[name])}): the first argument has all streams. Put "
+                    f"{name}= into a Stream of the list."
+                )
+        return {"remote": None, "local": None, "streams": place}
+    text = os.fspath(place)
+    if streams is not None:
+        raise ArgumentError(
+            f"{call}streams={shown(streams)}): the first argument is the only place. Add "
+            f"Stream({shown(place)}) to streams=, or leave one of the two out."
+        )
+    if remote is not None:
+        is_cache = local is None and is_local(text)
+        way_out = f"Write {owner}({shown(remote)}, local={shown(place)})." if is_cache else ""
+        raise ArgumentError(
+            f"{call}remote={shown(remote)}): both are the place of the data. "
+            f"{way_out or 'Leave one of the two out.'}"
+        )
+    if local is None and is_local(text):
+        return {**named, "local": place}
+    return {**named, "remote": place}
+
+
+def _has_streams(place: Any) -> bool:
+    """Whether a value is a Stream, or a list, tuple or dict that may contain some."""
+    return isinstance(place, (list, tuple, Mapping, Stream))
+
+
 def fill_streams(
     streams: Sequence[Stream] | Mapping[str, Stream] | None,
     place: dict[str, Any],
@@ -393,7 +459,10 @@ def fill_streams(
     """
     if streams is None:
         if place["remote"] is None and place["local"] is None:
-            raise ConfigError("give streams=, remote= or local=: there is nothing to read.")
+            raise ConfigError(
+                "there is nothing to read: give a path or a URL first, as in "
+                "StreamingDataset('data/train'), or streams=, remote= or local=."
+            )
         arguments = {name: value for name, value in place.items() if name != "format" or value}
         return [streams_registry.get(stream_name)(**arguments)._filled(defaults)]
     if place["remote"] is not None or place["local"] is not None:

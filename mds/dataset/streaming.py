@@ -12,16 +12,19 @@ from mds.dataset.samples import Samples
 class StreamingDataset(Samples, IterableDataset[Any]):
     """Samples of one or several streams for a torch DataLoader, in a reproducible order.
 
-    >>> dataset = StreamingDataset(remote="s3://bucket/c4", batch_size=32, shuffle=True)
+    >>> dataset = StreamingDataset("s3://bucket/c4", batch_size=32, shuffle=True)
     ... # doctest: +SKIP
 
-    Place of the data; one of ``streams``, ``remote`` and ``local`` is needed:
+    Place of the data; one of ``place``, ``streams``, ``remote`` and ``local`` is needed:
 
+    - ``place`` (path, URL or streams, default None): Path or URL of the data, given first and
+      without a name. A path is read in place, as with ``local``; a URL, or a path beside ``local``,
+      is fetched, as with ``remote``. A list or dict of Streams is ``streams``.
     - ``streams`` (Sequence[Stream] | Mapping[str, Stream] | None, default None): Several places to
       mix samples from, by name where there is a schedule.
-    - ``remote`` (str | None, default None): URL or path to read from.
-    - ``local`` (str | None, default None): Folder that keeps what was fetched; without ``remote``
-      the data are read there in place.
+    - ``remote`` (str | os.PathLike[str] | None, default None): URL or path to read from.
+    - ``local`` (str | os.PathLike[str] | None, default None): Folder that keeps what was fetched;
+      without ``remote`` the data are read there in place.
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
 
     Downloads:
@@ -39,7 +42,7 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``predownload`` (int | None, default None, samples): How far ahead of each worker shards are
       fetched; None is 8 batches, or 64 samples.
     - ``cache_limit`` (int | str | None, default None, bytes): Maximum size of the cache folder of a
-      machine, also as a text such as ``"50gb"``.
+      machine, also as a text such as ``"50gb"`` or ``"50 GiB"``. A kb is 1,024 bytes.
 
     Order:
 

@@ -62,7 +62,7 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
             f"{owner}({shown(dataset)}): a loader takes a dataset. Write "
             f"{owner}(StreamingDataset(local=...), batch_size=...)."
         )
-    refuse_unknown(owner, arguments, names)
+    refuse_unknown(owner, arguments, names, "StreamingDataLoader")
     check_arguments(owner, arguments, LOADER_RULES)
     if arguments.get("num_workers", 0):
         return

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
-from mds.arguments import check_arguments, plain_scalar
+from mds.arguments import check_arguments, no_attribute, plain_scalar
 from mds.dataset.settings import raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
@@ -371,6 +371,9 @@ class StreamingDataLoader(DataLoader[Any]):
             _loader_setup(self, self._streaming, is_threaded=self._threaded),
             _cache_use(self._streaming, self._samples_read),
         )
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, "StreamingDataLoader")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_count" in vars(self):  # __init__ has set _count, so it is over

@@ -37,7 +37,7 @@ _MIN_EARLY_ROW = 256
 class MDSWriter(Writer):
     """Writes samples as MDS shards.
 
-    Arguments, all by name:
+    Arguments; ``out`` and ``columns``, in this order, may be given without their names:
 
     * ``columns`` (dict[str, str]): the encoding of each column.
     * ``out`` (path, URL or pair): a folder, a URL, or (folder, URL or folder) to upload to.
@@ -46,8 +46,8 @@ class MDSWriter(Writer):
       packing; such as "tokens".
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
     * ``hashes`` (list[str], None): digests of every file to store, sorted, such as ["xxh3_64"].
-    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb"; None,
-      0 and "" are no limit, which is one shard of all samples.
+    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb", where a
+      kb is 1,024 bytes; None, 0 and "" are no limit, which is one shard of all samples.
     * ``samples_per_shard`` (int, None): the most samples of a shard.
     * ``exist_ok`` (bool, False): replace a dataset that is already there.
     * ``retry`` (int, 2): the least number of tries of an upload.
@@ -66,7 +66,7 @@ class MDSWriter(Writer):
     TypeError and KeyError too) for an encoding that does not exist, FileExistsError for a
     destination that is not empty and WriterError for a folder that another writer is filling.
 
-    >>> with MDSWriter(out="data/", columns={"tokens": "ndarray:int32"}) as writer:
+    >>> with MDSWriter("data/", {"tokens": "ndarray:int32"}) as writer:
     ...     writer.write({"tokens": np.arange(7, dtype=np.int32)})
     """
 
@@ -75,9 +75,9 @@ class MDSWriter(Writer):
     @takes_names
     def __init__(
         self,
-        *,
-        columns: dict[str, str],
         out: Out,
+        columns: dict[str, str],
+        *,
         lengths: str | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:

@@ -186,7 +186,7 @@ def fill_options(
 
     Raises ConfigError for unknown options.
     """
-    refuse_unknown(owner, options, ["columns", "out", *DEFAULTS])
+    refuse_unknown(owner, options, ["columns", "out", *DEFAULTS], "Writer")
     if is_strict:
         check_arguments(owner, options, WRITER_RULES)
     return {**DEFAULTS, **options}  # type: ignore[typeddict-item]

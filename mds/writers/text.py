@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from mds.arguments import takes_names
 from mds.encodings import describe
 from mds.errors import (
     ConfigError,
@@ -42,6 +43,7 @@ class LineWriter(Writer):
     The arguments are those of `JSONWriter`.
     """
 
+    @takes_names
     def __init__(
         self,
         *,
@@ -165,6 +167,7 @@ class XSVWriter(LineWriter):
 
     format = "xsv"
 
+    @takes_names
     def __init__(
         self,
         *,
@@ -224,6 +227,7 @@ class _FixedSeparatorWriter(XSVWriter):
 
     _separator: str
 
+    @takes_names
     def __init__(
         self,
         *,

@@ -343,7 +343,12 @@ class DatasetChecks:
         return read(), read(validate_hash="sha1")  # of which the index has no digests
 
 
-ARGUMENTS = [name for name in inspect.signature(StreamingDataset).parameters if name != "self"]
+def named_arguments(kind):
+    """Return the arguments with names; the place is tested by tests/unit/dataset/test_place.py."""
+    return [name for name in inspect.signature(kind).parameters if name != "place"]
+
+
+ARGUMENTS = named_arguments(StreamingDataset)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -389,7 +394,7 @@ class StreamChecks(DatasetChecks):
         return counts({}, {}), counts(weight, rest)
 
 
-@pytest.mark.parametrize("name", [*inspect.signature(Stream).parameters])
+@pytest.mark.parametrize("name", named_arguments(Stream))
 def test_every_argument_of_a_stream_has_an_effect(name, data, tmp_path, monkeypatch):
     """A user observes something else with the argument than without it."""
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "user-cache"))
@@ -691,7 +696,7 @@ def test_an_attribute_that_comes_too_late_is_refused(name, checks):
     assert len(ids(dataset)) == SAMPLES
 
 
-@pytest.mark.parametrize("name", [*inspect.signature(Stream).parameters])
+@pytest.mark.parametrize("name", named_arguments(Stream))
 def test_an_attribute_of_a_stream_in_use_is_refused(name, checks):
     """The stream that was given to the dataset stays free, and can be used once more."""
     stream = Stream(local=str(checks.root / "train"))

@@ -3,6 +3,7 @@
 An ``assert_type`` holds what a user's editor shows. A name that loses its type fails the gate.
 """
 
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -63,12 +64,23 @@ def write(out: str) -> None:
     ) as rows:
         assert_type(rows, CSVWriter)
     merge_index(out)
+    assert_type(MDSWriter(out, columns), MDSWriter)
 
 
 class Doubled(StreamingDataset):
     def __getitem__(self, at: Any) -> Any:
         sample = super().__getitem__(at)
         return {"id": sample["id"] * 2}
+
+
+def places(path: pathlib.Path) -> None:
+    assert_type(StreamingDataset("data/train", local=path, batch_size=2), StreamingDataset)
+    assert_type(Samples(path), Samples)
+    assert_type(Doubled("s3://bucket/train"), Doubled)
+    assert_type(Stream("s3://bucket/train", local=path, proportion=0.5), Stream)
+    StreamingDataset([Stream(path), Stream("more")])
+    StreamingDataset({"web": Stream("web"), "math": Stream("math")})
+    LocalDataset(path)
 
 
 def read(remote: str) -> None:

@@ -51,7 +51,12 @@ def test_there_are_sixty_mistakes():
 
 def test_python_s_own_types_of_errors_are_kept(names):
     """Code that catches TypeError or ValueError for an argument goes on doing so."""
-    for call in ("dataset(shufle=True)", "Own(d)", "writer(colums={})", "dataset(batch_size='4')"):
+    for call in (
+        "dataset(shufle=True)",
+        "Own(d, d)",
+        "writer(colums={})",
+        "dataset(batch_size='4')",
+    ):
         with pytest.raises(TypeError) as caught:
             eval(call, names)
         assert isinstance(caught.value, ValueError)
@@ -76,9 +81,9 @@ def test_missing_arguments_are_named():
 def test_secrets_stay_out_of_messages():
     """A login in a URL is masked where the URL is repeated."""
     with pytest.raises(ArgumentError) as caught:
-        StreamingDataset("https://me:hunter22@host/data")
+        StreamingDataset("cache", "https://me:hunter22@host/data")
     assert "hunter22" not in str(caught.value)
-    assert "remote=" in str(caught.value)
+    assert "local='cache'" in str(caught.value)
 
 
 def test_samples_come_one_by_one_without_a_batch_size(names):

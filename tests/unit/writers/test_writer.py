@@ -13,6 +13,7 @@ import pytest
 
 from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter
 from mds.errors import (
+    ArgumentError,
     ConfigError,
     EncodingError,
     EncodingTypeError,
@@ -339,16 +340,21 @@ def test_help_lists_every_argument_once(kind):
     found = inspect.signature(kind).parameters
     assert shown.keys() == found.keys()
     for name, parameter in found.items():
-        assert parameter.kind is parameter.KEYWORD_ONLY
+        is_first = kind is MDSWriter and name in ("out", "columns")
+        kinds = {True: parameter.POSITIONAL_OR_KEYWORD, False: parameter.KEYWORD_ONLY}
+        assert parameter.kind is kinds[is_first]
         is_needed = parameter.default is parameter.empty
         assert shown[name] == ("" if is_needed else repr(parameter.default))
 
 
-def test_arguments_are_keywords(out):
-    """Writers take no positional arguments, as ever."""
-    with pytest.raises(TypeError):
-        MDSWriter(out, INTS)
-    with pytest.raises(TypeError):
+def test_out_and_columns_come_first(out):
+    """An MDSWriter takes them without names, in this order; other arguments have names."""
+    fill(MDSWriter(out, INTS), 3)
+    with pytest.raises(ArgumentError, match=r"2 may be without. Write MDSWriter\("):
+        MDSWriter(out, INTS, "zstd")
+    with pytest.raises(ArgumentError, match=r"Write CSVWriter\(out="):
+        CSVWriter(out, INTS)
+    with pytest.raises(ArgumentError, match=r"XSVWriter\(\) needs separator="):
         XSVWriter(out=out, columns=INTS)
 
 

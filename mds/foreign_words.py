@@ -1,0 +1,370 @@
+"""Words of other libraries, and what to write for them in this one.
+
+Errors about unknown arguments, attributes and names of the package consult these tables before they
+compare spellings. A word is in a table if its meaning in torch, `datasets`, litdata, webdataset,
+tf.data or mosaicml-streaming is clear. To add one, write it beside the words of the same meaning.
+
+An advice is a sentence in which ``{value}`` is the value that was given, ``{name}`` the word, and
+``{owner}`` the name of the user's class. Each class has a table, since the same word may have
+another remedy in another class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PLACE = {
+    "input_dir data_dir dataset_dir base_dir dir path paths data_path dataset_path folder dirname "
+    "directory root source src url urls uri filename file files data_files name_or_path location "
+    "place": "Give the path or the URL first, without a name: {owner}({value}).",
+    "cache_dir cache_folder cache_path cachedir local_dir local_path local_cache download_dir": (
+        "Write local={value}, the folder that keeps what was fetched."
+    ),
+    "remote_dir remote_path remote_url cloud": "Write remote={value}.",
+    "subset subdir": "Write split={value}, a folder below.",
+    "file_format filetype file_type data_format data_type": "Write format={value}.",
+    "retries max_retries num_retries retry": "Write download_retry={value}.",
+    "timeout request_timeout read_timeout": "Write download_timeout={value}, in seconds.",
+    "checksum verify_checksum hash hashes": "Write validate_hash='xxh3_64', or another digest.",
+    "client s3_client fs filesystem session boto_session store": (
+        "A dataset is copied into processes, and a client cannot be. Write what makes the client: "
+        "storage_options={{'endpoint_url': ..., 'profile_name': ...}}."
+    ),
+    "client_kwargs s3_kwargs fs_kwargs filesystem_kwargs config_kwargs session_options "
+    "client_options gcs_kwargs": "Write storage_options={{...}}; docs/storage.md lists the names.",
+}
+#: Storage options that are given as arguments, and their names in ``storage_options``.
+_STORAGE_OPTIONS = {
+    **dict.fromkeys(
+        ("endpoint_url", "endpoint", "aws_endpoint_url", "s3_endpoint"), "endpoint_url"
+    ),
+    **dict.fromkeys(("region", "region_name", "aws_region"), "region_name"),
+    **dict.fromkeys(("profile", "profile_name", "aws_profile"), "profile_name"),
+    **dict.fromkeys(("anon", "anonymous", "no_sign_request", "unsigned"), "anonymous"),
+    **dict.fromkeys(
+        ("key", "access_key", "access_key_id", "aws_access_key_id"), "aws_access_key_id"
+    ),
+    **dict.fromkeys(
+        ("secret", "secret_key", "secret_access_key", "aws_secret_access_key"),
+        "aws_secret_access_key",
+    ),
+    **dict.fromkeys(("session_token", "aws_session_token"), "aws_session_token"),
+    **dict.fromkeys(("token", "hf_token"), "token"),
+    **{name: name for name in ("requester_pays", "account_name", "account_key", "sas_token")},
+    **{name: name for name in ("connection_string", "credentials_file", "revision")},
+}
+_RANKS = (
+    "rank world_size num_replicas dp_rank dp_world_size process_index process_count num_processes "
+    "shard_id num_shards shard_count distributed_env"
+)
+_TOPOLOGY = "Ranks are those of the launcher; topology=(rank, world_size) sets them."
+_BAD_SAMPLES = (
+    "ignore_errors skip_errors skip_bad handler on_bad_lines error_handler error_handling errors "
+    "ignore_corrupt skip_corrupt bad_samples"
+)
+_LENGTH_OF_PACKS = (
+    "max_length seq_len seq_length max_seq_len max_seq_length sequence_length context_length "
+    "max_tokens"
+)
+#: Arguments of a dataset and of a loader; each is refused by the other class.
+_OF_A_DATASET = (
+    "cache_limit columns epoch_size format images local on_error packing predownload remote "
+    "replication schedule shuffle_algo shuffle_block_size shuffle_seed streams storage_options "
+    "topology"
+)
+_OF_A_LOADER = (
+    "num_workers prefetch_factor pin_memory persistent_workers drop_last collate_fn worker_init_fn "
+    "multiprocessing_context"
+)
+
+#: Advice for words that were given as arguments: by class, and by words separated by spaces.
+ARGUMENTS: dict[str, dict[str, str]] = {
+    "Samples": {
+        **_PLACE,
+        "max_cache_size cache_size max_cache_bytes cache_size_limit max_size cache_bytes "
+        "disk_limit": "Write cache_limit={value}.",
+        "seed random_seed random_state": "Write shuffle_seed={value}.",
+        "buffer_size shuffle_buffer shuffle_buffer_size shuffle_size shuffle_files "
+        "reshuffle_each_iteration": (
+            "Write shuffle=True: it needs no buffer, and each epoch has another order."
+        ),
+        "transform transforms map_fn preprocess processor map_function transform_fn": (
+            "Write {owner}(...).map({value})."
+        ),
+        "collate": "Write StreamingDataLoader(dataset, collate_fn={value}).",
+        _OF_A_LOADER: "The loader takes it: StreamingDataLoader(dataset, {name}={value}).",
+        "num_proc workers": "Write StreamingDataLoader(dataset, num_workers={value}).",
+        "limit take n max_samples num_samples n_samples sample_limit max_examples": (
+            "Write {owner}(...).limit({value})."
+        ),
+        "subsample fraction frac": (
+            "Write {owner}(...).split({{'part': {value}, 'rest': 1 - {value}}})['part']."
+        ),
+        "weights weight probabilities probs proportions proportion": (
+            "Write streams=[Stream(..., proportion=...), Stream(..., proportion=...)]."
+        ),
+        "repeat choose": "Write streams=[Stream(..., {name}={value})].",
+        _RANKS: _TOPOLOGY,
+        _BAD_SAMPLES: "Write on_error='skip'.",
+        "batch bs batchsize": "Write batch_size={value}.",
+        "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
+        "fields usecols select_columns keys": "Write columns={value}.",
+        "epochs num_epochs": "Leave it out: each loop over the dataset is the next epoch.",
+        "streaming": "Leave it out: samples are always fetched when they are needed.",
+        "allow_pickle trust_remote_code unsafe": "Write allow_unsafe_types={value}.",
+        "algo shuffle_type": "Write shuffle_algo={value}.",
+        _LENGTH_OF_PACKS: "Write packing=Packing({value}).",
+        "item_loader pack": "Write packing=Packing(8192) for packs of 8,192 tokens.",
+        "start_step skip_steps resume resume_from state": (
+            "Write loader.load_state_dict(state), with the state of loader.state_dict()."
+        ),
+    },
+    "Stream": {
+        **_PLACE,
+        "weight weights probability ratio fraction share p": "Write proportion={value}.",
+        "epochs times upsample": "Write repeat={value}.",
+        "num_samples samples limit take n max_samples": "Write choose={value}.",
+        "batch_size shuffle cache_limit columns images on_error predownload shuffle_seed": (
+            "The dataset takes it: StreamingDataset(streams=[...], {name}={value})."
+        ),
+        "seed random_seed": (
+            "The dataset takes it: StreamingDataset(streams=[...], shuffle_seed={value})."
+        ),
+        "name": "Give the streams by name: StreamingDataset({{{value}: Stream(...)}}).",
+        "transform map_fn": "Write StreamingDataset(...).map({value}).",
+    },
+    "StreamingDataLoader": {
+        "batch bs batchsize": "Write batch_size={value}.",
+        "num_proc n_workers num_threads threads max_workers": "Write num_workers={value}.",
+        "collate": "Write collate_fn={value}.",
+        "prefetch prefetch_batches": "Write prefetch_factor={value}, batches of each worker.",
+        "seed random_seed": (
+            "The dataset shuffles: StreamingDataset(..., shuffle=True, shuffle_seed={value})."
+        ),
+        "buffer_size shuffle_buffer shuffle_buffer_size": (
+            "The dataset shuffles, without a buffer: StreamingDataset(..., shuffle=True)."
+        ),
+        "transform transforms map_fn": "Write StreamingDataLoader(dataset.map({value})).",
+        "limit max_samples num_samples": "Write StreamingDataLoader(dataset.limit({value})).",
+        _OF_A_DATASET: "The dataset takes it: StreamingDataset(..., {name}={value}).",
+        _RANKS: (
+            "Ranks are those of the launcher; topology=(rank, world_size) of the dataset sets them."
+        ),
+        _BAD_SAMPLES: "The dataset takes it: StreamingDataset(..., on_error='skip').",
+        _LENGTH_OF_PACKS: (
+            "The dataset makes packs: StreamingDataset(..., packing=Packing({value}))."
+        ),
+        "profile profile_batches": "Write print(loader.report()) after some batches.",
+        "start_step skip_steps resume resume_from state": (
+            "Write loader.load_state_dict(state), with the state of loader.state_dict()."
+        ),
+    },
+    "Writer": {
+        "path dir dirname folder directory output output_dir output_path out_dir out_path dest "
+        "destination root url remote local filename data_dir": "Write out={value}.",
+        "schema features fields dtypes encodings column_types": "Write columns={value}.",
+        "chunk_bytes max_shard_size shard_size shard_bytes maxsize max_size max_bytes": (
+            "Write size_limit={value}."
+        ),
+        "chunk_size maxcount samples_per_file rows_per_shard max_samples": (
+            "Write samples_per_shard={value}."
+        ),
+        "codec compress": "Write compression={value}.",
+        "hash checksum checksums digest": "Write hashes=['xxh3_64'], or other digests.",
+        "num_workers workers num_proc threads num_threads": "Write max_workers={value}.",
+        "overwrite force": "Write exist_ok={value}: the old dataset is deleted.",
+        "mode append": (
+            "Nothing is appended to a dataset. Write another beside it, then "
+            "mds.merge_index(folder)."
+        ),
+        "retries max_retries num_retries": "Write retry={value}.",
+        "progress verbose tqdm": "Write progress_bar={value}.",
+    },
+    "Packing": {
+        f"{_LENGTH_OF_PACKS} size pack_size": "Give the tokens of a pack first: {owner}({value}).",
+        "column columns field token_column": "Write lengths={value}, the column of tokens.",
+        "strategy algorithm algo method policy": "Write packer={value}, one of docs/packing.md.",
+        "eos eos_id eos_token_id sep_token_id": "Write separator={value}.",
+        "truncate truncation": "Write overflow='cut'.",
+        "pad pad_id pad_token_id padding": (
+            "Leave it out: packs are full. StreamingDataLoader(pack_as=...) chooses their form."
+        ),
+    },
+    "Schedule": {
+        "steps boundaries weights proportions": (
+            "Give the weights by milestone first: {owner}({{0: {{'web': 0.9, 'math': 0.1}}, "
+            "1000: {{'web': 0.5, 'math': 0.5}}}})."
+        ),
+        "interpolation interpolate mode curve kind": "Write between={value}.",
+        "units": "Write unit={value}.",
+        "on_exhausted exhausted stopping_strategy": "Write spent={value}.",
+    },
+}
+
+_LIMIT = "Write dataset.limit(n), or dataset[:n] for a list of samples."
+_LOADER = "Write StreamingDataLoader(dataset, batch_size=...)."
+_COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
+_MAP = "Write dataset.map(function)."
+_SPLIT = "Write dataset.split({{'train': 0.9, 'test': 0.1}})."
+_STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
+_SAMPLES_OF_A_STEP = (
+    "Write Rewind(loader.state_dict()).rows(step), with Rewind of mds.dataset.rewind."
+)
+_REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
+_STATE = "Write loader.load_state_dict(state)."
+
+#: Advice for words that were read or called as attributes, in the same form.
+ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Samples": {
+        "take head first": _LIMIT,
+        "skip": "Write dataset.select(range(n, dataset.num_samples)) to leave out the first n.",
+        "batch batched iter_batches to_batches to_loader": _LOADER,
+        "padded_batch": (
+            "Write StreamingDataLoader(dataset, collate_fn=pad('tokens')), with pad of "
+            "mds.transforms."
+        ),
+        "to_tuple": "Write dataset.map(lambda sample: (sample['image'], sample['label'])).",
+        "with_format set_format with_transform set_transform": (
+            "Batches of a StreamingDataLoader are tensors; dataset.map(function) changes samples."
+        ),
+        "select_columns remove_columns drop_columns": _COLUMNS,
+        "rename_column rename_columns rename": (
+            "Write dataset.map(lambda sample: {{'new': sample['old'], ...}})."
+        ),
+        "train_test_split random_split": _SPLIT,
+        "shard split_by_node split_by_worker": (
+            "Ranks and workers share the samples by themselves; topology=(rank, world_size) of the "
+            "dataset sets the ranks."
+        ),
+        "set_epoch with_epoch": (
+            "Each loop over the dataset is the next epoch by itself; dataset.next_epoch = n sets "
+            "its number."
+        ),
+        "repeat": "Write a loop: each is the next epoch. Stream(..., repeat=2) repeats samples.",
+        "cache persist": "Fetched shards stay in local=; cache_limit= sets how many.",
+        "prefetch": "Write {owner}(..., predownload=samples).",
+        "column_names features": "Write list(dataset.columns), or dataset.columns with encodings.",
+        "num_rows nrows n_samples": "Write dataset.num_samples.",
+        "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
+        "collect to_list": "Write list(dataset).",
+        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
+        "sample shuffle_dataset": "Write {owner}(..., shuffle=True).limit(n), or select(numbers).",
+        "concatenate concat zip interleave chain": _STREAMS,
+        "ignore_errors": "Write {owner}(..., on_error='skip').",
+        "apply pipe compose map_dict transform": _MAP,
+        "pack": "Write {owner}(..., packing=Packing(8192)).",
+        "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",
+        "set_proportions": "Write dataset.set_weights({{'web': 0.9, 'math': 0.1}}).",
+        "profile diagnose why_slow report": _REPORT,
+        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch step_of": (
+            _SAMPLES_OF_A_STEP
+        ),
+        "resume restore load_state": _STATE,
+    },
+    "LocalDataset": {
+        "take head first limit": "Write dataset[:n], a list of samples.",
+        "batch batched iter_batches": _LOADER,
+        "select": "Write dataset[numbers], or StreamingDataset(folder).select(numbers).",
+        "select_columns remove_columns": _COLUMNS,
+        "column_names features": "Write list(dataset.columns), or dataset.columns with encodings.",
+        "num_rows nrows": "Write dataset.num_samples.",
+        "map filter split shuffle state_dict load_state_dict explain map_batches": (
+            "Write StreamingDataset(folder), which has it."
+        ),
+        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
+    },
+    "StreamingDataLoader": {
+        "set_epoch with_epoch": (
+            "Each loop over the loader is the next epoch by itself; loader.dataset.next_epoch = n "
+            "sets its number."
+        ),
+        "stats explain": "Write loader.dataset.{name}(), or loader.report() about waiting.",
+        "profile diagnose why_slow": "Write print(loader.report()) after some batches.",
+        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
+            _SAMPLES_OF_A_STEP
+        ),
+        "resume restore load_state load": _STATE,
+        "map filter limit select split shuffle take": (
+            "Write it for the dataset, before the loader is made."
+        ),
+    },
+}
+
+#: Advice for names that were imported from the package, or read as its attributes.
+NAMES_OF_THE_PACKAGE = {
+    "open load load_dataset load_from_disk read Dataset MDSDataset from_mds": (
+        "Write mds.StreamingDataset('data/train')."
+    ),
+    "DataLoader Loader": "Write mds.StreamingDataLoader(dataset).",
+    "Writer Shardwriter ShardWriter": "Write mds.MDSWriter(out, columns).",
+    "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
+    "MixedDataset": (
+        "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "
+        "proportion=0.3)])."
+    ),
+    "concat concat_datasets concatenate concatenate_datasets ConcatDataset ChainDataset chain": (
+        "Write mds.StreamingDataset([mds.Stream('a'), mds.Stream('b')])."
+    ),
+    "train_test_split random_split": _SPLIT,
+    "split_dataset_by_node split_by_node split_by_worker": (
+        "Ranks and workers share the samples by themselves."
+    ),
+    "warn_and_continue ignore_and_continue reraise_exception": (
+        "Write mds.StreamingDataset(..., on_error='skip')."
+    ),
+    "write optimize from_list from_dict from_generator from_pandas": (
+        "Write the samples with mds.MDSWriter(out, columns)."
+    ),
+    "info inspect describe": "Write print(mds.StreamingDataset(path).explain()).",
+    "profile": _REPORT,
+    "samples_at": _SAMPLES_OF_A_STEP,
+    "TokensLoader": "Write mds.StreamingDataset(..., packing=mds.Packing(8192)).",
+}
+
+
+def argument_advice(kind: str, owner: str, name: str, value: str) -> str:
+    """Return a sentence, with a space before it, for an unknown argument; '' for other names.
+
+    Args:
+        kind: Class of `mds` from which the user's class is derived, such as "Samples" or
+            "MDSWriter". All writers have the table "Writer".
+        owner: Name of the user's class.
+        name: Name of the argument.
+        value: Its value as the error shows it.
+
+    >>> argument_advice("Samples", "StreamingDataset", "seed", "7")
+    ' Write shuffle_seed=7.'
+    """
+    table = "Writer" if kind.endswith("Writer") else kind
+    advice = _find(ARGUMENTS.get(table, {}), name)
+    if not advice and kind in ("Samples", "Stream") and name in _STORAGE_OPTIONS:
+        option = _STORAGE_OPTIONS[name]
+        advice = f"Write storage_options={{{{{option!r}: {{value}}}}}}."
+    return f" {advice.format(owner=owner, name=name, value=value)}" if advice else ""
+
+
+def attribute_advice(kind: str, owner: str, name: str) -> str:
+    """Return a sentence, with a space before it, for a missing attribute; '' for other names.
+
+    ``kind`` is the class of the table, and ``owner`` the name of the user's class.
+
+    >>> attribute_advice("Samples", "StreamingDataset", "collect")
+    ' Write list(dataset).'
+    """
+    advice = _find(ATTRIBUTES.get(kind, {}), name)
+    return f" {advice.format(owner=owner, name=name)}" if advice else ""
+
+
+def package_advice(name: str) -> str:
+    """Return a sentence, with a space before it, for a name that `mds` lacks; '' for other names.
+
+    >>> package_advice("load_dataset")
+    " Write mds.StreamingDataset('data/train')."
+    """
+    advice = _find(NAMES_OF_THE_PACKAGE, name)
+    return f" {advice.format(name=name)}" if advice else ""
+
+
+def _find(table: Mapping[str, str], name: str) -> str:
+    """Return the advice of the words that include ``name``; '' if there is none."""
+    return next((advice for words, advice in table.items() if name in words.split()), "")

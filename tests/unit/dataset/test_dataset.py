@@ -162,7 +162,7 @@ def test_a_part_gives_a_subclass_its_own_numbers(make):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "give streams="),
+        ({}, "nothing to read"),
         ({"streams": []}, "empty"),
         ({"local": "x", "streams": [Stream(local="x")]}, "goes without"),
         ({"local": "x", "shuffle_seed": -1}, "shuffle_seed"),

@@ -121,13 +121,23 @@ remedy(
 )
 remedy(
     "StreamingDataset(streams=[d], batch_size=2)",
-    "Write Stream(remote=...) or Stream(local=...)",
-    "StreamingDataset(streams=[Stream(remote=d, local=folder + '/copy')], batch_size=2)[0]",
+    "Write Stream('",
+    "StreamingDataset(streams=[Stream(d, local=folder + '/copy')], batch_size=2)[0]",
 )
 remedy(
     "StreamingDataset(batch_size=2)",
-    "give streams=, remote= or local=",
+    "streams=, remote= or local=",
     "StreamingDataset(streams=[Stream(remote=d, local=d)], batch_size=2)",
+)
+remedy(
+    "StreamingDataset(3)",
+    "Write StreamingDataset('data/train')",
+    "StreamingDataset(d, batch_size=2)[0]",
+)
+remedy(
+    "StreamingDataset(d, streams=[Stream(d)], batch_size=2)",
+    "to streams=, or leave one of the two out",
+    "StreamingDataset(streams=[Stream(d), Stream(d)], batch_size=2)[0]",
 )
 remedy(
     "StreamingDataLoader(d)",

@@ -135,6 +135,7 @@ OTHER_CALLS = {
     *("to", "view"),  # of a tensor
     "rewrite_data_files",  # of Iceberg
     "get_train_dataloader",  # of transformers
+    "DataFrame",  # of pandas
 }
 VERBS = {
     "makes",

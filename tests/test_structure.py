@@ -146,6 +146,20 @@ def test_writing_needs_no_torch():
     assert "torch" not in _loaded_after("from mds import MDSWriter")
 
 
+def test_training_loads_few_modules(tmp_path):
+    """The import loads what every run needs, and a local first batch hardly more (decision 31)."""
+    from mds import MDSWriter
+
+    code = "from mds import StreamingDataset, StreamingDataLoader"
+    assert len([name for name in _loaded_after(code) if name.startswith("mds")]) <= 100
+    with MDSWriter(out=str(tmp_path), columns={"id": "int"}) as writer:
+        for number in range(8):
+            writer.write({"id": number})
+    code += f"; dataset = StreamingDataset(local={str(tmp_path)!r}, batch_size=4, shuffle=True)"
+    code += "; next(iter(StreamingDataLoader(dataset)))"
+    assert len([name for name in _loaded_after(code) if name.startswith("mds")]) <= 105
+
+
 def test_public_names_are_all_there():
     """Every public name resolves and is shown by dir()."""
     import mds

@@ -174,13 +174,13 @@ def _loader(situation: str, number: int, remote: str | None, folder: str, scratc
         dataset = dataset.map(_FUNCTIONS[situation])
     if situation == "crossing":
         return StreamingDataLoader(
-            dataset.map_batches(_enlarge), batch_size=size, num_workers=workers, workers=kind
+            dataset.map_batches(_enlarge), batch_size=size, num_workers=workers, worker_type=kind
         )
     return StreamingDataLoader(
         dataset,
         batch_size=size,
         num_workers=workers,
-        workers=kind if workers else "auto",
+        worker_type=kind if workers else "auto",
         collate_fn=_slow_collate if situation == "collate" else _collate,
     )
 

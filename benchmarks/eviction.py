@@ -133,7 +133,7 @@ def train(settings: dict[str, Any]) -> None:
         cache_limit=settings["limit"],
     )
     loader = StreamingDataLoader(
-        dataset, batch_size=BATCH, num_workers=settings["workers"], workers=settings["kind"]
+        dataset, batch_size=BATCH, num_workers=settings["workers"], worker_type=settings["kind"]
     )
     sample_count = 0
     for _ in range(EPOCHS):

@@ -225,7 +225,7 @@ ROLES = {
     "obstore": obstore,
     "cache": cache,
     "mds": lambda url, folder: loader("mds", url, folder),
-    "processes": lambda url, folder: loader("mds", url, folder, workers="processes"),
+    "processes": lambda url, folder: loader("mds", url, folder, worker_type="processes"),
     "streaming": lambda url, folder: loader("streaming", url, folder),
 }
 

@@ -13,6 +13,7 @@ from benchmarks.questions.base import Case, Question
 from benchmarks.questions.cold import KEYS
 from benchmarks.suite.workloads import WORKLOADS
 from benchmarks.systems.base import Data, System
+from benchmarks.systems.mds import worker_type
 
 _MOST = 16_384  # samples; the beginning of an epoch is like the rest of it
 _SHARD = 4 << 20
@@ -66,7 +67,7 @@ def _loader(case: Case, variant: str, cache: str, limit: int) -> Any:
         cache_limit=limit,
     )
     return StreamingDataLoader(
-        dataset, batch_size=case.size, num_workers=case.workers, workers=variant
+        dataset, batch_size=case.size, num_workers=case.workers, **worker_type(variant)
     )
 
 

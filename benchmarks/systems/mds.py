@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -40,8 +41,8 @@ class Mds(System):
         "memory": ("processes",),
     }
     note = (
-        "Defaults, images as arrays. 'processes' and 'threads' are the loader's workers=; left to "
-        "itself it takes threads where no code of the caller stands between file and batch."
+        "Defaults, images as arrays. 'processes' and 'threads' are the loader's worker_type=; left "
+        "to itself it takes threads where no code of the caller stands between file and batch."
     )
 
     def write(self, workload: str, columns: dict[str, str], samples: Any, folder: str) -> None:
@@ -160,9 +161,17 @@ class Mds(System):
             batch_size=batching.size,
             num_workers=batching.workers,
             persistent_workers=batching.workers > 0 and variant == "processes",
-            workers=variant,
+            **worker_type(variant if batching.workers else "auto"),
             **extra,
         )
+
+
+def worker_type(kind: str) -> dict[str, str]:
+    """Return the argument of a loader for a kind of workers, also in commits that name it so."""
+    from mds import StreamingDataLoader
+
+    names = inspect.signature(StreamingDataLoader).parameters
+    return {"worker_type" if "worker_type" in names else "workers": kind}
 
 
 SYSTEM = Mds()

@@ -13,7 +13,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mds.errors import EncodingError, FormatError, FunctionError
+from mds.errors import ConfigError, EncodingError, FormatError, FunctionError
 from mds.transforms.chain import FunctionChain, Link
 
 if TYPE_CHECKING:
@@ -49,13 +49,22 @@ class SampleFilter:
         skip_broken: Whether samples that cannot be decoded are dropped instead of an error.
         chain: Functions of the user, among them filters.
 
+        is_decided: Whether the dataset has only samples that the filters keep, because
+            ``select(where=...)`` has called them. Then its numbers are those of kept samples.
+
     ``keeps_everything`` is whether nothing can be dropped.
     """
 
-    __slots__ = ("chain", "keeps_everything", "skip_broken")
+    __slots__ = ("chain", "is_decided", "keeps_everything", "skip_broken")
 
-    def __init__(self, *, skip_broken: bool = False, chain: FunctionChain | None = None) -> None:
-        self.skip_broken = skip_broken
+    def __init__(
+        self,
+        *,
+        skip_broken: bool = False,
+        chain: FunctionChain | None = None,
+        is_decided: bool = True,
+    ) -> None:
+        self.skip_broken, self.is_decided = skip_broken, is_decided
         self.chain = FunctionChain() if chain is None else chain
         self.keeps_everything = not skip_broken and not self.chain.drops
 
@@ -64,7 +73,37 @@ class SampleFilter:
         from mds.transforms.collate import ColumnFunction
 
         link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
-        return SampleFilter(skip_broken=self.skip_broken, chain=self.chain.with_link(link))
+        return SampleFilter(
+            skip_broken=self.skip_broken,
+            chain=self.chain.with_link(link),
+            is_decided=self.is_decided and kind != "filter",
+        )
+
+    def as_decided(self) -> SampleFilter:
+        """Return the filter of a dataset of samples that it has kept.
+
+        Functions that draw random numbers may decide otherwise in an epoch.
+        """
+        return SampleFilter(
+            skip_broken=self.skip_broken,
+            chain=self.chain,
+            is_decided=self.is_decided or not self.chain.is_keyed,
+        )
+
+    def refuse_numbers(self, call: str, rest: str) -> None:
+        """Raise ConfigError if the filters have not decided yet: numbers would count all samples.
+
+        Args:
+            call: What the user wrote, for the message.
+            rest: End of the call that gives it by ``select(where=...)``, such as ".limit(100)".
+        """
+        if self.is_decided:
+            return
+        filters = ", ".join(link.name for link in self.chain.links if link.kind == "filter")
+        raise ConfigError(
+            f"{call}: after {filters} nobody knows which samples are kept before they are read. "
+            f"Write dataset.select(where=function){rest}, which decides before the first epoch."
+        )
 
     def judge(
         self,

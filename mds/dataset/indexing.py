@@ -1,4 +1,4 @@
-"""Indexing of datasets: what ``dataset[...]`` accepts and returns, with and without `map`."""
+"""Indexing of datasets: what ``dataset[...]`` accepts and returns, with and without functions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _integers(array: Any) -> Any:
 
 
 class AppliesFunctions:
-    """Mixin for a dataset with functions of `map`: its samples are what the functions return.
+    """Mixin for a dataset with functions of the user: its samples are what the functions return.
 
     `applying_class` puts it before the caller's class, so ``super()`` returns the samples of that
     class, to which the functions are applied.
@@ -83,6 +83,7 @@ class AppliesFunctions:
 
     def __getitem__(self: Any, index: Any) -> Any:
         self._filter.chain.refuse_samples()
+        self._filter.refuse_numbers(f"dataset[{shown(index)}]", f"[{shown(index)}]")
         return resolve(index, self._shards.num_samples, self._applied_item)
 
     def _applied_item(self: Any, number: int) -> Any:
@@ -102,7 +103,7 @@ class AppliesFunctions:
 
 
 def applying_class(kind: type) -> type:
-    """Return the subclass of a class of datasets whose samples pass the functions of `map`."""
+    """Return the subclass of a class of datasets whose samples pass the functions of the user."""
     return _make_class(getattr(kind, "_stored_kind", kind))
 
 

@@ -64,6 +64,25 @@ class RunningLoop(Protocol):
     def change_at(self, epoch: int, place: int) -> None:
         """Follow the changed order from a place of an epoch on."""
 
+    def warn_if_inexact(self) -> None:
+        """Warn once if a class of the user makes the position inexact."""
+
+
+class LoopCount(Protocol):
+    """Count of the batches of one iteration of a StreamingDataLoader, which outlives it.
+
+    It refers to neither the loader nor the dataset, so it keeps none of them alive.
+    """
+
+    begin: Position | None  # where the iteration began; None before its first batch
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+
+    def position(self, order: OrderState, ranks: int) -> Position | None:
+        """Return the position of all ranks after the last batch; None before the first batch."""
+
 
 def no_loop() -> None:
     """Return None: no loader has begun an iteration."""
@@ -590,6 +609,12 @@ class SharedEpochCounter:
         """Loaded point at which no iteration has begun yet."""
         with self._record() as record:
             return _parse_point(record["pending"])
+
+    @property
+    def is_in_workers(self) -> bool:
+        """Whether worker processes began the iteration that was started last."""
+        with self._record() as record:
+            return bool(record["starts"]) and record["starts"][-1]["group"] >= 0
 
     @property
     def loaded(self) -> ResumePoint | None:

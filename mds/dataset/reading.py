@@ -6,7 +6,7 @@ shard. Classes of the user may override ``__getitem__``; then samples come from 
 of the window are lent to it (`ReadersAtHand`).
 
 The progress of an iteration is in its WorkerEpoch. Of the dataset, an iteration changes only
-``_running`` and ``_dropped``, which `state_dict` and `stats` read.
+``_running``, ``_loop_count`` and ``_dropped``, which `state_dict` and `stats` read.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from mds.cache import ShardCache
     from mds.dataset.node_order import NodeOrder
+    from mds.dataset.order_state import LoopCount
     from mds.dataset.shard_map import ShardMap
     from mds.process.stopwatch import Stopwatch
     from mds.readers import ColumnSelection, Reader
@@ -52,6 +53,7 @@ class ReadableDataset(Protocol):
     _dropped: DropCount
     _filter: SampleFilter
     _running: WorkerEpoch | None
+    _loop_count: LoopCount | None
     _shards: ShardMap
     shuffle_seed: int
     _columns: ColumnSelection
@@ -131,6 +133,8 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
     from mds.transforms.runner import SampleRunner
 
     dataset._running = epoch
+    if not epoch.is_counted:  # no loader counts: state_dict() is about this iteration
+        dataset._loop_count = None
     chain = dataset._filter.chain
     runner = SampleRunner(chain, lambda: epoch.describe(epoch.position - 1))
     stream = epoch.key_stream() if chain.is_keyed else None
@@ -311,9 +315,8 @@ def time_sample(at_hand: ReadersAtHand, watch: Stopwatch, act: Callable[[], Any]
 def item_getter(dataset: ReadableDataset) -> Callable[[int], Any]:
     """Return the function that gets a sample by number, before the functions of `map`."""
     # With functions of map(), ``__getitem__`` of the dataset would apply them here already; with
-    # functions of map_batches() it refuses to give single samples.
-    chain = dataset._filter.chain
-    return dataset._stored_item if chain.maps or chain.of_batches else dataset.__getitem__
+    # functions of filter() and map_batches() it refuses to give samples by number.
+    return dataset._stored_item if dataset._filter.chain.links else dataset.__getitem__
 
 
 def _numbers(

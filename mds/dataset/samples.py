@@ -10,10 +10,11 @@ through a `SharedEpochCounter`, and exchange nothing else.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from mds.arguments import check_arguments, no_attribute, plain_scalar, takes_nam
 from mds.cache import ShardCache
 from mds.cache.source import cache_root
 from mds.dataset.filtering import DropCount, SampleFilter, SkippedSample
-from mds.dataset.order_state import SETTING_NAMES, OrderSetting, OrderState
+from mds.dataset.order_state import SETTING_NAMES, LoopCount, OrderSetting, OrderState
 from mds.dataset.settings import (
+    DATASET_RULES,
     LIMIT_RULES,
     FixedSetting,
+    check_assignment,
     check_schedule,
     check_settings,
+    raise_fixed,
     resolve_predownload,
 )
 from mds.dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanner
@@ -192,7 +196,9 @@ class Samples(HasColumns):
         self._order = self._order.reset(shards, self.streams, self._cache.sources)
         vars(self)["epoch_size"] = self._order.weights.epoch_size
         self._dropped = DropCount()
-        self._running: WorkerEpoch | None = None  # the iteration that state_dict() is about
+        # The iteration without a loader that state_dict() is about, unless a loader came later.
+        self._running: WorkerEpoch | None = None
+        self._loop_count: LoopCount | None = None  # that of the last loader, in its last iteration
 
     def _part(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Return a dataset of the samples of these numbers, of which no epoch has begun."""
@@ -256,6 +262,15 @@ class Samples(HasColumns):
             return self.sampling_method == "balanced"
         raise no_attribute(self, name, "Samples")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. Raises an error if it looks like a setting and has no effect."""
+        # The constructor sets ``_shards`` last, so a dataset that has it is complete.
+        if not name.startswith("_") and "_shards" in vars(self) and self._is_strict:
+            if name in _WITHOUT_ATTRIBUTE and type(self).__module__.startswith("mds."):
+                raise_fixed(self, name, value)
+            check_assignment(self, name, value, DATASET_RULES, (*_ARGUMENTS, "next_epoch"))
+        super().__setattr__(name, value)
+
     def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
         """Yield each stream's index, and the store that has the sidecar files beside it, if any."""
         from mds.storage import open_store
@@ -315,12 +330,13 @@ class Samples(HasColumns):
         where: Callable[[Any], Any] | None = None,
         key: str | None = None,
     ) -> Self:
-        """Return a dataset of the chosen samples, which are numbered from 0.
+        """Return a dataset of the chosen samples, which are numbered from 0 in their order here.
 
         It shuffles, resumes and is dealt to ranks as a whole dataset is.
 
-        - ``choice`` (Any, default None): Distinct sample numbers, a boolean mask of
-          ``num_samples``, or the path of a ``.npy`` file of either.
+        - ``choice`` (Any, default None): Distinct sample numbers in ascending order (a list, range,
+          set, generator, array or tensor), a slice, a boolean mask of ``num_samples``, or the path
+          of a ``.npy`` file of numbers or a mask.
         - ``where`` (Callable | None, default None): Function to use instead of ``choice``: samples
           for which it returns true are chosen. It is called for every sample at once, by one
           process of each node.
@@ -328,42 +344,72 @@ class Samples(HasColumns):
           the cache folder. Later runs use that result without calling ``where``, so give another
           key when the function changes.
 
-        Raises ConfigError for numbers that no sample has.
+        Raises ConfigError for numbers that no sample has, that are repeated or not ascending, and
+        after `filter`, unless ``where`` is given: which samples are kept is not known before.
 
+        >>> few = dataset.select(range(100, 200))  # doctest: +SKIP
         >>> long = dataset.select(where=lambda s: len(s["text"]) > 99, key="long")  # doctest: +SKIP
         """
         from mds.dataset.subsets import choose_numbers
 
-        return self._part(choose_numbers(self, choice, where, key))
+        if choice is not None:
+            self._filter.refuse_numbers("select(numbers)", ".select(numbers)")
+        part = self._part(choose_numbers(self, choice, where, key))
+        if where is not None:
+            part._filter = part._filter.as_decided()
+        return part
 
     def limit(self, samples: int | str) -> Self:
         """Return a dataset of the first samples.
 
         - ``samples`` (int | str): Number of samples, also as a text such as ``"10k"``. 0 gives an
           empty dataset.
+
+        Raises ConfigError after `filter`, because which samples are kept is not known before.
+
+        >>> first = dataset.limit(1000)  # doctest: +SKIP
         """
         check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
+        self._filter.refuse_numbers(f"limit({samples!r})", f".limit({samples!r})")
         count = min(parse_count(samples), self.num_samples)
         return self._part(np.arange(count))
 
+    @overload
     def split(
         self, shares: Mapping[str, float], *, by: str | None = None, seed: int = 0
-    ) -> dict[str, Self]:
-        """Return disjoint datasets, by name, that together have all samples.
+    ) -> dict[str, Self]: ...
+    @overload
+    def split(
+        self, shares: Sequence[float], *, by: str | None = None, seed: int = 0
+    ) -> list[Self]: ...
+    def split(
+        self,
+        shares: Mapping[str, float] | Sequence[float],
+        *,
+        by: str | None = None,
+        seed: int = 0,
+    ) -> dict[str, Self] | list[Self]:
+        """Return disjoint datasets that together have all samples: a dict by name, or a list.
 
         The part of a sample depends on its number and ``seed`` alone, so samples that are added at
         the end do not change the part of any other.
 
-        - ``shares`` (Mapping[str, float]): Share of each part; their sum is 1.
+        - ``shares`` (Mapping[str, float] | Sequence[float]): Share of each part, by name or in a
+          list; their sum is 1. The parts come in the same form.
         - ``by`` (str | None, default None): Column whose value replaces the sample's number, so
           that samples of one value (a user, a book) are in the same part. Every sample is read
           once.
         - ``seed`` (int, default 0): Seed of the hash that chooses the parts.
 
+        >>> train, val = dataset.split([0.98, 0.02])  # doctest: +SKIP
         >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
         """
         from mds.dataset.subsets import choose_parts
 
+        self._filter.refuse_numbers("split(...)", ".split(...)")
+        if isinstance(shares, (list, tuple)):
+            by_number = choose_parts(self, dict(enumerate(shares)), by, seed)
+            return [self._part(numbers) for numbers in by_number.values()]
         parts = choose_parts(self, shares, by, seed)
         return {name: self._part(numbers) for name, numbers in parts.items()}
 
@@ -376,8 +422,11 @@ class Samples(HasColumns):
         Batches of a loader are smaller by the dropped samples: no other samples take their places.
         So the number of steps is that of the unfiltered dataset, the same on all ranks. Every batch
         gets a ``mask``. A batch of which no sample is kept has one sample, with mask False.
-        ``skipped`` and `stats` show what was dropped. For full batches use `select`, which decides
-        before the first epoch.
+        ``skipped`` and `stats` show what was dropped.
+
+        Which samples are kept is known only once they are read. So ``len()`` counts all, and
+        ``dataset[i]``, `limit`, `split` and `select` of numbers raise ConfigError. For these, and
+        for full batches, use ``select(where=keep)``, which decides before the first epoch.
 
         >>> long = dataset.filter(lambda sample: len(sample["text"]) > 99)  # doctest: +SKIP
         """
@@ -385,6 +434,9 @@ class Samples(HasColumns):
 
     def map(self, function: Callable[..., Any]) -> Self:
         """Return a dataset whose samples are what ``function`` returns for the samples of this one.
+
+        What it returns replaces the sample. (In Hugging Face datasets it is merged into the sample;
+        write ``{**sample, "new": value}`` for that.)
 
         - ``function`` (Callable): Function of a sample. With spawned worker processes, it must be
           possible to pickle it.
@@ -432,10 +484,9 @@ class Samples(HasColumns):
         """
         part = copy.copy(self)
         part._filter = self._filter.with_function(kind, function)
-        if kind != "filter":
-            from mds.dataset.indexing import applying_class
+        from mds.dataset.indexing import applying_class
 
-            part.__class__ = applying_class(type(self))
+        part.__class__ = applying_class(type(self))
         part._reset(self._shards)
         return part
 
@@ -522,6 +573,8 @@ class Samples(HasColumns):
         # state_dict() is about an iteration that is under way until this one gives a sample.
         if self._running is None or not self._running.is_under_way:
             self._running = epoch
+        if not for_loader and self._loop_count is not None and not self._loop_count.is_under_way:
+            self._loop_count = None
         return epoch
 
     def _worker_epoch(
@@ -598,18 +651,20 @@ class Samples(HasColumns):
     def state_dict(
         self, num_samples: int | None = None, from_beginning: bool = False
     ) -> dict[str, Any]:
-        """Return the state after ``num_samples`` samples of all ranks, which can be saved as JSON.
+        """Return the position of all ranks, as a state that can be saved as JSON.
 
         - ``num_samples`` (int | None, default None, samples): Samples that all ranks have seen.
-          None, for loops without a loader, is the samples that this object yielded in its last
-          iteration, times the ranks.
-        - ``from_beginning`` (bool, default False): Whether they are counted from the beginning of
-          the epoch, instead of from where this epoch was resumed.
+          None is what came so far: the batches of the StreamingDataLoader that runs or ran last, or
+          the samples of a loop over the dataset itself.
+        - ``from_beginning`` (bool, default False): Whether ``num_samples`` is counted from the
+          beginning of the epoch, instead of from where this epoch was resumed.
 
         Before the first epoch, the epoch of the state is -1. Raises ConfigError for a negative
-        number, and for any number with ``packing=``.
+        number, and for any number with ``packing=``. Without a number, it raises ConfigError if
+        worker processes of torch's own DataLoader iterate: only they know how far they are.
 
-        >>> state = dataset.state_dict(1024)  # doctest: +SKIP
+        >>> for batch in StreamingDataLoader(dataset):  # doctest: +SKIP
+        ...     state = dataset.state_dict()
         """
         if self.packing is not None and num_samples:
             raise ConfigError(
@@ -617,8 +672,44 @@ class Samples(HasColumns):
                 "packs, which the loader knows. Use state_dict() of the StreamingDataLoader."
             )
         world = self._world()
-        position = self._order.position(world, num_samples, from_beginning, self._running)
+        position = None
+        running = self._running
+        if num_samples is None and self._is_strict:
+            position = self._loader_position(world)
+            # Of a loader, an epoch counts what is made and not what has come.
+            if running is not None and running.is_counted:
+                running = None
+        if position is None:
+            position = self._order.position(world, num_samples, from_beginning, running)
         return self._order.state(world, position)
+
+    def _loader_position(self, world: World) -> Position | None:
+        """Return the position of the loader that runs or ran last.
+
+        It is None before the first batch, after a state was loaded, and if the last iteration was
+        one without a loader. Raises ConfigError if that was one of torch's worker processes.
+        """
+        epochs, count = self._order.epochs, self._loop_count
+        if epochs.pending is not None or (count is not None and count.begin is None):
+            return None
+        last = epochs.last
+        is_elsewhere = epochs.is_in_workers and not in_worker()
+        if count is not None and count.begin is not None and last is not None:
+            # Every iteration has its own epoch, so another epoch is that of another loader.
+            is_elsewhere = is_elsewhere and last.position.epoch != count.begin.epoch
+        if count is not None and not is_elsewhere:
+            loop = self._order.find_loop()
+            if loop is not None:
+                loop.warn_if_inexact()
+            return count.position(self._order, world.num_ranks)
+        if is_elsewhere:
+            raise ConfigError(
+                f"{type(self).__name__}.state_dict(): worker processes of torch's DataLoader read "
+                "this dataset, and only they know how far they are. Use "
+                "mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes, or "
+                "write state_dict(num_samples) with the samples that all ranks have seen."
+            )
+        return None
 
     def load_state_dict(self, obj: Mapping[str, Any]) -> None:
         """Begin the next iteration from a state, of this library or of mosaicml-streaming.
@@ -636,6 +727,7 @@ class Samples(HasColumns):
             # Only torchdata's loader does this, and it gives the position to the iterator too.
             return
         point = self._order.load(obj, self._world(), follows_finished=self._is_strict)
+        self._loop_count = None
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> int:
@@ -734,4 +826,17 @@ class Samples(HasColumns):
             "topology": None,
             "_order": copy.copy(self._order),
             "_running": None,
+            "_loop_count": None,
         }
+
+
+#: Arguments of the constructor, and those that no attribute of the same name is assigned to.
+_ARGUMENTS = tuple(
+    name
+    for name, parameter in inspect.signature(Samples.__init__).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+_WITHOUT_ATTRIBUTE = frozenset(_ARGUMENTS).difference(
+    ("predownload", "replication"),
+    (name for name, value in vars(Samples).items() if hasattr(value, "__set__")),
+)

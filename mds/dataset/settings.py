@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from mds.arguments import (
@@ -176,6 +176,50 @@ def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> No
         f"{kind}.{name} = {shown(value)} would have no effect: {name} is fixed when the {kind} is "
         f"made. Write {kind}(..., {name}=...){remedy}."
     )
+
+
+#: What other libraries call a setting, or what it is mistaken for.
+_OTHER_WORDS = {
+    "cache_size": "cache_limit",
+    "epoch": "next_epoch",
+    "max_cache_size": "cache_limit",
+    "seed": "shuffle_seed",
+    "workers": "num_workers",
+}
+
+
+def check_assignment(
+    owner: object, name: str, value: object, rules: Mapping[str, Rule], names: Iterable[str]
+) -> None:
+    """Refuse an assignment to an attribute of an object that cannot have an effect.
+
+    An attribute that the object has must follow its rule. One that it lacks is refused if it looks
+    like a setting. A class of the user may have any attributes, so its objects are not checked.
+
+    Args:
+        owner: Dataset, Stream or loader, after its constructor.
+        name: Name of the attribute.
+        value: Value that was assigned.
+        rules: Rules of the settings, by name.
+        names: Names of all settings.
+
+    Raises AttributeError, or ConfigError for a value that breaks a rule.
+    """
+    kind = type(owner)
+    if name.startswith("_") or not kind.__module__.startswith("mds."):
+        return
+    if name in vars(owner):
+        check_arguments(kind.__name__, {name: value}, rules)
+    elif not hasattr(kind, name):
+        from difflib import get_close_matches  # for a new attribute only
+
+        near = [_OTHER_WORDS[name]] if name in _OTHER_WORDS else []
+        near = [each for each in near if each in names] or get_close_matches(name, names, 1, 0.8)
+        if near:
+            raise AttributeError(
+                f"{kind.__name__}.{name} = {shown(value)} would have no effect: there is no "
+                f"setting {name!r}. Did you mean {near[0]}?"
+            )
 
 
 LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}

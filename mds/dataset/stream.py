@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds.arguments import check_arguments, did_you_mean, plain_scalar, shown, takes_names
 from mds.cache.source import Source, default_folder
-from mds.dataset.settings import STREAM_RULES, raise_fixed
+from mds.dataset.settings import STREAM_RULES, check_assignment, raise_fixed
 from mds.errors import ArgumentError, ConfigError, StateError
 from mds.index.table import FilesIndexError
 from mds.redaction import mask_foreign
@@ -138,10 +138,12 @@ class Stream:
         self._check_numbers()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise AttributeError for settings of a stream that a dataset already uses."""
+        """Set an attribute. Raises an error if it looks like a setting and has no effect."""
         if "_is_in_use" in vars(self) and name in STREAM_RULES:
             remedy = ", or call set_weights() of the dataset" if name == "proportion" else ""
             raise_fixed(self, name, value, remedy)
+        if "_file_costs" in vars(self) and self._is_strict:  # __init__ has set it, so it is over
+            check_assignment(self, name, value, STREAM_RULES, STREAM_RULES)
         super().__setattr__(name, value)
 
     def _take_weights(self, proportion: float, repeat: float, choose: int) -> None:

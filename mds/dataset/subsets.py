@@ -77,29 +77,32 @@ def choose_numbers(
 
 
 def choose_parts(
-    dataset: ReadableDataset, shares: Mapping[str, float], by: str | None, seed: int
-) -> dict[str, Ids]:
+    dataset: ReadableDataset, shares: Any, by: str | None, seed: int
+) -> dict[Any, Ids]:
     """Return the sorted numbers, int64, of the samples of each part of `Samples.split`.
 
     Args:
         dataset: Dataset to split.
-        shares: Share of the samples by name of the part, such as ``{"train": 0.9, "val": 0.1}``.
+        shares: Share of the samples by name of the part, such as ``{"train": 0.9, "val": 0.1}``,
+            or by its number; other values are refused.
         by: Column whose value decides the part of a sample; None for the sample's number.
         seed: Seed of the hash that chooses the parts.
 
     Raises ConfigError for invalid arguments.
     """
     if not isinstance(shares, Mapping):
+        is_share = isinstance(shares, float) and 0 < shares < 1
+        rest = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
         raise ConfigError(
-            "split() takes a share for each name, as in {'train': 0.9, 'val': 0.1}, got "
-            f"{shares!r}."
+            f"split({shown(shares)}): it takes the share of each part. Write train, val = "
+            f"dataset.split({rest}), or a dict with names, as split({{'train': 0.9, 'val': 0.1}})."
         )
     share: Any
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, numbers.Real):
             raise ArgumentError(
-                f"split() takes a number for each name, got {share!r} for {name!r}. Write "
-                "{'train': 0.9, 'val': 0.1}."
+                f"split() takes a number for each part, got {share!r} for {name!r}. Write "
+                "split({'train': 0.9, 'val': 0.1})."
             )
     count = dataset._shards.num_samples
     if by is None:
@@ -143,10 +146,10 @@ def _data_name(dataset: ReadableDataset) -> str:
 
 
 def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
-    """Return sorted sample numbers of numbers, a boolean mask, or a ``.npy`` file of either.
+    """Return ascending sample numbers, int64, of the argument ``choice`` of `Samples.select`.
 
-    Raises ConfigError (a ValueError) for numbers out of range or given twice, or a mask of
-    another length.
+    ``samples``: number of samples to choose from. Raises ConfigError (a ValueError) for numbers
+    that are out of range, given twice or not ascending, and for a mask of another length.
     """
     if isinstance(choice, (str, os.PathLike)):
         choice = _load(choice)
@@ -155,7 +158,7 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
             "select() takes sample numbers, a boolean mask or a .npy file, got a function. Write "
             "select(where=function)."
         )
-    array = np.asarray(choice)
+    array = _as_array(choice, samples)
     if array.dtype == bool:
         if array.shape != (samples,):
             raise ConfigError(
@@ -163,22 +166,63 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
             )
         return np.flatnonzero(array).astype(np.int64)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
+        what = f"{array.dtype} of shape {array.shape}" if array.dtype != object else shown(choice)
         raise ConfigError(
-            f"select() takes sample numbers or a boolean mask, got {array.dtype} of shape "
-            f"{array.shape}. Write select([0, 7]), select(dataset_mask) or select(where=function)."
+            f"select() takes sample numbers or a boolean mask, got {what}. Write select([0, 7]), "
+            f"select(dataset_mask) or select(where=function).{_selection_hint(array)}"
         )
-    ids = np.unique(array.astype(np.int64))
-    if len(ids) != len(array):
-        raise ConfigError(
-            f"{len(array) - len(ids)} of {len(array)} selected sample numbers are repeated; use "
-            "repeat= of a Stream to see samples more often."
-        )
+    numbers = array.astype(np.int64)
+    ids = np.unique(numbers)
     if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
         raise ConfigError(
             f"select() was given sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples: "
             f"they go from 0 to {samples - 1}."
         )
+    if len(ids) != len(numbers):
+        raise ConfigError(
+            f"{len(numbers) - len(ids)} of {len(numbers)} selected sample numbers are repeated. "
+            "Write select(sorted(set(numbers))); to see samples more often, use repeat= of a "
+            "Stream."
+        )
+    if not np.array_equal(ids, numbers):
+        place = int(np.argmax(np.diff(numbers) < 0)) + 1
+        raise ConfigError(
+            f"select() keeps the order of the dataset, and of these numbers {numbers[place]} comes "
+            f"after {numbers[place - 1]}. Write select(sorted(numbers)); shuffle=True changes the "
+            "order of an epoch, and dataset[numbers] returns samples in any order."
+        )
     return ids
+
+
+def _as_array(choice: Any, samples: int) -> npt.NDArray[Any]:
+    """Return the argument ``choice`` of `Samples.select` as an array, whatever it has.
+
+    Numbers of a set, which has no order, are sorted. ``samples`` is the number of samples, for a
+    slice. The array has the dtype object if no other one fits.
+    """
+    try:
+        if isinstance(choice, slice):
+            choice = range(*choice.indices(samples))
+        if isinstance(choice, range):
+            choice = np.arange(choice.start, choice.stop, choice.step)
+        elif isinstance(choice, (set, frozenset)):
+            choice = sorted(choice)
+        elif isinstance(choice, Iterable) and not hasattr(choice, "__array__"):
+            choice = list(choice)
+        elif hasattr(choice, "cpu"):  # a tensor, which may be on another device
+            choice = choice.cpu()
+        return np.asarray(choice)
+    except (TypeError, ValueError):  # numbers that cannot be compared, lists of several lengths
+        return np.asarray(None)
+
+
+def _selection_hint(array: npt.NDArray[Any]) -> str:
+    """Return the end of an error for a value that is not a list of numbers, with what was meant."""
+    if array.dtype.kind == "U" and array.size:
+        return " Columns are chosen by columns= of the dataset."
+    if array.ndim == 0 and array.dtype.kind in "iu":
+        return f" For one sample write select([{array}]), and dataset.limit({array}) for the first."
+    return ""
 
 
 def _load(path: str | os.PathLike[str]) -> Any:
@@ -201,8 +245,8 @@ def _load(path: str | os.PathLike[str]) -> Any:
 
 
 def split_by_hash(
-    keys: npt.NDArray[np.uint64], shares: Mapping[str, float], seed: int
-) -> dict[str, npt.NDArray[np.int64]]:
+    keys: npt.NDArray[np.uint64], shares: Mapping[Any, float], seed: int
+) -> dict[Any, npt.NDArray[np.int64]]:
     """Divide samples into disjoint parts by a hash of their keys.
 
     Args:
@@ -216,9 +260,14 @@ def split_by_hash(
     if not shares or any(s < 0 for s in shares.values()):
         raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
     if not 0.5 < (total := sum(shares.values())) < 1.5 or not np.isclose(total, 1.0):
+        remedy = "Change one of them."
+        if total >= len(shares):  # numbers of samples
+            remedy = (
+                f"For numbers of samples write {[round(s / total, 3) for s in shares.values()]}."
+            )
         raise ConfigError(
             f"the shares of split() must sum to 1, got {shown(total)}: {shown(dict(shares))}. "
-            "Change one of them."
+            f"{remedy}"
         )
     # Part i has the samples whose random number is from bounds[i - 1] to below bounds[i].
     bounds = np.cumsum(list(shares.values()))[:-1]

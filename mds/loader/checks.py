@@ -32,7 +32,7 @@ from mds.errors import ArgumentError, ConfigError
 LOADER_RULES: dict[str, Rule] = {
     "batch_size": whole(1, unit="samples").or_none("samples one by one"),
     "num_workers": whole(0),
-    "workers": one_of("auto", "processes", "threads"),
+    "worker_type": one_of("auto", "processes", "threads"),
     "collate_fn": function("a function that makes a batch of a list of samples").or_none(),
     "pin_memory": flag(),
     "drop_last": flag(),
@@ -62,25 +62,39 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
             f"{owner}({shown(dataset)}): a loader takes a dataset. Write "
             f"{owner}(StreamingDataset(local=...), batch_size=...)."
         )
+    refuse_workers(owner, arguments)
     refuse_unknown(owner, arguments, names, "StreamingDataLoader")
     check_arguments(owner, arguments, LOADER_RULES)
     if arguments.get("num_workers", 0):
         return
-    for name in ("prefetch_factor", "persistent_workers"):
-        if arguments.get(name):
+    for name in ("prefetch_factor", "persistent_workers", "worker_type"):
+        # Processes are torch's usual workers, also where there are none.
+        if arguments.get(name) and arguments[name] not in {"auto", "processes"}:
             raise ConfigError(
                 f"{owner}({name}={arguments[name]!r}): there are no workers that it could be "
                 f"about. Give num_workers= as well, or leave {name} out."
             )
 
 
+def refuse_workers(owner: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse the argument ``workers``, which meant two things, and name the right one."""
+    if "workers" in arguments:
+        value = arguments["workers"]
+        name = "worker_type" if isinstance(value, str) else "num_workers"
+        raise ArgumentError(
+            f"{owner}(workers={shown(value)}): the argument is named {name}=. Write "
+            f"{name}={shown(value)}."
+        )
+
+
 def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
-    """Refuse options of worker processes beside ``workers="threads"`` (ConfigError)."""
+    """Refuse options of worker processes beside ``worker_type="threads"`` (ConfigError)."""
     for name in about_processes:
         if arguments.get(name):
             raise ConfigError(
-                f"{name}={shown(arguments[name])} is about worker processes, and workers='threads' "
-                "has none: it would have no effect. Leave it out, or say workers='processes'."
+                f"{name}={shown(arguments[name])} is about worker processes, and "
+                "worker_type='threads' has none: it would have no effect. Leave it out, or say "
+                "worker_type='processes'."
             )
 
 
@@ -166,8 +180,9 @@ def check_generators(dataset: StreamingDataset) -> None:
     for link in dataset._filter.chain.links:
         if isinstance(link.function, Seeded):
             raise ConfigError(
-                f"workers='threads': {link.function!r} seeds the global random generators, which "
-                "threads share. Use workers='processes', or draw from the argument rng of map()."
+                f"worker_type='threads': {link.function!r} seeds the global random generators, "
+                "which threads share. Use worker_type='processes', or draw from the argument rng "
+                "of map()."
             )
 
 

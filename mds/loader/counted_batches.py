@@ -97,7 +97,7 @@ class CountedBatches:
         self._failure: Exception | None = None
         # Value of count.samples at which batches are made anew, see `change_at`.
         self._until = _NEVER
-        streaming = loader._streaming
+        self._streaming = streaming = loader._streaming
         # Whether ranks may get different numbers of samples. Their states must be equal all the
         # same, so `_level` then adjusts the counts.
         self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
@@ -129,7 +129,8 @@ class CountedBatches:
                 raise
             count.waits.add(begin_of_wait, self._clock(), info.making)
             # Compute the new counts.
-            if self._loader._count is not count:  # state_dict() is about the last active iterator
+            # state_dict() of the loader and of the dataset is about the last active iterator.
+            if self._loader._count is not count or self._streaming._loop_count is not count:
                 self._loader._take_over(self)
             self._loader._samples_read += info.samples
             if info.dropped or info.is_empty:
@@ -189,6 +190,10 @@ class CountedBatches:
         if position is None or not position.is_finished:
             return position
         return position.following()
+
+    def warn_if_inexact(self) -> None:
+        """Warn once if a class of the user makes the position inexact."""
+        self._loader._warn_of_wrapper(stacklevel=5)
 
     @property
     def is_exact(self) -> bool:

@@ -15,13 +15,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from mds.arguments import check_arguments, no_attribute, plain_scalar
-from mds.dataset.settings import raise_fixed
+from mds.dataset.settings import check_assignment, raise_fixed
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, PlanError, StateError
 from mds.loader.batches import Batches
@@ -60,9 +60,9 @@ _PASSED_ON = (
     "in_order",
 )
 # Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
-_FIXED = frozenset({"collate_fn", "pack_as", "workers"})
+_FIXED = frozenset({"collate_fn", "pack_as", "worker_type"})
 _ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
-# Options of worker processes. If one is given, workers="auto" chooses processes.
+# Options of worker processes. If one is given, worker_type="auto" chooses processes.
 _ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
 
 
@@ -79,7 +79,7 @@ class StreamingDataLoader(DataLoader[Any]):
       that of the dataset; if the dataset has none, it takes that of the loader.
     - ``num_workers`` (int, default 0): Number of workers that make batches. 0 makes them in the
       thread that iterates.
-    - ``workers`` (str, default 'auto'): Kind of workers: ``"processes"``, as in torch, or
+    - ``worker_type`` (str, default 'auto'): Kind of workers: ``"processes"``, as in torch, or
       ``"threads"``, which hand batches over without copying them. ``"auto"`` uses threads if only
       code of this library makes the batches. With ``"threads"``, several threads call your
       functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass) at once, which is faster if
@@ -135,11 +135,11 @@ class StreamingDataLoader(DataLoader[Any]):
         self,
         dataset: Any,
         *args: Any,
-        workers: str = "auto",
+        worker_type: Literal["auto", "processes", "threads"] = "auto",
         pack_as: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self._check_arguments(dataset, args, {"workers": workers, **kwargs})
+        self._check_arguments(dataset, args, {"worker_type": worker_type, **kwargs})
         if "batch_size" in kwargs:
             kwargs["batch_size"] = plain_scalar(kwargs["batch_size"])
         self._streaming = find_streaming(dataset)
@@ -161,10 +161,10 @@ class StreamingDataLoader(DataLoader[Any]):
             self._clock,
             pack_as=self._pack_as,
         )
-        if workers == "threads":
+        if worker_type == "threads":
             self._check_threads(kwargs)
-        self._threaded = workers == "threads" or (
-            workers == "auto" and self._may_use_threads(kwargs)
+        self._threaded = worker_type == "threads" or (
+            worker_type == "auto" and self._may_use_threads(kwargs)
         )
         self._inner: DataLoader[Any] | None = None
         self._count = EpochCount()
@@ -179,17 +179,19 @@ class StreamingDataLoader(DataLoader[Any]):
             self._is_accelerate_prepared = True
 
     def _check_arguments(self, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only ``workers``.
+        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only one.
 
-        ``args`` and ``kwargs`` are all arguments besides the dataset. Raises ConfigError.
+        That one is ``worker_type``. ``args`` and ``kwargs`` are all arguments besides the dataset.
+        Raises ConfigError.
         """
         if self._is_strict:
             # Names of torch's parameters after self and dataset, to which args belong.
             names = [*inspect.signature(DataLoader.__init__).parameters][2:]
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-            check_loader(type(self).__name__, dataset, arguments, [*names, "workers"])
-        elif kwargs["workers"] not in {"auto", "processes", "threads"}:
-            check_arguments(type(self).__name__, kwargs, {"workers": LOADER_RULES["workers"]})
+            check_loader(type(self).__name__, dataset, arguments, [*names, "worker_type"])
+        elif kwargs["worker_type"] not in {"auto", "processes", "threads"}:
+            rules = {"worker_type": LOADER_RULES["worker_type"]}
+            check_arguments(type(self).__name__, kwargs, rules)
 
     def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
         """Refuse threads if the user's code cannot run in them, and options without effect.
@@ -198,8 +200,8 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if not self._batches.may_use_threads:
             raise ConfigError(
-                f"workers='threads': {type(self.dataset).__name__} iterates by itself, and so in "
-                "each thread over all samples. Make samples in __getitem__ of a subclass or by "
+                f"worker_type='threads': {type(self.dataset).__name__} iterates by itself, and so "
+                "in each thread over all samples. Make samples in __getitem__ of a subclass or by "
                 "map(), or use processes."
             )
         if self._streaming is not None:
@@ -207,7 +209,7 @@ class StreamingDataLoader(DataLoader[Any]):
         check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether ``workers="auto"`` may use threads instead of processes.
+        """Whether ``worker_type="auto"`` may use threads instead of processes.
 
         That is so if nobody could notice but by the speed: no code of the user runs in the workers
         (``is_made_here``), and no option of worker processes is given.
@@ -376,8 +378,11 @@ class StreamingDataLoader(DataLoader[Any]):
         raise no_attribute(self, name, "StreamingDataLoader")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and "_count" in vars(self):  # __init__ has set _count, so it is over
-            raise_fixed(self, name, value)
+        if "_count" in vars(self):  # __init__ has set _count, so it is over
+            if name in _FIXED:
+                raise_fixed(self, name, value)
+            if self._is_strict:
+                check_assignment(self, name, value, LOADER_RULES, LOADER_RULES)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -401,6 +406,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._count = batches.count
         # A function that returns the iterator, or None after the iterator has been deleted.
         self._streaming._order.find_loop = weakref.ref(batches)
+        self._streaming._loop_count = batches.count
 
     def _make_batches(self) -> Iterator[Any]:
         """Begin an epoch, and return its batches with their bookkeeping."""
@@ -469,11 +475,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
         count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
-        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
-        # a resume would lose. Batches of packs report their position, and after the whole epoch the
-        # position is its end in any case.
-        if not (is_packed or self._batches.is_of_order or count.is_finished):
-            self._warn_of_wrapper()
+        self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
         state: dict[str, Any] = {}
         # Before the first batch the dataset knows the position. A subclass that overrides
@@ -491,12 +493,18 @@ class StreamingDataLoader(DataLoader[Any]):
         has_hash = count.order_hash.count or count.end is not None
         return {**state, "order_hash": str(count.order_hash)} if has_hash else state
 
-    def _warn_of_wrapper(self) -> None:
+    def _warn_of_wrapper(self, stacklevel: int = 3) -> None:
         """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
 
         A wrapper with a state_dict() of its own may save them, unless it runs in workers.
+        ``stacklevel``: number of frames from the warning to the caller's line.
         """
         count, dataset = self._count, self.dataset
+        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
+        # a resume would lose. Batches of packs report their position, and after the whole epoch the
+        # position is its end in any case.
+        if self._pack_as is not None or self._batches.is_of_order or count.is_finished:
+            return
         has_own_state = getattr(type(dataset), "state_dict", None) not in {
             None,
             StreamingDataset.state_dict,
@@ -515,7 +523,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"and given {count.wrapper_samples[0]:,}, and a resume loses those that it holds "
                 f"back. Use Packing or dataset.filter(), or keep them in a state_dict() of {name}, "
                 "with num_workers=0.",
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
         # With a filter, each worker reads other numbers of places for its batches.
         elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
@@ -523,7 +531,7 @@ class StreamingDataLoader(DataLoader[Any]):
             warnings.warn(
                 f"the position is not exact: the filter below {name} leaves each rank and worker "
                 f"at a different place. Do the work of {name} in dataset.map() or in collate_fn.",
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
 
     def skip(self, steps: range) -> int:

@@ -118,7 +118,7 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
         text = (
             f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
             f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
-            "own work waits too. Set workers='processes'."
+            "own work waits too. Set worker_type='processes'."
         )
         return WaitReport(cause, text, share, seconds)
     sentences = [_headline(account, share), *_reason(cause, share, seconds, account, cache)]
@@ -376,7 +376,7 @@ def _crossing(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del account, cache
     if setup.kind == "processes" and setup.workers:
         return (
-            "Use workers='threads', which cross nothing, if your functions release the "
+            "Use worker_type='threads', which cross nothing, if your functions release the "
             "interpreter's lock; or send less: smaller dtypes, normalise on the device."
         )
     return "Set pin_memory=False if nothing needs it, and send smaller dtypes."
@@ -429,7 +429,7 @@ def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
     is_in_turns = setup.kind == "threads" and setup.workers > 1 and account.cores < _MOST_IN_TURNS
     if not is_in_turns or _is_waiting(account, setup):
         return ""
-    return "set workers='processes', where functions written in Python do not take turns, or "
+    return "set worker_type='processes', where functions written in Python do not take turns, or "
 
 
 def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:

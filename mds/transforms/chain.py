@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import context
 from typing import Any
 
-from mds.errors import ConfigError, FunctionError
+from mds.errors import ArgumentError, ConfigError, FunctionError
 
 # Argument by which a function of each kind may request random numbers.
 _RANDOM_ARGUMENTS = {"map": "rng", "map_batches": "keys"}
@@ -100,7 +100,7 @@ class Link:
             function: Function of the caller, or of this library.
             is_ours: Whether it is a function of this library.
 
-        Raises ConfigError if ``function`` cannot be called.
+        Raises ConfigError if ``function`` cannot be called with what it will be given.
         """
         if not callable(function):
             raise ConfigError(
@@ -108,6 +108,8 @@ class Link:
                 f"Write {kind}(function), without calling it."
             )
         is_keyed = function.needs_keys if is_ours else _takes(function, _RANDOM_ARGUMENTS.get(kind))
+        if not is_ours:
+            _check_parameters(kind, function, is_keyed=is_keyed)
         return cls(kind, function, is_keyed, is_ours)
 
     @property
@@ -121,8 +123,10 @@ class Link:
 
     def gave_nothing(self, sample: str) -> FunctionError:
         """Return the error for a function that returned None, perhaps without a return."""
-        result = "sample" if self.kind == "map" else "batch"
-        return FunctionError(f"{self.name} returned None for {sample}: let it return the {result}.")
+        results = {"map": "the sample", "map_batches": "the batch", "filter": "True or False"}
+        return FunctionError(
+            f"{self.name} returned None for {sample}: let it return {results[self.kind]}."
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # Checked only while a process is spawned: tools that pickle by value accept lambdas.
@@ -130,7 +134,7 @@ class Link:
             raise ConfigError(
                 f"{self.name} cannot go to a worker process that is spawned: lambdas and functions "
                 "inside functions have no name there. Define it at the top of a module, or take "
-                "multiprocessing_context='fork' or workers='threads'."
+                "multiprocessing_context='fork' or worker_type='threads'."
             )
         return dict(self.__dict__)
 
@@ -161,6 +165,47 @@ def _takes(function: Any, argument: str | None) -> bool:
     parameter = parameters.get(argument)
     kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     return parameter is not None and parameter.kind in kinds
+
+
+def _check_parameters(kind: str, function: Any, *, is_keyed: bool) -> None:
+    """Raise ArgumentError if a function cannot be called as a method of a dataset will call it.
+
+    Args:
+        kind: Name of the method, such as "map".
+        function: Function of the caller.
+        is_keyed: Whether it is also given random numbers.
+    """
+    is_object = inspect.isclass(function) and any("__call__" in vars(c) for c in function.__mro__)
+    name, random = name_of(function), _RANDOM_ARGUMENTS.get(kind)
+    if is_object:
+        raise ArgumentError(
+            f"{kind}({name}): {name} is a class, whose objects are functions. Write "
+            f"{kind}({name}(...))."
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # builtins may have none
+        return
+    try:
+        signature.bind(None, **({random: None} if random is not None and is_keyed else {}))
+    except TypeError:
+        parameter = "columns" if kind == "map_batches" else "sample"
+        optional = f", or {parameter} and {random} for random numbers" if random else ""
+        raise ArgumentError(
+            f"{kind}({name}): the function is called with {parameter}{optional}, and takes "
+            f"{signature}. Write lambda {parameter}: {_call_of(function, parameter)}."
+        ) from None
+
+
+def _call_of(function: Any, parameter: str) -> str:
+    """Return a call of a function, as Python code, that gives ``parameter`` to its first one."""
+    name = name_of(function)
+    parameters = inspect.signature(function).parameters.items()
+    rest = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    names = [n for n, p in parameters if p.default is p.empty and p.kind not in rest]
+    if not names or not name.isidentifier():
+        return "..."
+    return f"{name}({', '.join([parameter, *(f'{each}=...' for each in names[1:])])})"
 
 
 def _is_local(function: Any) -> bool:

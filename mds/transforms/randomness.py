@@ -274,7 +274,7 @@ def seeded(function: Callable[[Any], Any]) -> Seeded:
     - ``function`` (Callable[[Any], Any]): Function of a sample, as for `map`.
 
     Use it with worker processes or without workers. Threads share the generators, so
-    ``workers="threads"`` raises ConfigError (a ValueError), as does what is not a function.
+    ``worker_type="threads"`` raises ConfigError (a ValueError), as does what is not a function.
 
     >>> dataset = dataset.map(seeded(augment))  # doctest: +SKIP
     """

@@ -112,14 +112,13 @@ class SampleRunner:
     def _plain(self, link: Link) -> Callable[..., Any]:
         """Return a function of a sample that calls a link's function and describes its errors."""
         function, describe = link.function, self._describe_sample
-        may_be_none = link.kind == "filter"  # None is false there, and a mistake in map
 
         def call(sample: Any) -> Any:
             try:
                 result = function(sample)
             except Exception as error:
                 raise link.failed(describe(), error) from error
-            if result is None and not may_be_none:
+            if result is None:
                 raise link.gave_nothing(describe())
             return result
 

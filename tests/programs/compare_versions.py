@@ -17,6 +17,7 @@ process of its own with the variables of a launcher.
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import logging
@@ -192,7 +193,10 @@ def make_loader(folder: str, settings: dict[str, Any], num_ranks: int, topology:
         dataset = dataset.filter(lambda sample: int(sample[column].flat[0]) % modulus
                                  if column == "tokens" else sample[column] % modulus)  # fmt: skip
     workers = settings["workers"]
-    options = {"num_workers": workers, "workers": "threads"} if workers else {}
+    # Earlier versions name the argument ``workers``.
+    names = inspect.signature(StreamingDataLoader).parameters
+    kind = "worker_type" if "worker_type" in names else "workers"
+    options = {"num_workers": workers, kind: "threads"} if workers else {}
     return StreamingDataLoader(dataset, batch_size=batch_size, **options)
 
 

@@ -256,7 +256,7 @@ class Program:
             return dataset
         settings = {}
         for name, count in self.workers.items():
-            settings |= {"workers": name, "num_workers": count}
+            settings |= {"worker_type": name, "num_workers": count}
             if self.is_persistent:
                 settings["persistent_workers"] = True
         if self.shape == "packs":

@@ -103,6 +103,44 @@ remedy(
     "StreamingDataset(streams=[Stream(local=d, repeat=2)], batch_size=2).epoch_size == 40",
 )
 remedy(
+    "dataset().select([7, 3])",
+    "Write select(sorted(numbers))",
+    "dataset().select(sorted([7, 3])).num_samples == 2",
+)
+remedy(
+    "dataset().filter(lambda sample: sample['id'] < 5).limit(3)",
+    "Write dataset.select(where=function).limit(3)",
+    "dataset().select(where=lambda sample: sample['id'] < 5).limit(3).num_samples == 3",
+)
+remedy(
+    "dataset().split(0.8)",
+    "Write train, val = dataset.split([0.8, 0.2])",
+    "len(dataset().split([0.8, 0.2])) == 2",
+)
+remedy(
+    "dataset().split([0.8, '0.2'])",
+    "Write split({'train': 0.9, 'val': 0.1})",
+    "len(dataset().split({'train': 0.9, 'val': 0.1})) == 2",
+)
+remedy(
+    "dataset().map(lambda sample, size: sample)",
+    "Write lambda sample: ...",
+    "dataset().map(lambda sample: sample)[0]",
+)
+remedy(
+    "once(dataset(), lambda it: "
+    "(next(iter(torch.utils.data.DataLoader(it, num_workers=1))), it.state_dict()))",
+    "Use mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes, or write "
+    "state_dict(num_samples)",
+    "once(dataset(), lambda it: (next(iter(StreamingDataLoader(it, num_workers=1))), "
+    "it.state_dict(), it.state_dict(2)))",
+)
+remedy(
+    "StreamingDataLoader(dataset(), batch_size=2, workers='threads', num_workers=1)",
+    "Write worker_type='threads'",
+    "batches(dataset(), num_workers=1, worker_type='threads')",
+)
+remedy(
     "dataset().select(text_file)",
     "Write one with numpy.save()",
     "numpy.save(folder + '/ids.npy', [1, 2]) or "
@@ -150,10 +188,10 @@ remedy(
     "batches(dataset(), num_workers=1, prefetch_factor=2)",
 )
 remedy(
-    "StreamingDataLoader(dataset(), batch_size=2, num_workers=1, workers='threads', "
+    "StreamingDataLoader(dataset(), batch_size=2, num_workers=1, worker_type='threads', "
     "persistent_workers=True)",
-    "say workers='processes'",
-    "batches(dataset(), num_workers=1, workers='processes', persistent_workers=True)",
+    "say worker_type='processes'",
+    "batches(dataset(), num_workers=1, worker_type='processes', persistent_workers=True)",
 )
 remedy(
     "batches(StreamingDataset(streams=[Stream(local=d), Stream(local=tokens)], batch_size=2))",
@@ -163,10 +201,11 @@ remedy(
     "(dict(batching_method='per_stream'), {}), ({}, dict(collate_fn=list)))]",
 )
 remedy(
-    "batches(dataset().map(seeded(lambda sample, rng: sample)), num_workers=1, workers='threads')",
-    "Use workers='processes', or draw from the argument rng of map()",
-    "batches(dataset().map(seeded(dict)), num_workers=1, workers='processes') "
-    "and batches(dataset().map(draw), num_workers=1, workers='threads')",
+    "batches(dataset().map(seeded(lambda sample, rng: sample)), num_workers=1, "
+    "worker_type='threads')",
+    "Use worker_type='processes', or draw from the argument rng of map()",
+    "batches(dataset().map(seeded(dict)), num_workers=1, worker_type='processes') "
+    "and batches(dataset().map(draw), num_workers=1, worker_type='threads')",
 )
 remedy(
     "batches(dataset().map_batches(lambda batch: batch), batch_size=None)",
@@ -309,9 +348,9 @@ remedy(
 )
 remedy(
     "batches(dataset().map(lambda sample: sample), num_workers=1, multiprocessing_context='spawn')",
-    "take multiprocessing_context='fork' or workers='threads'",
+    "take multiprocessing_context='fork' or worker_type='threads'",
     "batches(dataset().map(dict), num_workers=1, multiprocessing_context='fork') "
-    "and batches(dataset().map(dict), num_workers=1, workers='threads')",
+    "and batches(dataset().map(dict), num_workers=1, worker_type='threads')",
 )
 remedy(
     "mds-convert - {new} --as jsonl --resume",
@@ -343,10 +382,10 @@ remedy(
     "batches(Half(local=d, batch_size=2, exact=True))",
 )
 remedy(
-    "batches(Wrapper(dataset()), num_workers=1, workers='threads')",
+    "batches(Wrapper(dataset()), num_workers=1, worker_type='threads')",
     "Make samples in __getitem__ of a subclass or by map(), or use processes",
-    "batches(dataset().map(dict), num_workers=1, workers='threads') "
-    "and batches(Wrapper(dataset()), num_workers=1, workers='processes')",
+    "batches(dataset().map(dict), num_workers=1, worker_type='threads') "
+    "and batches(Wrapper(dataset()), num_workers=1, worker_type='processes')",
 )
 remedy(
     "batches(Half(local=tokens, batch_size=2, packing=Packing(8, lengths='tokens')))",

@@ -487,7 +487,7 @@ class LoaderChecks:
 
     def check_worker_init_fn(self):
         started = lambda **a: set(
-            self.loader(num_workers=1, workers="processes", collate_fn=mark_of_worker, **a)
+            self.loader(num_workers=1, worker_type="processes", collate_fn=mark_of_worker, **a)
         )
         return started(), started(worker_init_fn=mark_worker)
 
@@ -514,7 +514,9 @@ class LoaderChecks:
                     wanted.set()
                 return samples
 
-            loader = self.loader(num_workers=1, workers="threads", collate_fn=collate, **arguments)
+            loader = self.loader(
+                num_workers=1, worker_type="threads", collate_fn=collate, **arguments
+            )
             iterator = iter(loader)
             next(iterator)
             if "prefetch_factor" in arguments:
@@ -543,9 +545,9 @@ class LoaderChecks:
         passed_on = lambda **a: self.loader(num_workers=2, **a)._passed_on()["in_order"]
         return passed_on(), passed_on(in_order=False)
 
-    def check_workers(self):
+    def check_worker_type(self):
         kind = lambda **a: self.pids(num_workers=1, collate_fn=pid_of, **a) == {os.getpid()}
-        return kind(), kind(workers="threads")
+        return kind(), kind(worker_type="threads")
 
     def check_pack_as(self):
         keys = lambda **a: sorted(next(iter(self.loader(packing=PACKING, **a))))
@@ -724,7 +726,9 @@ def test_an_assigned_value_is_checked_like_an_argument(name, value, checks):
     assert getattr(dataset, name) == before
 
 
-@pytest.mark.parametrize("name", ["collate_fn", "workers", "pack_as", "batch_size", "drop_last"])
+@pytest.mark.parametrize(
+    "name", ["collate_fn", "worker_type", "pack_as", "batch_size", "drop_last"]
+)
 def test_an_attribute_of_a_loader_that_comes_too_late_is_refused(name, data):
     """Torch refuses its own attributes, and the loader those that it reads when it is made."""
     loader = LoaderChecks(data).loader()

@@ -392,7 +392,7 @@ class MethodChecks:
         dataset = self.cached()
         dataset.prepare_shard(0)
         loader = StreamingDataLoader(
-            self.cached(local=dataset.streams[0].local), num_workers=1, workers="processes"
+            self.cached(local=dataset.streams[0].local), num_workers=1, worker_type="processes"
         )
         iterator = iter(loader)
         next(iterator)

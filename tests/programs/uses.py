@@ -203,7 +203,7 @@ class Program:
         self.read(iter(loader), self.expected(), self.of_batch)
 
     def begin_threads(self):
-        self.begin_loader(num_workers=2, workers="threads")
+        self.begin_loader(num_workers=2, worker_type="threads")
 
     def begin_processes(self):
         if self.random.random() < 0.2:

@@ -113,6 +113,7 @@ def read(remote: str) -> None:
     StreamingDataLoader(dataset, collate_fn=images("image", size=224, flip=True))
     StreamingDataLoader(dataset, collate_fn=stack())
     assert_type(RowGenerator(np.zeros(4, np.uint64)).integers(3), "np.typing.NDArray[np.int64]")
+    assert_type(dataset.split([0.9, 0.1]), list[StreamingDataset])
     assert_type(dataset.split({"train": 0.9, "val": 0.1}), dict[str, StreamingDataset])
     assert_type(Doubled(local="more", batch_size=2).limit(1), Doubled)
     assert_type(len(LocalDataset(local="more")), int)
@@ -120,7 +121,7 @@ def read(remote: str) -> None:
 
 
 def train(dataset: StreamingDataset, state: Mapping[str, Any]) -> None:
-    loader = StreamingDataLoader(dataset, num_workers=2, workers="threads")
+    loader = StreamingDataLoader(dataset, num_workers=2, worker_type="threads")
     loader.load_state_dict(state)
     for batch in loader:
         assert batch is not None

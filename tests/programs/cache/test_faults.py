@@ -82,7 +82,7 @@ def test_a_window_that_the_disk_does_not_hold_is_read(
 def test_workers_read_an_epoch_that_the_disk_does_not_hold(remote, small_disk, workers):
     """Two workers that fill one disk see every sample once."""
     dataset = StreamingDataset(remote=remote, local=small_disk, batch_size=4, columns=["x"])
-    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=2, workers=workers)
+    loader = StreamingDataLoader(dataset, batch_size=4, num_workers=2, worker_type=workers)
     assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(SAMPLES))
 
 

@@ -12,7 +12,7 @@ from mds import StreamingDataset, StreamingDataLoader
 
 data, what = sys.argv[1:]
 dataset = StreamingDataset(local=data, batch_size=4, shuffle=True)
-loader = StreamingDataLoader(dataset, num_workers=2, workers="processes")
+loader = StreamingDataLoader(dataset, num_workers=2, worker_type="processes")
 over = threading.Event()
 
 def save():

@@ -43,7 +43,7 @@ def loaders(ranks, workers, state):
             local=folder, shuffle=True, shuffle_algo="seekable", num_canonical_nodes=4,
             shuffle_block_size=700, packing=Packing(128, overflow="split", balance="attention"),
             batch_size=840 // ranks, topology=World(1, ranks, 1, rank))
-        made.append(StreamingDataLoader(dataset, num_workers=workers, workers="auto"))
+        made.append(StreamingDataLoader(dataset, num_workers=workers, worker_type="auto"))
         if state is not None:
             made[-1].load_state_dict(state)
     return made

@@ -52,5 +52,5 @@ def test_a_dataset_of_nothing_iterates_to_nothing(make, kind, batching):
 def test_nothing_through_workers_is_nothing(make, workers):
     """No worker falls over an empty part."""
     dataset = StreamingDataset(local=make(), batch_size=4).limit(0)
-    loader = StreamingDataLoader(dataset, num_workers=2, workers=workers)
+    loader = StreamingDataLoader(dataset, num_workers=2, worker_type=workers)
     assert list(loader) == list(loader) == []

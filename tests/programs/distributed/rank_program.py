@@ -38,7 +38,7 @@ def main(config):
     if config["kind"] == "plain":
         loader = DataLoader(dataset, **settings)
     else:
-        loader = StreamingDataLoader(dataset, workers=config["kind"], **settings)
+        loader = StreamingDataLoader(dataset, worker_type=config["kind"], **settings)
     position = Position(dataset, loader, config)
     with open(os.path.join(config["log"], str(rank)), "a", buffering=1) as log:
         for _ in range(config["epochs"]):

@@ -77,7 +77,7 @@ def test_spawned_workers_read_all_kinds(buckets, tmp_path, name):
         remote=str(root / name), local=str(tmp_path / "c"), format=kinds[name], batch_size=4
     )
     loader = StreamingDataLoader(
-        dataset, batch_size=4, num_workers=2, workers="processes", collate_fn=list
+        dataset, batch_size=4, num_workers=2, worker_type="processes", collate_fn=list
     )
     found = [name_of(sample) for batch in loader for sample in batch]
     assert sorted(found) == list(range(TOTAL))

@@ -17,7 +17,7 @@ def test_threads_and_processes_give_the_same_batches_and_states(make):
     found = []
     for how in ("processes", "threads"):
         dataset = StreamingDataset(local=make(), batch_size=8, shuffle=True)
-        loader = StreamingDataLoader(dataset, num_workers=2, workers=how)
+        loader = StreamingDataLoader(dataset, num_workers=2, worker_type=how)
         run = []
         for _ in range(2):
             for batch in loader:
@@ -87,7 +87,7 @@ def test_the_callers_code_runs_in_threads_on_the_callers_word(make, collate):
     runs = []
     for how in ("processes", "threads"):
         dataset = Noted(local=make(), batch_size=4, shuffle=True, num_canonical_nodes=1)
-        loader = StreamingDataLoader(dataset, num_workers=2, workers=how, collate_fn=collate)
+        loader = StreamingDataLoader(dataset, num_workers=2, worker_type=how, collate_fn=collate)
         Noted.made.clear()
         runs.append([(str(batch), loader.state_dict()) for _ in range(2) for batch in loader])
         assert f"2 {how}" in repr(loader)
@@ -132,8 +132,8 @@ def test_batches_in_one_message_come_out_one_by_one(make, workers, drop_last):
             (b["id"].tolist(), b["text"], b["vector"].tolist(), loader.state_dict()) for b in loader
         ]
 
-    together = run(num_workers=workers, workers="processes")
-    assert together == run(num_workers=workers, workers="threads")
+    together = run(num_workers=workers, worker_type="processes")
+    assert together == run(num_workers=workers, worker_type="threads")
     if workers == 1:
         assert together == run(num_workers=0)
 
@@ -150,7 +150,7 @@ def global_batches(loaders):
 @pytest.mark.parametrize("method", ["random", "stratified", "per_stream", "device_per_stream"])
 def test_the_steps_of_an_epoch_are_the_batches_that_come(make, method, ranks, drop_last, workers):
     """It is that of a whole epoch, whatever the method leaves out, and stays after a resume."""
-    options = {"num_workers": workers, "workers": "threads" if workers else "auto"}
+    options = {"num_workers": workers, "worker_type": "threads" if workers else "auto"}
     options["drop_last"] = drop_last
     for rank in range(ranks):
         loader = by_stream(make, method, rank, ranks, **options)

@@ -57,7 +57,7 @@ def test_keys_of_rows_do_not_depend_on_the_world(corpus, workers):
             for rank in range(ranks):
                 dataset = make(corpus, (ranks, rank)).map_batches(draw)
                 loader = StreamingDataLoader(dataset, num_workers=count, pack_as=pack_as,
-                                             workers=workers if count else "auto")  # fmt: skip
+                                             worker_type=workers if count else "auto")  # fmt: skip
                 for batch in loader:
                     for row, drawn in zip(batch["rows"], batch["drawn"].tolist(), strict=True):
                         if row.any():
@@ -77,7 +77,7 @@ def test_what_a_filter_refuses_is_padding(corpus, ranks):
     steps, numbers, refused, rows = set(), [], 0, 0
     for rank in range(ranks):
         dataset = make(corpus, (ranks, rank)).filter(is_odd)
-        batches = list(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
+        batches = list(StreamingDataLoader(dataset, num_workers=2, worker_type="threads"))
         steps.add(len(batches))
         for batch in batches:
             numbers += [number for number in batch["number"] if number is not None]

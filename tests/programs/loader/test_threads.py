@@ -41,7 +41,7 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_ends_well(make):
     code = f"""
 from mds import StreamingDataLoader, StreamingDataset
 dataset = StreamingDataset(local={make()!r}, batch_size=2)
-loader = iter(StreamingDataLoader(dataset, num_workers=2, workers="threads"))
+loader = iter(StreamingDataLoader(dataset, num_workers=2, worker_type="threads"))
 next(loader)
 """
     for _ in range(3):

@@ -25,7 +25,7 @@ def batches(dataset, workers, kind):
     """The ids of a loader's batches."""
     from mds import StreamingDataLoader
 
-    loader = StreamingDataLoader(dataset, batch_size=32, num_workers=workers, workers=kind)
+    loader = StreamingDataLoader(dataset, batch_size=32, num_workers=workers, worker_type=kind)
     for batch in loader:
         yield from batch["id"].tolist()
 

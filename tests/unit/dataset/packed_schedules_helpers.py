@@ -55,7 +55,7 @@ def loader_of(corpus, ranks=1, rank=0, workers=0, kind="threads", state=None, **
     dataset = StreamingDataset(
         topology=World(1, ranks, 1, rank), batch_size=BATCH // ranks, **settings
     )
-    more = {"num_workers": workers, "workers": kind} if workers else {}
+    more = {"num_workers": workers, "worker_type": kind} if workers else {}
     loader = StreamingDataLoader(dataset, **more)
     if state is not None:
         loader.load_state_dict(json.loads(json.dumps(state)))

@@ -20,7 +20,7 @@ def write_streams(folder, sizes):
 
 def loader_over(dataset, kind="threads", workers=0, state=None):
     """A loader of a dataset, with workers of a kind if any, that goes on from a state if any."""
-    settings = {"num_workers": workers, "workers": kind} if workers else {}
+    settings = {"num_workers": workers, "worker_type": kind} if workers else {}
     loader = StreamingDataLoader(dataset, **settings)
     if state is not None:
         loader.load_state_dict(as_json(state))

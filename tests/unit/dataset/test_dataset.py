@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError, StoreError
@@ -129,6 +130,44 @@ def test_parts_are_planned_like_wholes(make):
     mask = np.zeros(100, bool)
     mask[40:45] = True
     assert ids(dataset.select(mask)[:]) == [40, 41, 42, 43, 44]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        range(20, 23),
+        slice(20, 23),
+        {22, 20, 21},
+        (number for number in (20, 21, 22)),
+        {20: "a", 21: "b", 22: "c"}.keys(),
+        np.arange(20, 23),
+        torch.arange(20, 23),
+    ],
+    ids=lambda numbers: type(numbers).__name__,
+)
+def test_numbers_to_select_come_in_many_forms(make, numbers):
+    """A set, which has no order, is sorted."""
+    part = StreamingDataset(local=make()).select(numbers)
+    assert ids(part) == ids(part[:]) == [20, 21, 22]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "remedy"),
+    [
+        ([7, 3, 5], r"3 comes after 7\. Write select\(sorted\(numbers\)\)"),
+        (slice(5, 2, -1), r"4 comes after 5\. Write select\(sorted\(numbers\)\)"),
+        ([3, 3, 5], r"1 of 3 .* repeated\. Write select\(sorted\(set\(numbers\)\)\)"),
+        ([3, 100], "they go from 0 to 99"),
+        (7, r"write select\(\[7\]\), and dataset.limit\(7\)"),
+        (["id"], "chosen by columns="),
+        ([[1], [2, 3]], r"got \[\[1\], \[2, 3\]\]\. Write select\(\[0, 7\]\)"),
+        ({1, "a"}, r"Write select\(\[0, 7\]\)"),
+    ],
+)
+def test_numbers_that_cannot_be_selected_are_refused(make, numbers, remedy):
+    """The error shows what to write. An order of one's own is none that a dataset has."""
+    with pytest.raises(ConfigError, match=remedy):
+        StreamingDataset(local=make()).select(numbers)
 
 
 def test_a_split_by_a_column_keeps_together_what_belongs_together(make):

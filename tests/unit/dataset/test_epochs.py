@@ -121,7 +121,7 @@ def place(state):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"drop_last": True}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}],
+    [{}, {"drop_last": True}, {"num_workers": 2}, {"num_workers": 2, "worker_type": "threads"}],
 )
 def test_a_state_saved_after_an_epoch_begins_the_next_one(make, options):
     """Each of its epochs has the batches that the uninterrupted run has, also without full ones."""

@@ -36,12 +36,81 @@ def test_the_folder_of_splits_names_them(splits):
     assert len(StreamingDataset(local=splits, split="train", batch_size=1)) == 1
 
 
-@pytest.mark.parametrize("shares", [0.9, [0.8, 0.2], "train"])
-def test_split_says_what_it_takes(splits, shares):
-    """Shares without names would be parts that nothing tells apart."""
+@pytest.mark.parametrize(
+    ("shares", "remedy"),
+    [
+        (0.75, r"train, val = dataset.split\(\[0\.75, 0\.25\]\)"),
+        ("train", r"split\(\{'train': 0\.9"),
+        ([0.8], "Change one of them"),
+        ([60, 20], r"For numbers of samples write \[0\.75, 0\.25\]"),
+        ([0.8, "0.2"], r"split\(\{'train': 0\.9"),
+    ],
+)
+def test_split_says_what_it_takes(splits, shares, remedy):
+    """The error shows a call with what was probably meant."""
     dataset = StreamingDataset(local=splits, split="train", batch_size=1)
-    with pytest.raises(ConfigError, match=r"a share for each name.*'train': 0\.9"):
+    with pytest.raises(ConfigError, match=remedy):
         dataset.split(shares)
+
+
+def test_split_gives_parts_in_the_form_of_the_shares(names):
+    """A list or a tuple of shares gives a list of the same parts as a dict."""
+    dataset = StreamingDataset(local=names["d"], batch_size=1)
+    train, val = dataset.split([0.75, 0.25], seed=3)
+    named = dataset.split({"train": 0.75, "val": 0.25}, seed=3)
+    assert [ids(train), ids(val)] == [ids(named["train"]), ids(named["val"])]
+    assert sorted(ids(train) + ids(val)) == list(range(20))
+    assert len(dataset.split((0.5, 0.25, 0.25), by="name")) == 3
+
+
+def ids(dataset):
+    """The ids of the samples of a dataset."""
+    return [sample["id"] for sample in dataset]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("cache_limt", "1gb", "Did you mean cache_limit"),
+        ("seed", 3, "Did you mean shuffle_seed"),
+        ("epoch", 3, "Did you mean next_epoch"),
+        ("local", "x", r"Write StreamingDataset\(\.\.\., local="),
+        ("columns", ["id"], r"Write StreamingDataset\(\.\.\., columns="),
+        ("split", "val", r"Write StreamingDataset\(\.\.\., split="),
+        ("predownload", "8", "Write predownload=8"),
+        ("replication", 0, "of at least 1"),
+    ],
+)
+def test_an_assignment_without_effect_is_refused(names, name, value, remedy):
+    """Also to an attribute that does not exist, if it looks like a setting."""
+    dataset = StreamingDataset(local=names["d"], batch_size=1)
+    for each in (dataset, dataset.map(dict)):
+        with pytest.raises((AttributeError, ConfigError), match=remedy):
+            setattr(each, name, value)
+    dataset.note = dataset._note = value  # an attribute of the user's
+    own = mistakes_helpers.Own(local=names["d"], batch_size=1)
+    if name not in {"predownload", "replication"}:
+        setattr(own, name, value)
+        assert getattr(own, name) == value
+
+
+def test_an_assignment_to_a_stream_or_a_loader_is_checked(names):
+    """A misspelled name is refused, and a value that the constructor would refuse."""
+    stream = Stream(local=names["d"])
+    with pytest.raises(AttributeError, match="Did you mean proportion"):
+        stream.proportions = 0.5
+    with pytest.raises(ConfigError, match="Write repeat=2"):
+        stream.repeat = "2"
+    stream.repeat, stream.note = 2, "mine"
+    loader = StreamingDataLoader(StreamingDataset(streams=[stream], batch_size=4))
+    with pytest.raises(AttributeError, match="Did you mean num_workers"):
+        loader.num_worker = 2
+    with pytest.raises(AttributeError, match="Did you mean num_workers"):
+        loader.workers = 2
+    with pytest.raises(ConfigError, match="num_workers is a whole number"):
+        loader.num_workers = -1
+    loader.note = "mine"
+    assert len(list(loader)) == 10
 
 
 def test_there_are_sixty_mistakes():

@@ -6,7 +6,7 @@ import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.dataset.filtering import MAX_LISTED_SAMPLES, SkippedSample
-from mds.errors import ConfigError, MdsError
+from mds.errors import ConfigError, FunctionError, MdsError
 from tests.unit.dataset.sieve_helpers import even, few
 
 
@@ -24,6 +24,60 @@ def test_filters_add_up(make):
     both = dataset.filter(lambda sample: sample["id"] > 90)
     assert [s["id"] for s in both] == [92, 94, 96, 98]
     assert len(list(dataset)) == 50
+
+
+@pytest.mark.parametrize(
+    ("use", "remedy"),
+    [
+        (lambda dataset: dataset[1], r"where=function\)\[1\]"),
+        (lambda dataset: dataset[:2], r"where=function\)\[<slice>\]"),
+        (lambda dataset: dataset.limit(10), r"where=function\)\.limit\(10\)"),
+        (lambda dataset: dataset.select([1]), r"where=function\)\.select\(numbers\)"),
+        (lambda dataset: dataset.split([0.5, 0.5]), r"where=function\)\.split\("),
+    ],
+)
+def test_samples_have_no_numbers_after_a_filter(make, use, remedy):
+    """Which samples are kept is not known, unless select() has called the function for all."""
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    for filtered in (dataset.filter(even), dataset.filter(even).map(dict)):
+        with pytest.raises(ConfigError, match=r"after filter\(even\) nobody knows.*" + remedy):
+            use(filtered)
+    assert use(dataset.select(where=even))
+    assert use(dataset.map(dict).select(where=even))
+
+
+def test_a_selection_of_a_filtered_dataset_has_numbers(make):
+    """The function of select() is called for what the filter keeps, and both decide at once."""
+    filtered = StreamingDataset(local=make(), batch_size=4).filter(even)
+    part = filtered.select(where=lambda sample: sample["id"] > 89)
+    assert [part[1]["id"], part.limit(2)[-1]["id"], len(part)] == [92, 92, 5]
+    assert [sample["id"] for sample in part] == [90, 92, 94, 96, 98]
+    with pytest.raises(ConfigError, match=r"after filter\(even\), filter\(few\)"):
+        part.filter(few)[0]
+    drawn = filtered.map(lambda sample, rng: sample).select(where=even)
+    with pytest.raises(ConfigError, match="nobody knows"):
+        drawn[0]
+
+
+def test_a_filter_that_returns_nothing_is_refused(make):
+    """None is a forgotten return, and not a decision."""
+    dataset = StreamingDataset(local=make(), batch_size=4).filter(lambda sample: None)
+    with pytest.raises(FunctionError, match=r"returned None for sample 0 .*return True or False"):
+        next(iter(dataset))
+    with pytest.raises(FunctionError, match="return True or False"):
+        StreamingDataset(local=make()).select(where=lambda sample: None)
+
+
+def test_a_class_of_the_user_reads_by_number_below_a_filter(make):
+    """Its own __getitem__ makes the samples that the filter sees."""
+
+    class Mine(StreamingDataset):
+        def __getitem__(self, number):
+            return {"id": super().__getitem__(number)["id"] * 2}
+
+    dataset = Mine(local=make(samples=10)).filter(lambda sample: sample["id"] % 4 == 0)
+    assert [sample["id"] for sample in dataset] == [0, 4, 8, 12, 16]
+    assert type(dataset).__name__ == "Mine"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -151,7 +205,7 @@ def test_a_broken_sample_is_dropped_from_its_batch(broken, workers):
 
 def test_a_batch_of_broken_samples_is_one_masked_sample(broken):
     """A readable sample stands for it, from wherever there is one."""
-    dataset = StreamingDataset(local=broken, batch_size=1, on_error="skip").select([7, 3])
+    dataset = StreamingDataset(local=broken, batch_size=1, on_error="skip").select([3, 7])
     batches = list(StreamingDataLoader(dataset))
     assert [(b["id"].tolist(), b["mask"].tolist()) for b in batches] == [
         ([3], [True]),

@@ -10,8 +10,8 @@ def read(loader):
 
 HOWS = {
     "here": {},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "threads": {"num_workers": 2, "workers": "threads"},
+    "processes": {"num_workers": 2, "worker_type": "processes"},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
 }
 
 

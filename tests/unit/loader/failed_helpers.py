@@ -6,8 +6,8 @@ from mds.errors import MdsError
 
 HOWS = {
     "here": {},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
+    "processes": {"num_workers": 2, "worker_type": "processes"},
 }
 
 

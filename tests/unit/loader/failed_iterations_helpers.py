@@ -5,9 +5,9 @@ import torch
 
 WORKERS = {
     "no workers": {},
-    "threads": {"num_workers": 2, "workers": "threads"},
-    "processes": {"num_workers": 2, "workers": "processes"},
-    "persistent": {"num_workers": 2, "workers": "processes", "persistent_workers": True},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
+    "processes": {"num_workers": 2, "worker_type": "processes"},
+    "persistent": {"num_workers": 2, "worker_type": "processes", "persistent_workers": True},
 }
 
 

@@ -55,7 +55,7 @@ def run(dataset_of, names, ranks, workers, state=None):
     rows, states = [], []
     for rank in range(ranks):
         loader = StreamingDataLoader(dataset_of((ranks, rank)), num_workers=workers,
-                                     workers="threads" if workers else "auto")  # fmt: skip
+                                     worker_type="threads" if workers else "auto")  # fmt: skip
         if state is not None:
             loader.load_state_dict(state)
         for step, batch in enumerate(loader):

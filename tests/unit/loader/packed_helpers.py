@@ -58,7 +58,7 @@ def run(folder, ranks=1, workers=0, state=None, steps=None, **settings):
     rows, states = [], []
     for rank in range(ranks):
         loader = StreamingDataLoader(
-            make(folder, (ranks, rank), **settings), num_workers=workers, workers="auto"
+            make(folder, (ranks, rank), **settings), num_workers=workers, worker_type="auto"
         )
         if state is not None:
             loader.load_state_dict(json.loads(json.dumps(state)))

@@ -19,7 +19,7 @@ needs_cuda = pytest.mark.skipif(
 def test_batches_are_pinned_and_arrive_whole_on_the_device(make, workers):
     """Pinned by the loader, copied without waiting, equal to what is stored."""
     dataset = StreamingDataset(local=make(), batch_size=8, shuffle=True)
-    loader = StreamingDataLoader(dataset, num_workers=2, workers=workers, pin_memory=True)
+    loader = StreamingDataLoader(dataset, num_workers=2, worker_type=workers, pin_memory=True)
     seen = []
     for batch in loader:
         assert batch["vector"].is_pinned()
@@ -40,7 +40,7 @@ def test_nothing_touches_the_device_but_the_caller(make):
         for workers in ("processes", "threads"):
             dataset = StreamingDataset(local={make()!r}, batch_size=8, shuffle=True)
             assert sum(len(b["id"]) for b in StreamingDataLoader(
-                dataset, num_workers=2, workers=workers)) == 100
+                dataset, num_workers=2, worker_type=workers)) == 100
         assert not torch.cuda.is_initialized()
         assert not torch.distributed.is_initialized()
     """

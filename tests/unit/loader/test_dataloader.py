@@ -157,18 +157,25 @@ def test_threads_are_taken_where_nobody_can_tell(make):
     assert not kind(plain, collate_fn=list)
     assert not kind(plain, multiprocessing_context="spawn")
     assert not kind(plain, persistent_workers=True)
-    assert not kind(plain, workers="processes")
-    assert kind(mine, workers="threads")
+    assert not kind(plain, worker_type="processes")
+    assert kind(mine, worker_type="threads")
     with pytest.raises(ConfigError, match="Wrapper iterates by itself"):
-        kind(Wrapper(plain), workers="threads")
+        kind(Wrapper(plain), worker_type="threads")
     with pytest.raises(ConfigError, match="fibres"):
-        kind(plain, workers="fibres")
+        kind(plain, worker_type="fibres")
+    with pytest.raises(ConfigError, match=r"named worker_type=. Write worker_type='threads'"):
+        kind(plain, workers="threads")
+    with pytest.raises(ConfigError, match=r"named num_workers=. Write num_workers=4"):
+        kind(plain, workers=4)
+    with pytest.raises(ConfigError, match=r"Give num_workers= as well, or leave worker_type out"):
+        StreamingDataLoader(plain, batch_size=4, worker_type="threads")
+    assert not StreamingDataLoader(plain, batch_size=4, worker_type="processes")._threaded
 
 
 def test_a_loop_left_early_leaves_no_thread(make):
     """Breaking out of an epoch stops the lanes, and the next epoch is whole."""
     loader = StreamingDataLoader(
-        StreamingDataset(local=make(), batch_size=2), num_workers=2, workers="threads"
+        StreamingDataset(local=make(), batch_size=2), num_workers=2, worker_type="threads"
     )
     for _ in loader:
         break
@@ -294,7 +301,7 @@ def test_what_is_about_processes_is_refused_beside_threads(make, name, value):
     """It would have no effect, which nobody would notice."""
     dataset = StreamingDataset(local=make(), batch_size=4)
     with pytest.raises(ConfigError, match=f"{name}=.*would have no effect"):
-        StreamingDataLoader(dataset, num_workers=2, workers="threads", **{name: value})
+        StreamingDataLoader(dataset, num_workers=2, worker_type="threads", **{name: value})
     loader = StreamingDataLoader(dataset, num_workers=2, **{name: value})
     assert "2 processes" in repr(loader)
 

@@ -53,7 +53,7 @@ def test_a_missing_shard_keeps_raising(make, tmp_path):
     dataset = StreamingDataset(
         remote=str(copy), local=str(tmp_path / "cache"), batch_size=10, download_retry=0
     )
-    loader = StreamingDataLoader(dataset, num_workers=2, workers="threads")
+    loader = StreamingDataLoader(dataset, num_workers=2, worker_type="threads")
     iterator = iter(loader)
     seen, errors = drain(iterator)
     assert "shard.00007.mds" in errors[0]

@@ -81,7 +81,7 @@ def test_threads_that_hold_the_interpreter_are_the_cause(phase):
     in_turns = recorded(step=0.0048, wait=0.0002, busy=0.5, **{phase: 0.010})
     found = cause_of(in_turns, setup)
     assert found.cause == EXPECTED[phase][0]
-    assert "Set workers='processes'." in found.text
+    assert "Set worker_type='processes'." in found.text
     assert cause_of(in_turns, SETUP._replace(workers=2)).cause == "trainer"
     for busy, seconds in ((0.2, 0.010), (0.9, 0.010), (0.98, 0.005)):  # sleeps, or two cores
         other = recorded(step=0.0052, wait=0.0002, busy=busy, **{phase: seconds})
@@ -116,7 +116,7 @@ def test_the_way_to_the_trainer_is_a_phase_too():
     found = cause_of(recorded(crossing=0.024, collate=0.006))
     assert found.cause == "crossing"
     assert found.seconds["crossing"] == pytest.approx(19 * 0.024)
-    assert "workers='threads'" in found.text
+    assert "worker_type='threads'" in found.text
 
 
 def test_a_batch_that_came_with_another_is_charged_to_its_way():
@@ -231,7 +231,7 @@ def test_workers_that_share_cores_do_not_wait(kind, cores, workers, busy):
     assert "and wait in the rest" not in text
     if "num_workers=" in text:
         assert int(text.partition("num_workers=")[2].split()[0]) <= cores
-    assert ("workers='processes'" in text) == (kind == "threads")
+    assert ("worker_type='processes'" in text) == (kind == "threads")
 
 
 def test_threads_that_compute_at_once_need_no_processes():
@@ -239,6 +239,6 @@ def test_threads_that_compute_at_once_need_no_processes():
     setup = SETUP._replace(kind="threads", cores=8, workers=4)
     account = recorded(functions=0.16)
     assert account.cores == pytest.approx(4, rel=0.1)
-    assert "workers='processes'" not in cause_of(account, setup).text
+    assert "worker_type='processes'" not in cause_of(account, setup).text
     asleep = cause_of(recorded(functions=0.16, busy=0.02), setup)
-    assert "workers='processes'" not in asleep.text
+    assert "worker_type='processes'" not in asleep.text

@@ -313,7 +313,7 @@ def test_workers_tell_what_their_batches_took(folder, workers):
         clock,
         collate_fn=collate_in(clock, 5),
         num_workers=1,
-        workers=workers,
+        worker_type=workers,
     )
     assert sorted(itertools.chain(*loader)) == [*range(SAMPLES)]
     made = loader._count.waits.making_seconds
@@ -346,7 +346,8 @@ def test_a_batch_takes_few_readings(folder, kind, how, clock):
         assert sent
         clock.readings += 2 * (SAMPLES // SIZE)  # of the trainer
     else:
-        loader = loader_of(dataset, clock, num_workers=int(how == "thread"), workers="threads")
+        options = {"num_workers": 1, "worker_type": "threads"} if how == "thread" else {}
+        loader = loader_of(dataset, clock, **options)
         assert sum(len(batch["n"]) for batch in loader) == SAMPLES
     batches = SAMPLES // SIZE
     assert batches < clock.readings <= MOST_READINGS * batches

@@ -14,7 +14,7 @@ from mds.transforms import images, pad, ragged, seeded, stack
 
 HOWS = {
     "here": {},
-    "processes": {"num_workers": 2, "workers": "processes"},
+    "processes": {"num_workers": 2, "worker_type": "processes"},
     "threads": {"num_workers": 2},
     "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
 }
@@ -507,8 +507,8 @@ def test_seeded_functions_draw_the_same_in_every_world(make, worlds):
 def test_seeded_functions_are_refused_on_threads(make):
     """Threads share the generators; the remedy that the error names works."""
     dataset = make().map(seeded(draw_globally))
-    with pytest.raises(ConfigError, match="workers='processes'"):
-        StreamingDataLoader(dataset, num_workers=2, workers="threads")
-    assert next(iter(StreamingDataLoader(dataset, num_workers=2, workers="processes")))
+    with pytest.raises(ConfigError, match="worker_type='processes'"):
+        StreamingDataLoader(dataset, num_workers=2, worker_type="threads")
+    assert next(iter(StreamingDataLoader(dataset, num_workers=2, worker_type="processes")))
     with pytest.raises(ConfigError, match="takes a function"):
         seeded(3)

@@ -101,7 +101,7 @@ def test_batches_are_those_without_workers(tokens, function, workers):
         for row, n in enumerate(batch["n"].tolist()):
             wanted[n] = {name: values[row] for name, values in batch.items()}
     dataset = StreamingDataset(local=tokens, batch_size=SIZE, shuffle=True, shuffle_seed=4)
-    loader = StreamingDataLoader(dataset.map_batches(function), num_workers=2, workers=workers)
+    loader = StreamingDataLoader(dataset.map_batches(function), num_workers=2, worker_type=workers)
     steps = 0
     for batch in loader:
         steps += 1
@@ -125,7 +125,7 @@ def test_batches_before_an_error_come(tokens):
     with pytest.raises(FunctionError, match="what it says"):
         seen.extend(
             int(n)
-            for batch in StreamingDataLoader(dataset, num_workers=1, workers="processes")
+            for batch in StreamingDataLoader(dataset, num_workers=1, worker_type="processes")
             for n in batch["n"]
         )
     assert seen == [*range(76)]

@@ -9,13 +9,13 @@ import pytest
 from torch.utils.data import DataLoader
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.errors import ConfigError, EncodingError, FunctionError
+from mds.errors import ArgumentError, ConfigError, EncodingError, FunctionError
 
 HOWS = {
     "here": {},
     "processes": {"num_workers": 2},
     "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
-    "threads": {"num_workers": 2, "workers": "threads"},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
 }
 
 
@@ -332,6 +332,43 @@ def test_what_is_no_function_is_refused_when_it_is_given(make):
     for method in ("map", "map_batches", "filter"):
         with pytest.raises(ConfigError, match=rf"{method}\(\) takes a function, got str 'x'"):
             getattr(make(), method)("x")
+
+
+def crop(sample, size):
+    """A function of a sample and a setting."""
+    return {"id": sample["id"] % size}
+
+
+class Doubling:
+    """A function with settings, of which an object is needed."""
+
+    def __call__(self, sample):
+        return {"id": sample["id"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "words"),
+    [
+        ("map", lambda: 1, r"called with sample, or sample and rng .*, and takes \(\)\."),
+        ("map", lambda a, b: a, r"takes \(a, b\)\. Write lambda sample: \.\.\."),
+        ("map", crop, r"Write lambda sample: crop\(sample, size=\.\.\.\)"),
+        ("map", Doubling, r"Doubling is a class, .*Write map\(Doubling\(\.\.\.\)\)"),
+        ("map", lambda sample, rng, size: 1, r"takes \(sample, rng, size\)"),
+        ("filter", lambda sample, rng: True, r"called with sample, and takes \(sample, rng\)"),
+        ("map_batches", lambda: 1, r"called with columns, or columns and keys"),
+    ],
+)
+def test_a_function_of_other_arguments_is_refused_when_it_is_given(make, method, function, words):
+    """The error shows what it is called with, and what it takes."""
+    with pytest.raises(ArgumentError, match=words):
+        getattr(make(), method)(function)
+
+
+def test_functions_of_one_argument_are_taken(make):
+    """Objects, classes that are made of a sample, and optional arguments besides."""
+    assert next(iter(make().map(Doubling())))["id"] == 0
+    assert next(iter(make().map(dict).map(lambda sample, size=3: sample)))["id"] == 0
+    assert next(iter(make().map(lambda *samples: samples[0])))["id"] == 0
 
 
 def test_builtins_and_partials_are_functions(make):

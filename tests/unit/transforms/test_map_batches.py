@@ -14,7 +14,7 @@ from mds.transforms import RowGenerator
 HOWS = {
     "here": {},
     "processes": {"num_workers": 2},
-    "threads": {"num_workers": 2, "workers": "threads"},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
 }
 
 

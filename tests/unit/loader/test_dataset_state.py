@@ -1,0 +1,141 @@
+"""dataset.state_dict() without a number: the position of what iterates, or iterated last."""
+
+import gc
+import weakref
+
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+from mds import StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError
+
+WORKERS = {
+    "here": {},
+    "threads": {"num_workers": 2, "worker_type": "threads"},
+    "processes": {"num_workers": 2, "worker_type": "processes"},
+}
+
+
+def dataset_of(make, **arguments):
+    """A shuffled dataset of 100 samples in batches of 8."""
+    return StreamingDataset(local=make(), batch_size=8, shuffle=True, **arguments)
+
+
+def without_hash(state):
+    """The state of a loader as its dataset has it."""
+    return {name: value for name, value in state.items() if name != "order_hash"}
+
+
+@pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+def test_it_is_the_position_of_the_loader(make, workers):
+    """After every batch, after the loop, in the next epoch and when the loader is gone."""
+    dataset = dataset_of(make, exact=True, topology=(0, 2))
+    loader = StreamingDataLoader(dataset, **workers)
+    assert dataset.state_dict()["epoch"] == -1
+    for _ in range(2):
+        for _ in loader:
+            assert dataset.state_dict() == without_hash(loader.state_dict())
+        assert dataset.state_dict() == without_hash(loader.state_dict())
+    next(batches := iter(loader))
+    state = dataset.state_dict()
+    assert (state["epoch"], state["sample_in_epoch"]) == (2, 16)
+    del batches, loader
+    gc.collect()
+    assert dataset.state_dict() == state
+
+
+def test_a_run_resumes_from_it(make):
+    """Another loader goes on with the next batch."""
+    dataset = dataset_of(make)
+    batches = iter(StreamingDataLoader(dataset))
+    seen = [next(batches)["id"].tolist() for _ in range(4)]
+    other = dataset_of(make)
+    other.load_state_dict(dataset.state_dict())
+    assert other.state_dict()["sample_in_epoch"] == 32
+    seen += [batch["id"].tolist() for batch in StreamingDataLoader(other)]
+    assert seen == [batch["id"].tolist() for batch in StreamingDataLoader(dataset_of(make))]
+
+
+def test_what_gave_something_last_counts(make):
+    """A loop over the dataset itself, and a loader that goes on after it."""
+    dataset = dataset_of(make)
+    loader = StreamingDataLoader(dataset)
+    batches = iter(loader)
+    next(batches)
+    samples = iter(dataset)
+    assert dataset.state_dict()["sample_in_epoch"] == 8
+    next(samples)
+    assert (dataset.state_dict()["epoch"], dataset.state_dict()["sample_in_epoch"]) == (1, 1)
+    next(batches)
+    assert dataset.state_dict() == without_hash(loader.state_dict())
+    assert len(list(samples)) == 99
+    assert dataset.state_dict()["epoch"] in (0, 1)
+
+
+def test_a_number_counts_as_ever(make):
+    """From the beginning of the epoch that began last."""
+    dataset = dataset_of(make)
+    batches = iter(StreamingDataLoader(dataset))
+    next(batches)
+    assert dataset.state_dict(0)["sample_in_epoch"] == 0
+    assert dataset.state_dict(24)["sample_in_epoch"] == 24
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_processes_of_torch_keep_their_position(make, workers):
+    """Without workers torch iterates here; with workers the error says what to write."""
+    dataset = dataset_of(make)
+    next(iter(StreamingDataLoader(dataset)))
+    batches = iter(DataLoader(dataset, batch_size=8, num_workers=workers))
+    next(batches)
+    if not workers:
+        assert dataset.state_dict()["sample_in_epoch"] == 8
+        return
+    with pytest.raises(
+        ConfigError, match=r"Use mds\.StreamingDataLoader\(.*state_dict\(num_samples"
+    ):
+        dataset.state_dict()
+    assert dataset.state_dict(8)["sample_in_epoch"] == 8
+    next(iter(StreamingDataLoader(dataset)))
+    assert dataset.state_dict()["sample_in_epoch"] == 8
+
+
+def test_neither_keeps_the_other_alive(make):
+    """A dataset has the count of its loader, and not the loader."""
+    dataset = dataset_of(make)
+    loader = StreamingDataLoader(dataset)
+    next(iter(loader))
+    gc.collect()
+    gc.disable()  # so that a cycle would show
+    try:
+        loader_alive, dataset_alive = weakref.ref(loader), weakref.ref(dataset)
+        del loader
+        assert loader_alive() is None
+        del dataset
+        assert dataset_alive() is None
+    finally:
+        gc.enable()
+
+
+class Buckets(IterableDataset):
+    """A wrapper that holds ten samples back."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        held = []
+        for sample in self.dataset:
+            held.append(sample)
+            if len(held) > 10:
+                yield held.pop(0)
+        yield from held
+
+
+def test_a_wrapper_that_holds_samples_back_is_warned_of(make):
+    """As the loader warns in its own state_dict()."""
+    dataset = dataset_of(make)
+    batches = iter(StreamingDataLoader(Buckets(dataset)))
+    next(batches)
+    with pytest.warns(UserWarning, match="Buckets has taken"):
+        dataset.state_dict()

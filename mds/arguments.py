@@ -146,13 +146,14 @@ def _describe(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 
-def takes_names(init: F) -> F:
-    """Decorate an ``__init__`` so that calls with unknown or missing arguments raise ArgumentError.
+def takes_names(function: F) -> F:
+    """Decorate a method so that calls with unknown or missing arguments raise ArgumentError.
 
-    The errors name the class of the object (also a subclass) and suggest a similar name; Python's
-    own error would name the function ``__init__``.
+    The errors name the class of the object (also a subclass), and for other methods than
+    ``__init__`` the method, too. They suggest what to write; Python's own error would only name the
+    function ``__init__``.
     """
-    parameters = list(inspect.signature(init).parameters.values())[1:]  # without self
+    parameters = list(inspect.signature(function).parameters.values())[1:]  # without self
     # Parameters that can be given by name, those that can be given by position, and those that
     # must be given.
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -160,16 +161,16 @@ def takes_names(init: F) -> F:
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, kinds[0])]
     required = [name for name, p in by_name.items() if p.default is p.empty]
     is_open = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
-    kind = init.__qualname__.partition(".")[0]
+    method = "" if function.__name__ == "__init__" else f".{function.__name__}"
+    kind = function.__qualname__.partition(".")[0] + method
 
-    @functools.wraps(init)
-    def checked_init(self: Any, *args: Any, **given: Any) -> None:
-        owner = type(self).__name__
+    @functools.wraps(function)
+    def checked(self: Any, *args: Any, **given: Any) -> Any:
+        owner = type(self).__name__ + method
         # Check the arguments in this order: too many, unknown, missing.
         if len(args) > len(positional):
-            # The error shows how to give the first surplus value by name: by a required name if
-            # there is one, else by any.
-            raise _positional(owner, args, len(positional), required or list(by_name))
+            names = [name for name in by_name if name not in positional]
+            raise _positional(owner, args, len(positional), names, required)
         if not is_open:
             refuse_unknown(owner, given, by_name, kind)
         missing = [n for n in required if n not in given and n not in positional[: len(args)]]
@@ -181,9 +182,9 @@ def takes_names(init: F) -> F:
                 f"{owner}() needs {_listed(missing)}, and was given {_listed(given)}: see "
                 f"help({owner}).{''.join(advice)}"
             )
-        init(self, *args, **given)
+        return function(self, *args, **given)
 
-    return checked_init  # type: ignore[return-value]
+    return checked  # type: ignore[return-value]
 
 
 def refuse_unknown(
@@ -233,10 +234,12 @@ def _listed(names: Iterable[str]) -> str:
     return " and ".join(f"{name}=" for name in names) or "nothing"
 
 
-def _positional(owner: str, args: Sequence[Any], most: int, names: Sequence[str]) -> ArgumentError:
+def _positional(
+    owner: str, args: Sequence[Any], most: int, names: Sequence[str], required: Sequence[str]
+) -> ArgumentError:
     """Return the error for arguments that were given by position but need a name.
 
-    It shows how to write the first one: ``JSONWriter("/data")`` should be
+    It shows how to write the first one if its name is clear: ``JSONWriter("/data")`` should be
     ``JSONWriter(out="/data")``.
 
     Args:
@@ -244,22 +247,25 @@ def _positional(owner: str, args: Sequence[Any], most: int, names: Sequence[str]
         args: All values without a name.
         most: Number of them that need no name, which is less.
         names: Names that the others may have had. A path gets ``local``, ``remote`` or ``out`` if
-            it is one of them; any other value gets the first name.
+            it is one of them; any other value gets the first one that is required.
+        required: Names of arguments that must be given.
     """
     value = args[most]
-    name = names[0]
+    likely = [name for name in names if name in required]
     if isinstance(value, (str, os.PathLike)):
         place = "remote" if "://" in str(value) else "local"
-        name = next((each for each in (place, "out") if each in names), name)
-    # StreamingDataset("cache", "s3://...") has its places in the wrong order.
+        likely = [name for name in (place, "out") if name in names] + likely
     first = [shown(each) for each in args[:most]]
-    way_out = ", ".join((*first, f"{name}={shown(value)}"))
-    if first and name == "remote":
-        way_out = f"{shown(value)}, local={first[0]}"
     allowed = f"; {most} may be without" if most else ""
+    if not likely:
+        way_out = f"See help({owner})."
+    elif first and likely[0] == "remote":  # StreamingDataset("cache", "s3://...")
+        way_out = f"Write {owner}({shown(value)}, local={first[0]})."
+    else:
+        way_out = f"Write {owner}({', '.join((*first, f'{likely[0]}={shown(value)}'))})."
     return ArgumentError(
         f"{owner}({', '.join((*first, shown(value)))}): arguments are given by name, got "
-        f"{len(args)} without one{allowed}. Write {owner}({way_out})."
+        f"{len(args)} without one{allowed}. {way_out}"
     )
 
 

@@ -77,8 +77,32 @@ _OF_A_LOADER = (
     "multiprocessing_context"
 )
 
+#: Arguments of `map`, `filter` and `map_batches`.
+_OF_FUNCTIONS = {
+    "batched batch_size": (
+        "dataset.map_batches(function) takes a function of batches, which are those of the loader."
+    ),
+    "num_proc num_parallel_calls num_workers max_workers": (
+        "The workers of the loader call it: StreamingDataLoader(dataset, num_workers={value})."
+    ),
+    "fn func f callback predicate": "Give the function first: {owner}({value}).",
+    "remove_columns": "Leave them out of the dict that the function returns.",
+    "input_columns": "The function takes the whole sample, as in lambda sample: sample['text'].",
+    "with_indices with_rank": "The function takes the sample alone: store its number as a column.",
+    "fn_kwargs": "Write functools.partial(function, ...).",
+    f"{_BAD_SAMPLES} on_error": (
+        "Catch the exception in the function, return a mark for such a sample, and drop it by "
+        "filter(function)."
+    ),
+    "seed": "A function with an argument rng draws from it; shuffle_seed= of the dataset seeds it.",
+    "load_from_cache_file cache_file_name keep_in_memory writer_batch_size desc features": (
+        "Leave it out: samples are changed while they are read, and nothing is stored."
+    ),
+}
+
 #: Advice for words that were given as arguments: by class, and by words separated by spaces.
 ARGUMENTS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("Samples.map", "Samples.filter", "Samples.map_batches"), _OF_FUNCTIONS),
     "Samples": {
         **_PLACE,
         "max_cache_size cache_size max_cache_bytes cache_size_limit max_size cache_bytes "
@@ -106,6 +130,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "repeat choose": "Write streams=[Stream(..., {name}={value})].",
         _RANKS: _TOPOLOGY,
         _BAD_SAMPLES: "Write on_error='skip'.",
+        "allow_repeats no_repeats": "Write exact=True: no sample is repeated.",
         "batch bs batchsize": "Write batch_size={value}.",
         "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
         "fields usecols select_columns keys": "Write columns={value}.",
@@ -155,7 +180,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "The dataset makes packs: StreamingDataset(..., packing=Packing({value}))."
         ),
         "profile profile_batches": "Write print(loader.report()) after some batches.",
-        "start_step skip_steps resume resume_from state": (
+        "start_step skip_steps resume resume_from state state_dict": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
         ),
     },
@@ -243,7 +268,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "repeat": "Write a loop: each is the next epoch. Stream(..., repeat=2) repeats samples.",
         "cache persist": "Fetched shards stay in local=; cache_limit= sets how many.",
         "prefetch": "Write {owner}(..., predownload=samples).",
-        "column_names features": "Write list(dataset.columns), or dataset.columns with encodings.",
+        "column_names features dtypes schema": "Write dataset.columns, a dict with the encodings.",
         "num_rows nrows n_samples": "Write dataset.num_samples.",
         "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
         "collect to_list": "Write list(dataset).",

@@ -413,6 +413,7 @@ class Samples(HasColumns):
         parts = choose_parts(self, shares, by, seed)
         return {name: self._part(numbers) for name, numbers in parts.items()}
 
+    @takes_names
     def filter(self, keep: Callable[[Any], bool]) -> Self:
         """Return a dataset that drops the samples for which ``keep`` is false, while iterating.
 
@@ -432,6 +433,7 @@ class Samples(HasColumns):
         """
         return self._with_function("filter", keep)
 
+    @takes_names
     def map(self, function: Callable[..., Any]) -> Self:
         """Return a dataset whose samples are what ``function`` returns for the samples of this one.
 
@@ -456,6 +458,7 @@ class Samples(HasColumns):
         """
         return self._with_function("map", function)
 
+    @takes_names
     def map_batches(self, function: Callable[..., Any]) -> Self:
         """Return a dataset whose batches, in a loader, are what ``function`` returns for them.
 

@@ -55,7 +55,9 @@ def test_a_word_is_no_argument_of_ours(kind):
     """It would never get its advice. Each is in a table once."""
     words = words_of(WORDS[kind])
     assert len({*words}) == len(words)
-    assert not {*words} & inspect.signature(CLASSES[kind]).parameters.keys() - {"place"}
+    owner, _, method = kind.partition(".")
+    function = getattr(CLASSES[owner], method) if method else CLASSES[owner]
+    assert not {*words} & inspect.signature(function).parameters.keys() - {"place"}
 
 
 @pytest.mark.parametrize("kind", [*ATTRIBUTE_WORDS, ""])
@@ -87,6 +89,14 @@ ARGUMENTS = [
     ("Own(d, ignore_errors=True)", "Write on_error='skip'."),
     ("Own(d, max_seq_length=8)", "Write packing=Packing(8)."),
     ("Own(d, file_format='csv')", "Write format='csv'."),
+    ("Own(d).map(len, batched=True)", "Own.map(batched=True)"),
+    ("Own(d).map(len, batched=True)", "dataset.map_batches(function)"),
+    ("Own(d).map(len, num_proc=4)", "StreamingDataLoader(dataset, num_workers=4)"),
+    ("Own(d).filter(len, input_columns=['text'])", "the whole sample"),
+    ("Own(d).map(lambda s: s).map_batches(len, batch_size=4)", "those of the loader"),
+    ("Own(d).map(fn=len)", "Give the function first: Own.map(len)."),
+    ("Own(d).map(len, 4)", "See help(Own.map)."),
+    ("Own(d).map()", "Own.map() needs function="),
     ("Stream(d, weight=0.5)", "Write proportion=0.5."),
     ("Stream(d, shuffle=True)", "StreamingDataset(streams=[...], shuffle=True)"),
     ("Stream(d, name='web')", "StreamingDataset({'web': Stream(...)})"),

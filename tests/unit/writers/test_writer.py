@@ -350,7 +350,7 @@ def test_help_lists_every_argument_once(kind):
 def test_out_and_columns_come_first(out):
     """An MDSWriter takes them without names, in this order; other arguments have names."""
     fill(MDSWriter(out, INTS), 3)
-    with pytest.raises(ArgumentError, match=r"2 may be without. Write MDSWriter\("):
+    with pytest.raises(ArgumentError, match=r"2 may be without. See help\(MDSWriter\)"):
         MDSWriter(out, INTS, "zstd")
     with pytest.raises(ArgumentError, match=r"Write CSVWriter\(out="):
         CSVWriter(out, INTS)

@@ -121,9 +121,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "limit take n max_samples num_samples n_samples sample_limit max_examples": (
             "Write {owner}(...).limit({value})."
         ),
-        "subsample fraction frac": (
-            "Write {owner}(...).split({{'part': {value}, 'rest': 1 - {value}}})['part']."
-        ),
+        "subsample fraction frac": "Write {owner}(...).split([{value}, 1 - {value}])[0].",
         "weights weight probabilities probs proportions proportion": (
             "Write streams=[Stream(..., proportion=...), Stream(..., proportion=...)]."
         ),
@@ -230,7 +228,7 @@ _LIMIT = "Write dataset.limit(n), or dataset[:n] for a list of samples."
 _LOADER = "Write StreamingDataLoader(dataset, batch_size=...)."
 _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
 _MAP = "Write dataset.map(function)."
-_SPLIT = "Write dataset.split({{'train': 0.9, 'test': 0.1}})."
+_SPLIT = "Write train, test = dataset.split([0.9, 0.1])."
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
 _SAMPLES_OF_A_STEP = (
     "Write Rewind(loader.state_dict()).rows(step), with Rewind of mds.dataset.rewind."

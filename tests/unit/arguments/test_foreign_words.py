@@ -79,7 +79,7 @@ ARGUMENTS = [
     ("Own(d, collate_fn=len)", "StreamingDataLoader(dataset, collate_fn=len)"),
     ("Own(d, drop_last=True)", "StreamingDataLoader(dataset, drop_last=True)"),
     ("Own(d, limit=10)", "Write Own(...).limit(10)."),
-    ("Own(d, subsample=0.1)", "Own(...).split({'part': 0.1, 'rest': 1 - 0.1})['part']."),
+    ("Own(d, subsample=0.1)", "Own(...).split([0.1, 1 - 0.1])[0]."),
     ("Own(d, weights=[1])", "Stream(..., proportion=...)"),
     ("Own(d, rank=0)", "topology=(rank, world_size)"),
     ("Own(d, client=object())", "storage_options={'endpoint_url': ..."),
@@ -139,9 +139,9 @@ ATTRIBUTES = [
     ("batch", "StreamingDataLoader(dataset, batch_size=...)"),
     ("to_tuple", "dataset.map(lambda sample:"),
     ("remove_columns", "Own(..., columns="),
-    ("train_test_split", "dataset.split({'train': 0.9, 'test': 0.1})"),
+    ("train_test_split", "train, test = dataset.split([0.9, 0.1])"),
     ("set_epoch", "next_epoch"),
-    ("column_names", "list(dataset.columns)"),
+    ("column_names", "dataset.columns, a dict"),
     ("collect", "list(dataset)"),
 ]
 

@@ -1,4 +1,4 @@
-"""What `mds step` costs on a large dataset behind S3: seconds, processor time, requests, bytes.
+"""What `mds run step` costs on a large dataset behind S3: seconds, processor time, requests, bytes.
 
     python -m benchmarks.rewind [--rounds 5] [--smoke]
 
@@ -87,7 +87,7 @@ def main() -> None:
         state = folder / "checkpoint.json"
         state.write_text(json.dumps(dataset.state_dict()))
         step = str(dataset.num_samples // 512 // 2)
-        command = [sys.executable, "-m", "mds", "step", str(state), step, "--show", "3"]
+        command = [sys.executable, "-m", "mds", "run", "step", str(state), step, "--show", "3"]
         rounds, floor = [], []
         for number in range(settings.rounds + 1):
             requests_before, bytes_before = len(proxy.seen.requests), proxy.seen.bytes_sent

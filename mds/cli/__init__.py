@@ -1,20 +1,19 @@
 """The command line: `mds-convert`, and `mds` with commands that inspect and repair datasets.
 
 Commands print results to standard output, and plans, progress and notes to standard error. Progress
-bars, colours and control characters are printed to a terminal only. Exit codes: 0 success, 1 an
-error or faults of a dataset, 2 wrong usage, 130 Ctrl-C.
+bars, colours and control characters are printed to a terminal only. Exit codes: 0 success, 1 faults
+of a dataset or a difference of two runs, 2 all errors, 130 Ctrl-C (`mds.cli.terminal.errors`).
 """
 
 from __future__ import annotations
 
 import click
 
-from mds._version import __version__
 from mds.cli.clean_command import clean
 from mds.cli.convert_command import convert
 from mds.cli.index_commands import index, merge
 from mds.cli.inspect_commands import head, info, lengths
-from mds.cli.rewind_commands import compare, find, plan, step
+from mds.cli.run_commands import run
 from mds.cli.terminal import Group
 from mds.cli.verify_command import verify
 
@@ -24,13 +23,9 @@ __all__ = ["convert", "main"]
 @click.group(
     cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(__version__, prog_name="mds")
 def main() -> None:
     """Write, look into and check datasets of MDS shards."""
 
 
-for _command in (
-    *(convert, info, head, verify, index, merge, clean, lengths),
-    *(step, find, compare, plan),
-):
+for _command in (convert, info, head, verify, index, merge, clean, lengths, run):
     main.add_command(_command)

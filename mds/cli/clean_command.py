@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mds.cli.terminal import cell, console, errors
+from mds.cli.terminal import Command, cell, console, errors, json_option, print_json
 
 if TYPE_CHECKING:
     from mds.storage import Store
     from mds.writers.leftovers import Leftovers
 
 
-@click.command(short_help="List, or remove, what an unfinished writer left.")
+@click.command(cls=Command, short_help="List, or remove, what an unfinished writer left.")
 @click.argument("place")
 @click.option("--remove", is_flag=True, help="Remove everything listed.")
-def clean(place: str, remove: bool) -> None:
+@json_option()
+def clean(place: str, remove: bool, as_json: bool) -> None:
     """List what writers left at PLACE that were killed before they finished.
 
     That is: shards that no index names, uploads in parts that did not end, temporary folders of
@@ -33,12 +34,12 @@ def clean(place: str, remove: bool) -> None:
                 raise NotFoundError(f"{place}: there is no such folder.")
             if store.local_path is None or not os.path.isdir(store.local_path):
                 # Behind a URL there is no lock of writers.
-                _clean(store, remove)
+                _clean(store, remove, as_json)
                 return
-            _clean_folder(store, store.local_path, remove)
+            _clean_folder(store, store.local_path, remove, as_json)
 
 
-def _clean_folder(store: Store, folder: str, remove: bool) -> None:
+def _clean_folder(store: Store, folder: str, remove: bool, as_json: bool) -> None:
     """Clean a local folder, under the lock of its writers.
 
     Raises ConfigError if a writer is at work, or if an unfinished conversion can be resumed.
@@ -56,16 +57,27 @@ def _clean_folder(store: Store, folder: str, remove: bool) -> None:
                 f"{folder}: a conversion was begun here and not finished. Go on with mds-convert "
                 "--resume, or start again with --overwrite."
             )
-        _clean(store, remove)
+        _clean(store, remove, as_json)
     finally:
         lock.close()
 
 
-def _clean(store: Store, remove: bool) -> None:
+def _clean(store: Store, remove: bool, as_json: bool) -> None:
     """Print what unfinished writers left in a store, and delete it if ``remove``."""
     main = console()
     leftovers = _find_leftovers(store)
     place = store.url_of("")
+    if as_json:
+        if remove:
+            leftovers.remove(store)
+        uploads = [{"key": each.key, "id": each.identifier} for each in leftovers.uploads]
+        listed = {
+            "shards": leftovers.shards,
+            "uploads": uploads,
+            "folders": leftovers.folders,
+        }
+        print_json({"url": place, "leftovers": listed, "is_removed": remove})
+        return
     if not leftovers:
         main.print(cell(f"{place}: nothing is left of unfinished writers"))
         return

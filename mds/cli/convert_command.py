@@ -20,7 +20,10 @@ from mds.cli.terminal import (
     duration,
     errors,
     is_lively,
+    json_option,
+    limit_option,
     plural,
+    print_datasets,
     print_table,
     rate,
     table,
@@ -117,7 +120,7 @@ class _KindOption(click.Option):
     help="Make one dataset of a source whose files or folders are named train, test, ...",
 )
 @click.option("--split-key", metavar="NAME", help="Column whose value decides the split.")
-@click.option("--limit", metavar="N", help="Stop after N samples (1000, 10k).")
+@limit_option("Stop after N samples (1000, 10k).")
 @click.option(
     "--tokenizer",
     metavar="NAME",
@@ -169,9 +172,12 @@ class _KindOption(click.Option):
     help="Write a shard for each one of files that are read as they lie (a Parquet row group): "
     "the order of training stays, and states go across.",
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Show what would be done, and stop.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only errors.")
-def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors, and what --json prints.")
+@json_option("Print what was written as one JSON document; with --dry-run the columns.")
+def convert(
+    source: str, out: str, dry_run: bool, quiet: bool, as_json: bool, **options: Any
+) -> None:
     """Convert SOURCE to a dataset of MDS shards at OUT.
 
     SOURCE is a folder of images, sound, text or any files; JSON lines, CSV, TSV, Parquet, Arrow
@@ -183,11 +189,17 @@ def convert(source: str, out: str, dry_run: bool, quiet: bool, **options: Any) -
     the conversion and gives the same bytes.
     """
     with errors(), spooled(source, options) as path:
-        _plan_and_run(source, path, out, dry_run, quiet, options)
+        _plan_and_run(source, path, out, dry_run, quiet, as_json, options)
 
 
 def _plan_and_run(
-    source: str, path: str, out: str, dry_run: bool, quiet: bool, options: dict[str, Any]
+    source: str,
+    path: str,
+    out: str,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    options: dict[str, Any],
 ) -> None:
     """Prepare a conversion, show its plan, run it and print a summary.
 
@@ -219,7 +231,10 @@ def _plan_and_run(
     if not quiet:
         show_plan(conversion, stderr)
     conversion.check_disk_space()
+    columns = {column.name: column.encoding for column in conversion.columns}
     if dry_run:
+        if as_json:
+            print_datasets([{"url": redact_text(conversion.out), "columns": columns}])
         return
     try:
         with show_progress(stderr if lively else None, conversion.spec.limit) as progress:
@@ -233,7 +248,11 @@ def _plan_and_run(
         stderr.print(cell(f"  {command}"), soft_wrap=True)
         sys.exit(130)
     if not quiet:
-        show_summary(summary, console(), stderr)
+        show_notes(summary, stderr)
+    if as_json:
+        _print_summary_json(summary, columns)
+    elif not quiet:
+        show_summary(summary, console())
 
 
 @contextlib.contextmanager
@@ -292,11 +311,8 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
         stderr.print(cell(disk_space))
 
 
-def show_summary(summary: Summary, stdout: Console, stderr: Console) -> None:
-    """Print what was written, which records were left out, and how to read the dataset.
-
-    Results go to ``stdout``, and notes to ``stderr``.
-    """
+def show_notes(summary: Summary, stderr: Console) -> None:
+    """Print which records were left out, and other notes, to standard error."""
     for each in summary.bad:
         stderr.print(cell(f"Left out: {each}"), soft_wrap=True)
     if summary.bad_count > len(summary.bad):
@@ -305,6 +321,34 @@ def show_summary(summary: Summary, stdout: Console, stderr: Console) -> None:
         stderr.print(cell(f"Note: {note}."))
     if summary.resumed_parts:
         stderr.print(cell(f"Note: {plural(summary.resumed_parts, 'part')} were done before."))
+    for split in summary.splits:
+        if not split.samples:
+            stderr.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
+
+
+def _print_summary_json(summary: Summary, columns: dict[str, str]) -> None:
+    """Print what was written as JSON; ``columns`` maps the written columns to encodings."""
+    from mds.storage import redact
+
+    datasets = [
+        {
+            "url": redact(os.path.join(summary.out, split.name) if split.name else summary.out),
+            "columns": columns,
+            "samples": split.samples,
+            "shards": split.shards,
+            "raw_size": split.raw_size,
+            "zip_size": split.zip_size,
+        }
+        for split in summary.splits
+    ]
+    seconds = round(summary.seconds, 3)
+    print_datasets(
+        datasets, seconds=seconds, bad_records=summary.bad_count, first_bad=[*summary.bad]
+    )
+
+
+def show_summary(summary: Summary, stdout: Console) -> None:
+    """Print what was written and how to read the dataset to standard output."""
     from mds.storage import is_local
 
     raw = sum(split.raw_size for split in summary.splits)
@@ -313,8 +357,6 @@ def show_summary(summary: Summary, stdout: Console, stderr: Console) -> None:
         zipped = f", {format_bytes(split.zip_size)} compressed" if split.zip_size else ""
         line = f"{plural(split.samples, 'sample')} in {plural(split.shards, 'shard')}, "
         stdout.print(cell(f"{name}{line}{format_bytes(split.raw_size)}{zipped}"))
-        if not split.samples:
-            stderr.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
     bad = f", {plural(summary.bad_count, 'record')} left out" if summary.bad_count else ""
     if summary.is_new:  # else an earlier run had finished it, so there is no speed
         speed = f"{summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s"

@@ -158,6 +158,17 @@ def describe(url: str) -> DatasetInfo:
     )
 
 
+def index_facts(url: str, index: Index) -> dict[str, Any]:
+    """Return what an index says of a dataset, as values of JSON: counts, and sizes in bytes."""
+    return {
+        "url": redact(url),
+        "samples": index.total_samples,
+        "shards": len(index),
+        "raw_size": int((index.raw_size + index.raw_meta_size).sum()),
+        "zip_size": int((index.zip_size + index.zip_meta_size).sum()),
+    }
+
+
 def _spread(values: Any) -> tuple[int, int, int]:
     """Return the smallest value of an array, the median and the largest; zeros if it is empty."""
     if not len(values):
@@ -314,6 +325,20 @@ def record_lengths(url: str, column: str) -> Lengths:
         name, payload = lengths_name(column), emit_lengths(column, lengths_of_samples)
         write_sidecar(store, name, KIND, index.fingerprint(), payload)
     return Lengths.of(column, lengths_of_samples)
+
+
+def lengths_facts(lengths: Lengths) -> dict[str, int]:
+    """Return the distribution of lengths as values of JSON; zeros for a dataset without samples."""
+    values = lengths.all()
+    smallest, middle, largest = _spread(values)
+    high = int(np.quantile(values, 0.99, method="lower")) if len(values) else 0
+    return {
+        "smallest": smallest,
+        "middle": middle,
+        "percentile_99": high,
+        "largest": largest,
+        "sum": int(values.sum()),
+    }
 
 
 def read_lengths(url: str) -> Iterator[Lengths]:

@@ -6,36 +6,47 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mds.cli.terminal import errors, plural
+from mds.cli.terminal import Command, errors, json_option, plural, print_datasets
 from mds.errors import ConfigError
 
 if TYPE_CHECKING:
     from mds.formats import Format
 
 
-@click.command(short_help="Pin files that are read in place, and plan them once.")
+@click.command(cls=Command, short_help="Pin files that are read in place, and plan them once.")
 @click.argument("source")
-@click.option("-o", "--out", metavar="OUT", help="Folder or URL of the index.  [SOURCE]")
+@click.argument("out", required=False)
 @click.option("--as", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
 @click.option(
     "--set", "pairs", metavar="NAME=VALUE", multiple=True,
     help="A setting of the format, such as manifest=labels.csv; again for more.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+@json_option()
 def index(
-    source: str, out: str | None, kind: str | None, pairs: tuple[str, ...], overwrite: bool
+    source: str,
+    out: str | None,
+    kind: str | None,
+    pairs: tuple[str, ...],
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Write an index of the files at SOURCE, a folder, URL or pattern, to OUT.
 
-    A dataset of OUT reads these files and no others. It does not list or inspect them at a start;
-    if a file is changed or deleted, the run stops with an error that names it.
+    OUT is a folder or URL; without it the index is written to SOURCE. A dataset of OUT reads these
+    files and no others. It does not list or inspect them at a start; if a file is changed or
+    deleted, the run stops with an error that names it.
     """
     with errors():
+        from mds.cli.datasets import index_facts
         from mds.formats.dataset import open_files, write_files_index
         from mds.storage import redact
 
         data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)
         out = write_files_index(data, files, out, overwrite=overwrite)
+        if as_json:
+            print_datasets([index_facts(out, data.index()) | {"files": len(data.table.keys)}])
+            return
         samples = plural(int(data.table.samples.sum()), "sample")
         shards, count = plural(len(data.table), "shard"), plural(len(data.table.keys), "file")
         click.echo(f"{redact(out)}: {samples} in {shards} of {count}")
@@ -71,23 +82,25 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
     return make_format(type(detected_format), settings)
 
 
-@click.command(short_help="One index over datasets side by side.")
-@click.argument("out")
+@click.command(cls=Command, short_help="One index over datasets side by side.")
 @click.argument("parts", nargs=-1)
+@click.argument("out")
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
-def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
+@json_option()
+def merge(parts: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
     """Write one index at OUT over PARTS, the datasets below it, in that order.
 
     Without PARTS all datasets below OUT are taken, in the order of their names. No shard is moved
     or read.
     """
     with errors():
-        from mds.cli.datasets import read_index
+        from mds.cli.datasets import index_facts, read_index
         from mds.errors import NotFoundError
         from mds.shardfile.layout import INDEX_NAME
         from mds.storage import join, open_store, redact
         from mds.writers import merge_index
 
+        _check_parts(parts, out)
         if not overwrite:  # refuse to replace an index
             try:
                 open_store(out).head(INDEX_NAME)
@@ -104,5 +117,35 @@ def merge(out: str, parts: tuple[str, ...], overwrite: bool) -> None:
         else:
             merge_index(out)
         index = read_index(out)
+        if as_json:
+            print_datasets([index_facts(out, index)])
+            return
         samples, shards = plural(index.total_samples, "sample"), plural(len(index), "shard")
         click.echo(f"{redact(out)}: {samples} in {shards}")
+
+
+def _check_parts(parts: tuple[str, ...], out: str) -> None:
+    """Raise ConfigError if a part is not below ``out``, because an index names files below it.
+
+    In earlier versions OUT came first: such a command line has all other places below the first.
+    """
+    import shlex
+
+    from mds.storage import redact
+    from mds.writers.merge import normalize_place
+
+    def is_below(place: str, folder: str) -> bool:
+        return normalize_place(place).startswith(normalize_place(folder).rstrip("/") + "/")
+
+    outside = [part for part in parts if not is_below(part, out)]
+    if not outside:
+        return
+    first, *others = *parts, out
+    if all(is_below(place, first) for place in others):
+        command = shlex.join(["mds", "merge", *map(redact, (*others, first))])
+        raise ConfigError(f"OUT comes last, after the datasets. Write: {command}")
+    raise ConfigError(
+        f"{redact(outside[0])} is not below OUT, {redact(out)}. An index names shards of its own "
+        "folder and of folders below, so OUT, which comes last, has to be a folder above all "
+        "datasets. Give that folder, or move the dataset into OUT."
+    )

@@ -9,7 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, errors, is_lively, plural, print_table, table
+from mds.arguments import did_you_mean
+from mds.cli.terminal import (
+    FAULTY,
+    Command,
+    cell,
+    console,
+    errors,
+    fail,
+    is_lively,
+    json_option,
+    limit_option,
+    plural,
+    print_datasets,
+    print_json_line,
+    print_table,
+    refuse_together,
+    table,
+)
+from mds.errors import ConfigError
 from mds.preview import Undecodable, is_picture, shorten_value, to_half_blocks
 from mds.units import format_bytes
 
@@ -25,9 +43,9 @@ _PICTURE_COLUMNS = 48
 # --------------------------------------------------------------------------------------------- info
 
 
-@click.command(short_help="Columns, samples, shards, sizes, compression, hashes.")
+@click.command(cls=Command, short_help="Columns, samples, shards, sizes, compression, hashes.")
 @click.argument("dataset")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 def info(dataset: str, as_json: bool) -> None:
     """Print columns, samples, shards, sizes, compression and hashes of DATASET.
 
@@ -39,9 +57,7 @@ def info(dataset: str, as_json: bool) -> None:
         urls = find_datasets(dataset)
         summaries = [describe(url) for url in urls]
         if as_json:
-            import json
-
-            click.echo(json.dumps([_facts(each) for each in summaries], indent=1))
+            print_datasets(map(_facts, urls, summaries))
             return
         terminal = console()
         for url, each in zip(urls, summaries, strict=True):
@@ -49,9 +65,12 @@ def info(dataset: str, as_json: bool) -> None:
             _show_lengths(url, terminal)
 
 
-def _facts(info: DatasetInfo) -> dict[str, Any]:
+def _facts(url: str, info: DatasetInfo) -> dict[str, Any]:
     """Return the summary of a dataset as values of JSON; unknown values are None."""
+    from mds.cli.datasets import lengths_facts, read_lengths
+
     facts = dataclasses.asdict(info)
+    facts["lengths"] = {each.column: lengths_facts(each) for each in read_lengths(url)}
     for name in ("samples_per_shard", "bytes_per_shard"):
         names = ("smallest", "middle", "largest")
         facts[name] = dict(zip(names, facts[name], strict=True)) if info.shards else None
@@ -123,28 +142,23 @@ def _compressed(info: DatasetInfo) -> str:
 # --------------------------------------------------------------------------------------------- head
 
 
-@click.command(short_help="The first samples.")
+@click.command(cls=Command, short_help="The first samples.")
 @click.argument("dataset")
-@click.option(
-    "-n",
-    "--samples",
-    "count",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=5,
-    show_default=True,
-    help="How many.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, bytes by their length.")
+@limit_option("How many.", default=5)
+@click.option("--columns", metavar="NAME,...", help="Only these columns.")
+@json_option("Print a line of JSON for each sample, bytes by their length.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
-def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
+def head(dataset: str, limit: int, columns: str | None, as_json: bool, html: str | None) -> None:
     """Show the first samples of DATASET, a folder or URL.
 
     A terminal with colours shows pictures, in small. The page of --html is one file without
     script: pictures are made small and encoded anew, text is escaped.
 
-    JSON has no nan and no infinity: --json prints null.
+    JSON has no nan and no infinity: --json prints null. The exit code is 1 if a sample cannot be
+    decoded.
     """
+    refuse_together("--json", "--html", as_json and html is not None)
+    refuse_together("--columns", "--html", columns is not None and html is not None)
     with errors():
         from mds.cli import datasets as inspecting
         from mds.errors import EncodingError
@@ -152,22 +166,44 @@ def head(dataset: str, count: int, as_json: bool, html: str | None) -> None:
 
         urls = inspecting.find_datasets(dataset)
         if html is not None:
-            _write_page(urls, count, html)
+            _write_page(urls, limit, html)
             return
         terminal = console()
         faulty = 0
         for url in urls:
-            for number, sample in enumerate(inspecting.head(url, count)):
+            for number, whole_sample in enumerate(inspecting.head(url, limit)):
+                sample = _choose(whole_sample, columns, redact(url))
                 faulty += any(isinstance(value, Undecodable) for value in sample.values())
                 if as_json:
-                    _print_json(sample)
+                    print_json_line({name: _to_json_value(each) for name, each in sample.items()})
                 else:
                     _show_sample(number, sample, terminal)
         if faulty:
-            raise EncodingError(
+            error = EncodingError(
                 f"{redact(dataset)}: {plural(faulty, 'sample')} of these cannot be decoded. "
                 "'mds verify' lists all faults."
             )
+            fail(str(error), FAULTY)
+
+
+def _choose(sample: dict[str, Any], columns: str | None, place: str) -> dict[str, Any]:
+    """Return the named columns of a sample, in the order of their names.
+
+    - ``columns`` (str | None): Names, separated by commas; None for all columns.
+    - ``place`` (str): The dataset, for messages.
+
+    Raises ConfigError for a name that the sample does not have.
+    """
+    if columns is None or "" in sample:  # "": a sample without columns that does not decode
+        return sample
+    names = [name.strip() for name in columns.split(",")]
+    for name in names:
+        if name not in sample:
+            raise ConfigError(
+                f"{place}: there is no column {name!r} among {', '.join(map(repr, sample))}."
+                f"{did_you_mean(name, sample)} Separate names by commas: --columns id,text."
+            )
+    return {name: sample[name] for name in names}
 
 
 def _show_sample(number: int, sample: dict[str, Any], terminal: Console) -> None:
@@ -226,14 +262,6 @@ def _write_page(urls: list[str], count: int, path: str) -> None:
     click.echo(path)
 
 
-def _print_json(sample: dict[str, Any]) -> None:
-    """Print a sample as one line of JSON."""
-    import json
-
-    printable = {name: _to_json_value(value) for name, value in sample.items()}
-    click.echo(json.dumps(printable, allow_nan=False))
-
-
 def _to_json_value(value: Any) -> Any:
     """Return a value as JSON can hold it: arrays as lists, nan as None, bytes in words."""
     if hasattr(value, "tolist"):
@@ -252,25 +280,33 @@ def _to_json_value(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------ lengths
 
 
-@click.command(short_help="Record the lengths of a column beside the index.")
+@click.command(cls=Command, short_help="Record the lengths of a column beside the index.")
 @click.argument("dataset")
 @click.option("--column", default="tokens", show_default=True, help="A column of arrays.")
-def lengths(dataset: str, column: str) -> None:
+@json_option()
+def lengths(dataset: str, column: str, as_json: bool) -> None:
     """Record how long the arrays of a column are, in a file beside the index of DATASET.
 
     The index and the shards are not changed. DATASET is the folder or URL of a dataset, or the
     folder of its splits; it is read once, whole.
     """
     with errors():
-        from mds.cli.datasets import find_datasets, record_lengths
+        from mds.cli.datasets import find_datasets, lengths_facts, record_lengths
         from mds.cli.plots import plot_lengths
+        from mds.storage import redact
 
-        terminal = console()
+        terminal, facts = console(), []
         for url in find_datasets(dataset):
             recorded = record_lengths(url, column)
+            if as_json:
+                of_column = {column: lengths_facts(recorded)}
+                facts.append({"url": redact(url), "samples": len(recorded), "lengths": of_column})
+                continue
             terminal.print(
                 cell(f"{url}: lengths of {column!r} of {plural(len(recorded), 'sample')}"),
                 soft_wrap=True,
             )
             for line in plot_lengths(recorded.all()):
                 terminal.print(cell(f"  {line}"))
+        if as_json:
+            print_datasets(facts)

@@ -1,14 +1,17 @@
-"""Terminal output of all commands: consoles, errors and exit codes, sizes and times."""
+"""Terminal output of all commands: consoles, JSON, errors and exit codes, sizes and times."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mds._version import __version__
+from mds.cli.other_words import hint_of_command, hint_of_option, hint_of_value
 from mds.errors import MdsError
 from mds.units import format_bytes
 
@@ -17,6 +20,21 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NO_WRAP_COLUMNS = 10_000
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# --------------------------------------------------------------------------------------- exit codes
+
+#: Exit code of a command that found faults in a dataset, or a difference of two runs.
+FAULTY = 1
+#: Exit code of wrong usage (as click has it), a missing file, a failed request, a bug: all errors.
+TROUBLE = 2
+_INTERRUPTED = 130
+_CLOSED_PIPE = 141  # 128 + SIGPIPE, as of other programs whose reader has ended
+
+
+# ----------------------------------------------------------------------------- consoles and errors
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -45,29 +63,35 @@ def is_lively(terminal: Console) -> bool:
 
 @contextlib.contextmanager
 def errors() -> Iterator[None]:
-    """End the command with a sentence and exit code 1 if the block raises an expected error.
+    """End the command with a sentence and an exit code if the block raises an error.
 
-    Expected are errors of this library and OSErrors. All others keep their traceback.
+    Errors of this library and OSErrors are expected: they are printed without a traceback. The exit
+    code is `TROUBLE` for all errors, because `FAULTY` means that a comparison or check has ended.
     """
     try:
         yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise  # click prints it and ends the command
     except BrokenPipeError:
         # The reader of a pipe has ended (`mds head ... | head -1`). Output is closed here, because
         # Python would print an error when it flushes the rest at exit.
         with contextlib.suppress(OSError):
             sys.stdout.close()
-        sys.exit(1)
+        sys.exit(_CLOSED_PIPE)
     except KeyboardInterrupt:
-        fail("interrupted.", 130)
+        fail("interrupted.", _INTERRUPTED)
     except (MdsError, OSError) as error:
         fail(
             str(error)
             if isinstance(error, MdsError) or not error.filename
             else _describe_os_error(error)
         )
+    except Exception:  # noqa: BLE001 - a bug; Python's own exit code 1 would mean a fault of data
+        sys.excepthook(*sys.exc_info())
+        sys.exit(TROUBLE)
 
 
-def fail(sentence: str, code: int = 1) -> None:
+def fail(sentence: str, code: int = TROUBLE) -> None:
     """Print an error without the secrets of URLs to standard error, and exit with ``code``."""
     from rich.text import Text
 
@@ -76,6 +100,9 @@ def fail(sentence: str, code: int = 1) -> None:
     terminal = console(stderr=True)
     terminal.print(Text.assemble(("Error: ", "bold red"), redact_text(sentence)), soft_wrap=True)
     sys.exit(code)
+
+
+# ----------------------------------------------------------------------------------------- commands
 
 
 @contextlib.contextmanager
@@ -91,16 +118,38 @@ def _hidden_secrets() -> Iterator[None]:
 
 
 class Command(click.Command):
-    """A command of click whose errors about its arguments show no secret of a URL."""
+    """A command of click with ``--version``, whose usage errors tell what to write.
+
+    They show no secret of a URL, and know options of other programs.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters of the command, ``--help`` and ``--version``."""
+        return [*super().get_params(ctx), _VERSION]
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the arguments of a command line."""
         with _hidden_secrets():
             return super().make_context(*args, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``args``. Raises UsageError with the option to write for one of other programs."""
+        options = {name for each in self.get_params(ctx) for name in each.opts}
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = hint_of_option(error.option_name, ctx.command_path, options)
+            if not hint:
+                raise
+            raise click.UsageError(f"No such option '{error.option_name}'. {hint}", ctx) from error
+        except click.BadOptionUsage as error:
+            raise click.BadOptionUsage(
+                error.option_name, error.message + hint_of_value(error.option_name, options), ctx
+            ) from error
 
-class Group(click.Group):
-    """A group of commands whose usage errors show no secret of a URL."""
+
+class Group(Command, click.Group):
+    """A group of commands; its usage errors are those of a `Command`."""
 
     command_class = Command
 
@@ -109,10 +158,110 @@ class Group(click.Group):
         with _hidden_secrets():
             return super().invoke(ctx)
 
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Parse the options before the command."""
-        with _hidden_secrets():
-            return super().make_context(*args, **extra)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that ``args`` name. Raises UsageError for one of other programs."""
+        name = args[0]
+        is_known = self.get_command(ctx, name) is not None or name.startswith("-")
+        hint = "" if is_known else hint_of_command(name, args[1:], ctx.command_path)
+        if hint and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    """Print the version and end the command, if the option ``--version`` is given."""
+    if is_given and not ctx.resilient_parsing:
+        click.echo(f"mds, version {__version__}")
+        ctx.exit()
+
+
+_VERSION = click.Option(
+    ["--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+
+
+class SampleCount(click.ParamType):  # type: ignore[type-arg]
+    """The value of an option ``-n``: a number of samples such as 1000 or 10k."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of a text. Raises BadParameter with the option that was meant."""
+        from mds.units import parse_count
+
+        try:
+            return parse_count(value)
+        except MdsError as error:
+            options = {} if ctx is None else {name for p in ctx.command.params for name in p.opts}
+            self.fail(f"{error}{hint_of_value('-n', options)}", param, ctx)
+
+
+def limit_option(text: str, default: int | None = None) -> Callable[[F], F]:
+    """Return the decorator that adds the option ``--limit`` (``-n``) to a command.
+
+    - ``text`` (str): The help.
+    - ``default`` (int | None): The number of samples without the option; None: all of them.
+    """
+    return click.option(
+        "--limit",
+        "-n",
+        type=SampleCount(),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
+# --------------------------------------------------------------------------------------------- JSON
+
+
+def json_option(text: str = "Print one JSON document.") -> Callable[[F], F]:
+    """Return the decorator that adds the option ``--json``, the parameter ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def refuse_together(first: str, second: str, is_refused: bool) -> None:
+    """Raise UsageError if two options that contradict each other are both given."""
+    if is_refused:
+        raise click.UsageError(f"{first} and {second} exclude each other: leave out one of them.")
+
+
+def print_json(document: Any) -> None:
+    """Print a JSON document to standard output. It may have no nan and no infinity."""
+    click.echo(json.dumps(document, indent=1, allow_nan=False))
+
+
+def print_json_line(value: Any) -> None:
+    """Print a value as one of several JSON lines."""
+    click.echo(json.dumps(value, allow_nan=False))
+
+
+def print_datasets(datasets: Iterable[dict[str, Any]], **facts: Any) -> None:
+    """Print the JSON document of a command on datasets.
+
+    - ``datasets`` (Iterable[dict[str, Any]]): The facts of each dataset, with "url" and "samples".
+    - ``facts`` (Any): Facts about all of them.
+
+    The document has the sums of samples and shards, so that those of a single dataset are on top.
+    """
+    datasets = [*datasets]
+    sums = {
+        name: sum(each[name] for each in datasets)
+        for name in ("samples", "shards")
+        if all(name in each for each in datasets)
+    }
+    print_json({**sums, **facts, "datasets": datasets})
+
+
+# --------------------------------------------------------------------------------- tables and words
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:

@@ -6,11 +6,23 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, duration, errors, is_lively, plural
+from mds.cli.terminal import (
+    FAULTY,
+    Command,
+    cell,
+    console,
+    duration,
+    errors,
+    is_lively,
+    json_option,
+    plural,
+    print_datasets,
+    refuse_together,
+)
 from mds.units import format_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +31,7 @@ if TYPE_CHECKING:
     from mds.cli.verification import Report
 
 
-@click.command(short_help="Check every size, digest and sample; list all faults.")
+@click.command(cls=Command, short_help="Check every size, digest and sample; list all faults.")
 @click.argument("dataset")
 @click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
 @click.option(
@@ -27,31 +39,55 @@ if TYPE_CHECKING:
     help="Processes; 0: one a core.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
-def verify(dataset: str, no_decode: bool, workers: int, quiet: bool) -> None:
+@json_option()
+def verify(dataset: str, no_decode: bool, workers: int, quiet: bool, as_json: bool) -> None:
     """Check every size, digest and sample of DATASET, and list all faults.
 
     DATASET is the folder or URL of a dataset, or the folder of its splits. The exit code is 1
-    when there are faults.
+    when there are faults, and 2 when the check cannot be done.
     """
+    refuse_together("--json", "--quiet", as_json and quiet)
     with errors():
         import os
 
         from mds.cli.datasets import find_datasets
         from mds.cli.verification import verify as check
 
-        progress_terminal, is_faulty = console(stderr=True), False
+        progress_terminal, is_faulty, facts = console(stderr=True), False, []
         for url in find_datasets(dataset):
             began = time.monotonic()
             has_bar = is_lively(progress_terminal) and not quiet
             with _show_progress(progress_terminal if has_bar else None) as progress:
                 count = workers or os.cpu_count() or 1
                 report = check(url, decode=not no_decode, workers=count, progress=progress)
+            seconds = time.monotonic() - began
             is_faulty = is_faulty or bool(report.faults)
+            if as_json:
+                facts.append(_facts(url, report, seconds))
+                continue
             for fault in report.faults:
                 click.echo(fault)
             if not quiet:
-                _show(url, report, time.monotonic() - began, console())
-        sys.exit(1 if is_faulty else 0)
+                _show(url, report, seconds, console())
+        if as_json:
+            print_datasets(facts)
+        sys.exit(FAULTY if is_faulty else 0)
+
+
+def _facts(url: str, report: Report, seconds: float) -> dict[str, Any]:
+    """Return what was and what was not checked, and the faults, as values of JSON."""
+    from mds.storage import redact
+
+    return {
+        "url": redact(url),
+        "samples": report.samples,
+        "shards": report.shards,
+        "read_size": report.size,
+        "seconds": round(seconds, 3),
+        "faults": report.faults,
+        "unchecked_columns": sorted(report.unopened),
+        "shards_without_digest": report.undigested,
+    }
 
 
 def _show(url: str, report: Report, seconds: float, terminal: Console) -> None:

@@ -115,8 +115,9 @@ def test_every_command_and_option_has_a_place(site):
 
     page = (site / "commands.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
-    for name, command in main.commands.items():
-        assert f'id="mds-{name}"' in page
+    of_run = {f"run {name}": each for name, each in main.commands["run"].commands.items()}
+    for name, command in {**main.commands, **of_run}.items():
+        assert f'id="mds-{name.replace(" ", "-")}"' in page
         for option in (each for each in command.params if isinstance(each, click.Option)):
             for spelled in option.opts:
                 assert spelled in text, f"mds {name} {spelled}"

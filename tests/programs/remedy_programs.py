@@ -474,21 +474,21 @@ remedy(
 
 SAVED = "json.dump(loader.state_dict(), file) or "
 remedy(
-    "cli('mds step ' + put('state.json', '{}') + ' 1')",
+    "cli('mds run step ' + put('state.json', '{}') + ' 1')",
     "Save it as JSON: json.dump(loader.state_dict(), file)",
-    SAVED + "cli('mds step {state} 1')",
+    SAVED + "cli('mds run step {state} 1')",
 )
 remedy(
-    "cli('mds step ' + put('state.json', 'no JSON') + ' 1')",
+    "cli('mds run step ' + put('state.json', 'no JSON') + ' 1')",
     "Save the state as JSON: json.dump(loader.state_dict(), file)",
-    SAVED + "cli('mds step {state} 1')",
+    SAVED + "cli('mds run step {state} 1')",
 )
 SELECTED = "put('state.json', json.dumps(begun(dataset().limit(10)).state_dict())) and "
 remedy(
-    SELECTED + "cli('mds step {state} 1')",
+    SELECTED + "cli('mds run step {state} 1')",
     "give what select() was given, as select= or --select FILE.npy",
     SELECTED + "(numpy.save(folder + '/ids.npy', range(10)) "
-    "or cli('mds step {state} 1 --select {folder}/ids.npy')) "
+    "or cli('mds run step {state} 1 --select {folder}/ids.npy')) "
     "and Rewind(begun(dataset().select(range(10))).state_dict(), select=range(10))",
 )
 PACKED = "dataset(local=tokens, packing=Packing(8, lengths='tokens'))"
@@ -603,18 +603,18 @@ remedy(
     MANIFEST + "of(folder + '/raw', format='files')",
     "give format=RawFiles(manifest=...), or --set manifest=... to a command",
     MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0] and "
-    "cli('mds index {folder}/raw --as files --set manifest=m.csv -o {folder}/index')",
+    "cli('mds index {folder}/raw {folder}/index --as files --set manifest=m.csv')",
 )
 remedy(
     "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
     "say with format= which are meant, or with a pattern, such as FOLDER/*.parquet",
     "of(folder + '/f', format='parquet')[0] and of(folder + '/f/*.parquet')[0]",
 )
-INDEXED = "cli('mds index {lines} -o {folder}/index') and "
+INDEXED = "cli('mds index {lines} {folder}/index') and "
 remedy(
     INDEXED + "os.remove(folder + '/index/index.files.bin') or of(folder + '/index')",
     "run mds index anew",
-    "cli('mds index {lines} -o {folder}/index --overwrite') and of(folder + '/index')[0]",
+    "cli('mds index {lines} {folder}/index --overwrite') and of(folder + '/index')[0]",
 )
 
 # ---------------------------------------------------------------- lengths of documents

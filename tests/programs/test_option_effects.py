@@ -62,51 +62,56 @@ CONVERSIONS = {
     "--keep-shards": (["{}/tables"], ["--keep-shards"]),
     "--dry-run": (["{}/lines.jsonl"], ["--dry-run"]),
     "--quiet": (["{}/lines.jsonl"], ["--quiet"]),
+    "--json": (["{}/lines.jsonl"], ["--json"]),
 }
 # Options of the commands of mds, in the same way.
 COMMANDS = {
     ("info", "--json"): (["{}/data"], ["--json"]),
-    ("head", "--samples"): (["{}/data"], ["--samples", "1"]),
+    ("head", "--limit"): (["{}/data"], ["--limit", "1"]),
+    ("head", "--columns"): (["{}/data"], ["--columns", "id"]),
     ("head", "--json"): (["{}/data"], ["--json"]),
     ("head", "--html"): (["{}/data"], ["--html", "{}/page.html"]),
     ("verify", "--no-decode"): (["{}/broken"], ["--no-decode"]),
     ("verify", "--workers"): (["{}/data"], ["--workers", "-1"]),
     ("verify", "--quiet"): (["{}/data"], ["--quiet"]),
-    ("index", "--out"): ([*TARS, "{}/tars"], ["--out", "{}/elsewhere"]),
+    ("verify", "--json"): (["{}/data"], ["--json"]),
     ("index", "--as"): (["{}/lines.jsonl"], ["--as", "text"]),
     ("index", "--set"): (["{}/tars", "--as", "tar"], ["--set", "missing=null"]),
     ("index", "--overwrite"): ([*TARS, "{}/indexed"], ["--overwrite"]),
+    ("index", "--json"): ([*TARS, "{}/tars", "{}/elsewhere"], ["--json", "--overwrite"]),
+    ("merge", "--json"): (["{}/parts", "--overwrite"], ["--json"]),
     ("merge", "--overwrite"): (["{}/parts"], ["--overwrite"]),
     ("clean", "--remove"): (["{}/left"], ["--remove"]),
+    ("clean", "--json"): (["{}/left"], ["--json"]),
+    ("lengths", "--json"): (["{}/data"], ["--json"]),
     ("lengths", "--column"): (["{}/data"], ["--column", "vector"]),
-    ("step", "--rank"): (["{}/state.json", "1"], ["--rank", "5"]),
-    ("step", "--show"): (["{}/state.json", "1"], ["--show", "1"]),
-    ("step", "--data"): (["{}/moved.json", "1"], ["--data", "{}/data", "--data", "{}/more"]),
-    ("step", "--select"): (["{}/state.json", "1"], ["--select", "{}/chosen.npy"]),
-    ("step", "--json"): (["{}/state.json", "1"], ["--json"]),
-    ("find", "--sample"): (["{}/state.json", "--sample", "1"], ["--sample", "2"]),
-    ("find", "--data"): (
-        ["{}/moved.json", "--sample", "1"],
+    ("run step", "--rank"): (["{}/state.json", "1"], ["--rank", "5"]),
+    ("run step", "--show"): (["{}/state.json", "1"], ["--show", "1"]),
+    ("run step", "--data"): (["{}/moved.json", "1"], ["--data", "{}/data", "--data", "{}/more"]),
+    ("run step", "--select"): (["{}/state.json", "1"], ["--select", "{}/chosen.npy"]),
+    ("run step", "--json"): (["{}/state.json", "1"], ["--json"]),
+    ("run sample", "--data"): (
+        ["{}/moved.json", "1"],
         ["--data", "{}/data", "--data", "{}/more"],
     ),
-    ("find", "--select"): (
-        ["{}/state.json", "--sample", "1"],
+    ("run sample", "--select"): (
+        ["{}/state.json", "1"],
         ["--select", "{}/chosen.npy"],
     ),
-    ("find", "--json"): (["{}/state.json", "--sample", "1"], ["--json"]),
-    ("compare", "--data"): (
+    ("run sample", "--json"): (["{}/state.json", "1"], ["--json"]),
+    ("run diff", "--data"): (
         ["{}/moved.json", "{}/moved.json"],
         ["--data", "{}/data", "--data", "{}/more"],
     ),
-    ("compare", "--select"): (
+    ("run diff", "--select"): (
         ["{}/state.json", "{}/state.json"],
         ["--select", "{}/chosen.npy"],
     ),
-    ("compare", "--json"): (["{}/state.json", "{}/later.json"], ["--json"]),
-    ("plan", "--plot"): (["{}/state.json"], ["--plot"]),
-    ("plan", "--until"): (["{}/state.json"], ["--until", "3"]),
-    ("plan", "--data"): (["{}/moved.json"], ["--data", "{}/data", "--data", "{}/more"]),
-    ("plan", "--json"): (["{}/state.json"], ["--json"]),
+    ("run diff", "--json"): (["{}/state.json", "{}/later.json"], ["--json"]),
+    ("run mixture", "--plot"): (["{}/state.json"], ["--plot"]),
+    ("run mixture", "--until"): (["{}/state.json"], ["--until", "3"]),
+    ("run mixture", "--data"): (["{}/moved.json"], ["--data", "{}/data", "--data", "{}/more"]),
+    ("run mixture", "--json"): (["{}/state.json"], ["--json"]),
 }
 
 
@@ -219,7 +224,9 @@ def options_of(command):
 def test_every_option_has_an_entry():
     """The tables hold the options of the commands, and no others."""
     assert options_of(convert) == {*CONVERSIONS}
-    names = {(name, option) for name in main.commands for option in options_of(main.commands[name])}
+    commands = {name: command for name, command in main.commands.items() if name != "run"}
+    commands |= {f"run {name}": each for name, each in main.commands["run"].commands.items()}
+    names = {(name, option) for name in commands for option in options_of(commands[name])}
     convert_names = {("convert", option) for option in CONVERSIONS}
     assert names - convert_names == {*COMMANDS}
 
@@ -262,5 +269,5 @@ def test_every_option_of_a_command_has_an_effect(command, option, datasets, tmp_
     observed = []
     for extra in ([], more):
         arguments = [each.format(datasets) for each in (*before, *extra)]
-        observed.append(observe(main, [command, *arguments], datasets))
+        observed.append(observe(main, [*command.split(), *arguments], datasets))
     assert observed[0] != observed[1]

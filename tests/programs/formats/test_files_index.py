@@ -48,7 +48,7 @@ def ids(place, cache, **more):
 
 def test_a_dataset_of_an_index_reads_the_files_that_it_pins(files, tmp_path):
     """Files that came later are not among them, and no start lists the folder."""
-    code, told = run("index", f"{files}/*.parquet", "-o", tmp_path / "index")
+    code, told = run("index", f"{files}/*.parquet", tmp_path / "index")
     assert code == 0, told
     assert "23 samples in 5 shards of 3 files" in told
     pq.write_table(table(100, 3), files / "part-0000.parquet")
@@ -65,13 +65,13 @@ def test_an_index_beside_the_files(files, tmp_path):
     os.rename(files, tmp_path / "moved")
     dataset = StreamingDataset(local=str(tmp_path / "moved"), batch_size=2)
     assert [sample["id"] for sample in dataset] == list(range(23))
-    assert run("index", tmp_path / "moved")[0] == 1
+    assert run("index", tmp_path / "moved")[0] == 2
     assert run("index", tmp_path / "moved", "--overwrite")[0] == 0
 
 
 def test_files_that_change_or_go_are_refused_by_name(files, tmp_path):
     """At the first sample that is in them."""
-    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    assert run("index", files, tmp_path / "index")[0] == 0
     pq.write_table(table(50, 4), files / "part-001.parquet")
     os.unlink(files / "part-002.parquet")
     dataset = StreamingDataset(remote=str(tmp_path / "index"), local=str(tmp_path / "c"))
@@ -100,7 +100,7 @@ def test_files_that_came_between_two_starts_are_named(files, tmp_path, caplog):
 
 def test_readers_of_shards_are_told_what_it_is(files, tmp_path):
     """LocalDataset and the like say what reads it; a damaged table is told."""
-    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    assert run("index", files, tmp_path / "index")[0] == 0
     with pytest.raises(IndexFileError, match="parquet files, which StreamingDataset reads"):
         LocalDataset(str(tmp_path / "index"))
     told = json.loads((tmp_path / "index" / "index.json").read_bytes())
@@ -120,7 +120,7 @@ def test_readers_of_shards_are_told_what_it_is(files, tmp_path):
 @pytest.mark.parametrize("place", ["files", "index"])
 def test_info_head_and_verify(files, tmp_path, place):
     """They take files and an index of files as they take MDS."""
-    assert run("index", files, "-o", tmp_path / "index")[0] == 0
+    assert run("index", files, tmp_path / "index")[0] == 0
     code, told = run("info", tmp_path / place)
     assert code == 0, told
     assert "5 (parquet)" in told
@@ -265,7 +265,7 @@ def test_an_index_of_plain_files_is_made_by_the_command(tmp_path):
         (place / f"{at}.bin").write_bytes(bytes([at]))
     (place / "m.csv").write_text("file\n" + "".join(f"{at}.bin\n" for at in range(5)))
     settings = ["--set", "manifest=m.csv", "--set", "path=file", "--set", "samples_per_shard=2"]
-    code, text = run("index", place, "-o", out, "--as", "files", *settings)
+    code, text = run("index", place, out, "--as", "files", *settings)
     assert (code, "5 samples in 3 shards of 1 file" in text) == (0, True)
     dataset = StreamingDataset(remote=str(out), local=str(tmp_path / "cache"), batch_size=2)
     assert dataset.samples_per_shard.tolist() == [2, 2, 1]
@@ -292,7 +292,7 @@ def test_settings_of_a_command_are_checked(tmp_path):
     (tmp_path / "plain").mkdir()
     code, text = run("index", tmp_path / "plain", "--set", "a=1")
     assert (code, "--set needs --as" in text) == (1, True)
-    code, text = run("index", place / "a.jsonl", "-o", tmp_path / "out", "--set", "shard_size=20")
+    code, text = run("index", place / "a.jsonl", tmp_path / "out", "--set", "shard_size=20")
     assert (code, "9 samples in 3 shards" in text) == (0, True)
     with pytest.raises(MdsError, match="give format=RawFiles"):
         StreamingDataset(remote=str(place), local=str(tmp_path / "c"), format="files")

@@ -53,15 +53,15 @@ def test_dry_run_writes_nothing(texts, out):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nowhere", "OUT"], 1, "Error: nowhere: there is no such file or folder"),
-        (["TEXTS", "OUT", "--columns", "text"], 1, "'text' is not a column. Write name:encoding"),
+        (["nowhere", "OUT"], 2, "Error: nowhere: there is no such file or folder"),
+        (["TEXTS", "OUT", "--columns", "text"], 2, "'text' is not a column. Write name:encoding"),
         (["TEXTS", "OUT", "--frob"], 2, "No such option"),
         (["TEXTS"], 2, "Missing argument 'OUT'"),
-        (["TEXTS", "TEXTS/0.txt"], 1, "inside the source"),
+        (["TEXTS", "TEXTS/0.txt"], 2, "inside the source"),
     ],
 )
 def test_errors_are_a_sentence_and_an_exit_code(texts, out, arguments, code, words):
-    """No traceback: what is wrong, on standard error, with 1 (or 2 for wrong options)."""
+    """No traceback: what is wrong, on standard error, with 2."""
     given = [each.replace("OUT", out).replace("TEXTS", texts) for each in arguments]
     result = run(*given)
     assert result.exit_code == code
@@ -74,7 +74,7 @@ def test_bad_record_is_told_with_its_line(tmp_path, out):
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n{"a"\n{"a": 2}\n')
     result = run(str(path), out)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert f"{path}, line 2, column 5: Expecting ':' delimiter" in result.stderr
     assert "--skip-bad" in result.stderr
     result = run(str(path), out, "--skip-bad")

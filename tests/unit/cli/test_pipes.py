@@ -21,14 +21,14 @@ def pipe(data, *arguments):
 def test_a_pipe_that_cannot_be_converted_is_told(tmp_path, arguments, words):
     """It has no name, and it is there once."""
     done = pipe(b'{"a": 1}\n', str(tmp_path / "out"), *arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert words in done.output
 
 
 def test_an_empty_pipe_is_told(tmp_path):
     """A command in front of it failed, most likely."""
     done = pipe(b"", str(tmp_path / "out"), "--as", "jsonl")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "standard input is empty" in done.output
 
 

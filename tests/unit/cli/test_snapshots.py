@@ -53,12 +53,14 @@ COMMANDS = {
     "clean-nothing": ["clean", "data"],
     "index": ["index", "empty"],
     "lengths": ["lengths", "data", "--column", "n"],
-    "step": ["step", "nowhere.json", "--data", "data"],
-    "find": ["find", "nowhere.json", "--sample", "3"],
-    "compare": ["compare", "nowhere.json", "nowhere.json"],
-    "plan": ["plan", "scheduled.json", "--plot"],
+    "run-step": ["run", "step", "nowhere.json", "0"],
+    "run-sample": ["run", "sample", "nowhere.json", "3"],
+    "run-diff": ["run", "diff", "nowhere.json", "nowhere.json"],
+    "run-mixture": ["run", "mixture", "scheduled.json", "--plot"],
     "wrong-option": ["info", "data", "--jsn"],
     "wrong-command": ["inof", "data"],
+    "other-command": ["inspect", "data"],
+    "other-option": ["convert", "table.csv", "out", "--num-workers", "2"],
 }
 
 
@@ -180,20 +182,29 @@ def test_a_command_prints_what_it_did(name, folder, monkeypatch):
     assert found == path.read_text(encoding="utf-8"), "see above: MDS_SNAPSHOTS=write"
 
 
+#: All commands by name, such as "info" and "run step".
+ALL_COMMANDS = {
+    **main.commands,
+    **{f"run {name}": command for name, command in main.commands["run"].commands.items()},
+}
+
+
 def test_every_command_is_in_a_snapshot():
     """A new one is added here."""
-    assert {command for command, *_ in COMMANDS.values()} >= set(main.commands)
+    lines = [" ".join(arguments) for arguments in COMMANDS.values()]
+    for name in ALL_COMMANDS:
+        assert any(f"{line} ".startswith(f"{name} ") for line in lines), name
 
 
-@pytest.mark.parametrize("command", ["", *main.commands])
+@pytest.mark.parametrize("command", ["", *ALL_COMMANDS])
 def test_help_fits(command, monkeypatch):
     """Into each width, up to that which is read easily; every option says what it does."""
     for columns in (60, 80, 140):
         shown = run([*command.split(), "--help"], f"{columns} columns", monkeypatch).split("\n")
         assert max(map(len, shown)) <= min(columns, 100)
-    for option in main.commands[command].params if command else ():
+    for option in ALL_COMMANDS[command].params if command else ():
         if isinstance(option, click.Option):
-            assert option.get_help_record(click.Context(main.commands[command]))[1], option
+            assert option.get_help_record(click.Context(ALL_COMMANDS[command]))[1], option
 
 
 def test_nothing_acts_in_a_pipe():

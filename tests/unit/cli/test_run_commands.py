@@ -1,4 +1,4 @@
-"""mds step, find and compare: a checkpoint leads back to what the run saw."""
+"""mds run step, sample and diff: a checkpoint leads back to what the run saw."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "rewind.md"
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, list(map(str, arguments)), catch_exceptions=False)
+    return CliRunner().invoke(main, ["run", *map(str, arguments)], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +105,28 @@ def test_the_commands_print_it(folder, tmp_path):
         sample = seen[5][rank][0]
         assert re.search(rf"{rank} +{sample} .*(web|code|math) number {sample}", result.stdout)
     lines = run("step", path, 5, "--json", "--rank", 1).stdout.splitlines()
-    assert [json.loads(line)["sample"] for line in lines] == seen[5][1]
+    rows = list(map(json.loads, lines))
+    assert [row["sample"] for row in rows] == seen[5][1]
+    assert {(row["epoch"], row["step"]) for row in rows} == {(0, 5)}
     sample = seen[5][1][0]
-    found = [
-        json.loads(line)
-        for line in run("find", path, "--sample", sample, "--json").stdout.splitlines()
-    ]
-    assert {"epoch": 0, "step": 5, "rank": 1, "is_over": True} in found
-    assert f"Sample {sample} comes" in run("find", path, "--sample", sample).stdout
+    facts = json.loads(run("sample", path, sample, "--json").stdout)
+    assert (facts["sample"], facts["position"]) == (sample, {"epoch": 0, "step": 12})
+    assert {"epoch": 0, "step": 5, "rank": 1, "is_over": True} in facts["visits"]
+    assert f"Sample {sample} comes" in run("sample", path, sample).stdout
+
+
+def test_the_newest_state_of_a_folder_is_taken(folder, tmp_path):
+    """Below it too, and its name is printed; a folder without any is an error."""
+    seen, state = train(folder, 6)
+    (tmp_path / "run" / "checkpoint-6").mkdir(parents=True)
+    assert "ends with .json" in run("step", tmp_path / "run", 5).stderr
+    old = saved({}, tmp_path / "run" / "config.json")
+    os.utime(old, (0, 0))
+    path = saved(state, tmp_path / "run" / "checkpoint-6" / "state.json")
+    result = run("step", tmp_path / "run", 5, "--json")
+    assert result.stderr == f"Note: the state is {path}.\n"
+    rows = list(map(json.loads, result.stdout.splitlines()))
+    assert [row["sample"] for row in rows] == [*seen[5][0], *seen[5][1]]
 
 
 def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
@@ -120,10 +134,10 @@ def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
     dataset = StreamingDataset(local=str(folder / "web"), batch_size=4)
     dataset.drop([7, 9], why="gibberish")
     path = saved(StreamingDataLoader(dataset).state_dict(), tmp_path / "state.json")
-    assert "2 samples dropped" in (told := run("find", path, "--sample", 7).stdout)
+    assert "2 samples dropped" in (told := run("sample", path, 7).stdout)
     assert "Sample 7 comes 0 times" in told
     assert "7, 9 (gibberish)" in told
-    assert "dropped" not in run("find", path, "--sample", 8).stdout
+    assert "dropped" not in run("sample", path, 8).stdout
 
 
 def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
@@ -132,13 +146,13 @@ def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
     _, late = train(folder, 30, **KINDS["scheduled"])
     _, changed = train(folder, 30, weights=13, **KINDS["scheduled"])
     paths = [saved(s, tmp_path / f"{i}.json") for i, s in enumerate((early, late, changed))]
-    result = run("compare", *paths[:2])
+    result = run("diff", *paths[:2])
     assert (result.exit_code, result.stdout) == (0, "The same samples in all 30 steps.\n")
-    result = run("compare", *paths[1:])
+    result = run("diff", *paths[1:])
     assert result.exit_code == 1
     assert "Step 13 of the training is the first" in result.stdout
     assert "only the second has other weights from step 13 on" in result.stdout
-    assert json.loads(run("compare", *paths[1:], "--json").stdout)["step"] == 13
+    assert json.loads(run("diff", *paths[1:], "--json").stdout)["step"] == 13
     _, other = train(folder, 20, shuffle_seed=1)
     _, plain = train(folder, 20)
     found = compare(plain, other)
@@ -177,7 +191,7 @@ def test_edits_are_known(folder, tmp_path, kind):
         assert told == [(step, True) for step, ids in seen.items() for n in ids if n == sample]
     path = saved(loader.state_dict(), tmp_path / "state.json")
     assert "step 10 was skipped in this run" in run("step", path, 10).stderr
-    result = run("compare", path, saved(before, tmp_path / "before.json"))
+    result = run("diff", path, saved(before, tmp_path / "before.json"))
     assert result.exit_code == 1
     assert "only the first has 2 samples dropped from place 48 of epoch 0" in result.stdout
     assert "only the first has 24 places skipped from place 72 of epoch 0" in result.stdout
@@ -231,7 +245,7 @@ def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
     assert "documents." in result.stdout
     first = json.loads(run("step", path, 3, "--json").stdout.splitlines()[0])
     assert first["sample"] == seen[3][0][0]
-    assert run("compare", path, path).exit_code == 0
+    assert run("diff", path, path).exit_code == 0
     bare = {**state, "data": {k: v for k, v in state["data"].items() if k != "packing"}}
     assert "does not say of which column" in run("step", saved(bare, path), 1).stderr
 
@@ -241,12 +255,12 @@ def test_data_may_have_moved(folder, tmp_path):
     seen, state = train(folder, 5)
     data = {**state["data"], "root": "/nowhere/"}
     path = saved({**state, "data": data}, tmp_path / "state.json")
-    assert run("step", path, 3).exit_code == 1
+    assert run("step", path, 3).exit_code == 2
     places = [argument for name in NAMES for argument in ("--data", folder / name)]
     lines = run("step", path, 3, "--json", *places).stdout.splitlines()
     assert [json.loads(line)["sample"] for line in lines] == [*seen[3][0], *seen[3][1]]
     result = run("step", path, 3, *places[:2], *places[:2], *places[:2])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "does not fit" in result.stderr
     assert "3 streams, and 1 places" in run("step", path, 3, *places[:2]).stderr
 
@@ -287,7 +301,7 @@ def test_states_that_do_not_lead_back_are_refused(folder, tmp_path, change, told
     """With the reason, and without a traceback."""
     _, state = train(folder, 2)
     result = run("step", saved({**state, **change}, tmp_path / "state.json"), 1)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert told in result.stderr
 
 
@@ -297,11 +311,11 @@ def test_what_is_no_checkpoint_is_refused(folder, tmp_path):
     (tmp_path / "bytes").write_bytes(b"\x80\x04\x95garbage")
     for name, content in (("none", {}), ("two", {"a": state, "b": state}), ("list", [1])):
         result = run("step", saved(content, tmp_path / name), 1)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert "of a loader; expected one" in result.stderr
     assert "neither JSON nor" in run("step", tmp_path / "bytes", 1).stderr
     path = saved(state, tmp_path / "state.json")
-    assert "the data have 430" in run("find", path, "--sample", 430).stderr
+    assert "the data have 430" in run("sample", path, 430).stderr
     stop = Schedule({0: {"math": 1}}, spent="stop")
     _, state = train(folder, 2, schedule=stop)
     assert "none of them has that one" in run("step", saved(state, path), 5).stderr

@@ -1,15 +1,30 @@
-"""mds step, find, compare and plan: what a run saw or will see, by its checkpoint."""
+"""mds run step, sample, diff and mixture: what a run saw or will see, by its state."""
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mds.cli.terminal import cell, console, errors, plural, print_table, table
+from mds.cli.terminal import (
+    FAULTY,
+    Group,
+    cell,
+    console,
+    errors,
+    json_option,
+    plural,
+    print_json,
+    print_json_line,
+    print_table,
+    refuse_together,
+    table,
+)
 from mds.errors import StateError
 from mds.preview import shorten_value
 
@@ -20,6 +35,19 @@ _MAX_BYTES = 1 << 30  # of a checkpoint in JSON
 _MAX_DEPTH = 8  # of the state in a checkpoint
 _PLOT_COLUMNS = 64
 _MARGIN = 8
+_ENDINGS = (".json", ".pt", ".pth", ".ckpt", ".bin")  # of states in the folder of a run
+
+
+@click.group(cls=Group, short_help="What a training saw and will see, by its state.")
+def run() -> None:
+    """Look up samples and steps of a training, from its saved state.
+
+    STATE is the state of a loader as JSON, a file of torch.save with it somewhere inside, or the
+    folder of a run, of which the newest such file is taken. All states of a run know its past.
+    """
+
+
+_state_type = click.Path(exists=True)
 
 
 _data = click.option(
@@ -39,14 +67,11 @@ _select = click.option(
 )
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-
-
 # --------------------------------------------------------------------------------------------- step
 
 
-@click.command(short_help="What came in a step of a training.")
-@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
+@run.command(short_help="What came in a step of a training.")
+@click.argument("state", type=_state_type)
 @click.argument("step", type=click.IntRange(0))
 @click.option("--rank", type=click.IntRange(0), help="Only this rank.")
 @click.option(
@@ -58,9 +83,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines."
 )
 @_data
 @_select
-@_json
+@json_option("Print a line of JSON for each sample.")
 def step(
-    checkpoint: str,
+    state: str,
     step: int,
     rank: int | None,
     show: int,
@@ -70,14 +95,14 @@ def step(
 ) -> None:
     """Show the samples of global batch STEP, counted from 0 since the training began.
 
-    CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside.
-    Ranks are numbered as in the run that saved the state. With --show the first rows of each rank
-    are fetched, and no others.
+    STATE is a state as JSON, a file of torch.save with it inside, or the folder of a run. Ranks are
+    numbered as in the run that saved the state. With --show the first rows of each rank are
+    fetched, and no others.
     """
     with errors():
         from mds.dataset.rewind import Rewind
 
-        rewind = Rewind(read_state(checkpoint), places, select)
+        rewind = Rewind(read_state(state), places, select)
         epoch, inside = rewind.place_of(step)
         rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
         # One bool per row: whether it is one of the first `show` rows of its rank. Only the samples
@@ -102,7 +127,8 @@ def step(
             text = _first_value(next(values)) if has_text else ""
             if as_json:
                 facts = {name: value for name, value in row._asdict().items() if value is not None}
-                click.echo(json.dumps(facts | ({"text": text} if text else {})))
+                of_step = {"epoch": epoch, "step": step}
+                print_json_line(of_step | facts | ({"text": text} if text else {}))
             elif not show or text:
                 shard = f"{row.shard} {row.file}"
                 piece = (f"{row.tokens[0]:,} to {row.tokens[1]:,}",) if row.tokens else ()
@@ -122,67 +148,73 @@ def _first_value(sample: Mapping[str, Any]) -> str:
     return shorten_value((texts or [*sample.values()] or [""])[0], 60)
 
 
-# --------------------------------------------------------------------------------------------- find
+# ------------------------------------------------------------------------------------------- sample
 
 
-@click.command(short_help="When a sample comes in a training.")
-@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
-@click.option("--sample", required=True, type=click.IntRange(0), help="Its number.")
+@run.command("sample", short_help="When a sample comes in a training.")
+@click.argument("state", type=_state_type)
+@click.argument("number", type=click.IntRange(0))
 @_data
 @_select
-@_json
-def find(
-    checkpoint: str, sample: int, places: tuple[str, ...], select: str | None, as_json: bool
+@json_option()
+def show_sample(
+    state: str, number: int, places: tuple[str, ...], select: str | None, as_json: bool
 ) -> None:
     """Show the steps and ranks that saw a sample, and those of this epoch that will.
 
-    Samples are numbered through all streams, as in dataset[NUMBER]. Ranks are those of the state.
+    Samples are numbered through all streams, as in dataset[NUMBER]. STATE is a state as JSON, a
+    file of torch.save with it inside, or the folder of a run. Ranks are those of the state.
     """
     with errors():
         from mds.dataset.rewind import Rewind
 
-        rewind = Rewind(read_state(checkpoint), places, select)
+        rewind = Rewind(read_state(state), places, select)
         rows = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
-        visits = rewind.find(sample)
-        for place in visits:
-            if as_json:
-                click.echo(json.dumps(place._asdict()))
-            when = "seen" if place.is_over else "to come"
-            rows.add_row(*map(cell, (place.epoch, f"{place.step:,}", place.rank, when)))
-        if not as_json:
-            epoch, step = rewind.position
-            console().print(
-                f"Sample {sample:,} comes {plural(len(visits), 'time')} up to the end of epoch "
-                f"{epoch}; the state is before step {step:,} of the training."
+        visits = rewind.find(number)
+        epoch, step = rewind.position
+        drops = rewind.drops_of(number)
+        if as_json:
+            visit_facts = [visit._asdict() for visit in visits]
+            position = {"epoch": epoch, "step": step}
+            print_json(
+                {"sample": number, "position": position, "visits": visit_facts, "drops": drops}
             )
-            for text in rewind.drops_of(sample):
-                console().print(f"The run has {text}.")
-            console().print(rows)
+            return
+        for visit in visits:
+            when = "seen" if visit.is_over else "to come"
+            rows.add_row(*map(cell, (visit.epoch, f"{visit.step:,}", visit.rank, when)))
+        console().print(
+            f"Sample {number:,} comes {plural(len(visits), 'time')} up to the end of epoch "
+            f"{epoch}; the state is before step {step:,} of the training."
+        )
+        for text in drops:
+            console().print(f"The run has {text}.")
+        console().print(rows)
 
 
-# ------------------------------------------------------------------------------------------ compare
+# --------------------------------------------------------------------------------------------- diff
 
 
-@click.command(short_help="Where two runs differ, and why.")
-@click.argument("first", type=click.Path(exists=True, dir_okay=False))
-@click.argument("second", type=click.Path(exists=True, dir_okay=False))
+@run.command(short_help="Where two runs differ, and why.")
+@click.argument("first", metavar="STATE", type=_state_type)
+@click.argument("second", metavar="STATE", type=_state_type)
 @_data
 @_select
-@_json
-def compare(
+@json_option()
+def diff(
     first: str, second: str, places: tuple[str, ...], select: str | None, as_json: bool
 ) -> None:
     """Show the first step at which two runs had other samples in their global batch, and why.
 
-    FIRST and SECOND are checkpoints; steps up to the later of them are compared. The exit code is 1
-    where the runs differ.
+    Give a STATE of each run; steps up to the later of them are compared. The exit code is 1 where
+    the runs differ.
     """
     with errors():
         from mds.dataset.rewind import compare as compare_states
 
         difference = compare_states(read_state(first), read_state(second), places, select)
         if as_json:
-            click.echo(json.dumps(difference._asdict()))
+            print_json(difference._asdict())
         elif difference.step is None:
             click.echo(f"The same samples in all {difference.steps:,} steps.")
         else:
@@ -191,17 +223,17 @@ def compare(
             for reason in difference.reasons:
                 click.echo(f"- {reason}")
     if difference.step is not None:
-        raise SystemExit(1)
+        raise SystemExit(FAULTY)
 
 
-# --------------------------------------------------------------------------------------------- plan
+# ------------------------------------------------------------------------------------------ mixture
 
 
-_RIGHT_OF_PLAN = ("at first", "at last", "samples", "passes")
+_RIGHT_OF_MIXTURE = ("at first", "at last", "samples", "passes")
 
 
-@click.command(short_help="The mixture of a training with a schedule.")
-@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False))
+@run.command(short_help="The mixture of a training with a schedule.")
+@click.argument("state", type=_state_type)
 @click.option("--plot", is_flag=True, help="Draw the shares of the streams.")
 @click.option(
     "--until",
@@ -210,24 +242,25 @@ _RIGHT_OF_PLAN = ("at first", "at last", "samples", "passes")
     help="The last step.  [a quarter beyond the last change of weights]",
 )
 @_data
-@_json
-def plan(
-    checkpoint: str, plot: bool, until: int | None, places: tuple[str, ...], as_json: bool
+@json_option()
+def mixture(
+    state: str, plot: bool, until: int | None, places: tuple[str, ...], as_json: bool
 ) -> None:
     """Show what share of the samples each stream of a schedule has from step 0 on.
 
-    CHECKPOINT is the state of a loader as JSON, or a file of torch.save with it somewhere inside; a
-    state from before the first step is enough. It includes weights that were set during the run.
-    Shares are counted from the samples in the order, not computed from the weights. For a run of
-    packs they are shares of tokens, by windows of documents instead of steps.
+    STATE is a state as JSON, a file of torch.save with it inside, or the folder of a run; a state
+    from before the first step is enough. It includes weights that were set during the run. Shares
+    are counted from the samples in the order, not computed from the weights. For a run of packs
+    they are shares of tokens, by windows of documents instead of steps.
     """
+    refuse_together("--json", "--plot", as_json and plot)
     with errors():
         import numpy as np
 
         from mds.cli.plots import plot_mixture, stream_letters
         from mds.dataset.rewind import Rewind, read_mixture
 
-        rewind = Rewind(read_state(checkpoint), places)
+        rewind = Rewind(read_state(state), places)
         run_mixture = read_mixture(rewind, until)
         terminal = console()
         # The steps are cut into one interval for each column of the plot.
@@ -239,7 +272,10 @@ def plan(
         amounts = run_mixture.amounts(edges)
         # Amounts of each stream in the first and in the last interval.
         begin, end = (amounts[i + 1] - amounts[i] for i in (0, len(edges) - 2))
-        rows = table("", "stream", "at first", "at last", "samples", "passes", right=_RIGHT_OF_PLAN)
+        streams = []
+        rows = table(
+            "", "stream", "at first", "at last", "samples", "passes", right=_RIGHT_OF_MIXTURE
+        )
         for i, (letter, name) in enumerate(
             zip(stream_letters(len(run_mixture.names)), run_mixture.names, strict=True)
         ):
@@ -250,13 +286,14 @@ def plan(
                 "samples": int(counts[-1][i]),
                 "passes": float(counts[-1][i] / max(run_mixture.samples[i], 1)),
             }
-            if as_json:
-                click.echo(json.dumps(facts))
+            streams.append(facts)
             shares = (f"{facts[key]:.2%}".replace("%", " %") for key in ("first", "last"))
             passes = f"{facts['passes']:.2f}"
             row = (letter, name, *shares, f"{facts['samples']:,}", passes)
             rows.add_row(*map(cell, row))
         if as_json:
+            span = {"unit": run_mixture.unit, "until": run_mixture.until, "now": run_mixture.now}
+            print_json({**span, "streams": streams})
             return
         if plot:
             for line in plot_mixture(amounts, edges.tolist(), run_mixture.now, run_mixture.unit):
@@ -266,11 +303,16 @@ def plan(
         print_table(terminal, rows)
 
 
-# -------------------------------------------------------------------------------------- checkpoints
+# ------------------------------------------------------------------------------------------- states
 
 
 def read_state(path: str) -> Mapping[str, Any]:
-    """Return the state in a checkpoint file. Raises StateError if it has none, or several."""
+    """Return the state in a file, or in the newest file of a folder; see `run`.
+
+    Raises StateError if there is none, or several.
+    """
+    if os.path.isdir(path):
+        path = _newest_file(path)
     try:
         with open(path, encoding="utf-8") as file:
             checkpoint: Any = json.loads(file.read(_MAX_BYTES))
@@ -283,6 +325,28 @@ def read_state(path: str) -> Mapping[str, Any]:
             "loader.state_dict() gives it. Save it as JSON: json.dump(loader.state_dict(), file)."
         )
     return states[0]
+
+
+def _newest_file(folder: str) -> str:
+    """Return the newest file in a folder, or one level below, that may hold a state.
+
+    Its name is printed to standard error. Raises StateError if there is none.
+    """
+    root = glob.escape(folder)
+    paths = [
+        path
+        for pattern in ("*", "*/*")
+        for path in glob.glob(os.path.join(root, pattern))
+        if path.endswith(_ENDINGS) and os.path.isfile(path)
+    ]
+    if not paths:
+        raise StateError(
+            f"{folder}: no file in this folder ends with {', '.join(_ENDINGS)}. Name the file with "
+            "the state of the run."
+        )
+    newest_path = max(paths, key=lambda path: (os.path.getmtime(path), path))
+    console(stderr=True).print(cell(f"Note: the state is {newest_path}."), soft_wrap=True)
+    return newest_path
 
 
 def _read_torch(path: str) -> Any:

@@ -1,4 +1,4 @@
-"""mds plan: the mixture that a run with a schedule had and will have."""
+"""mds run mixture: the mixture that a run with a schedule had and will have."""
 
 import json
 
@@ -41,7 +41,7 @@ def checkpoint(folder, path, steps, weights=None, schedule=None):
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
+    return CliRunner().invoke(main, ["run", "mixture", *map(str, arguments)])
 
 
 def test_the_picture_has_the_shares_that_come(folder, tmp_path):
@@ -62,7 +62,9 @@ def test_the_picture_has_the_shares_that_come(folder, tmp_path):
 def test_the_numbers_are_those_of_the_run(folder, tmp_path):
     """As JSON: shares at both ends, samples, passes."""
     path = checkpoint(folder, tmp_path / "c.json", 9, schedule=Schedule(KNOTS))
-    rows = [json.loads(line) for line in run(path, "--json", "--until", 40).output.splitlines()]
+    document = json.loads(run(path, "--json", "--until", 40).output)
+    rows = document["streams"]
+    assert (document["unit"], document["until"], document["now"]) == ("steps", 40, 9)
     assert [row["stream"] for row in rows] == list(NAMES)
     assert [row["samples"] for row in rows] == [320, 80, 0]
     assert [row["passes"] for row in rows] == [3.2, 0.8, 0.0]
@@ -72,7 +74,7 @@ def test_the_numbers_are_those_of_the_run(folder, tmp_path):
 def test_weights_that_were_set_are_in_the_picture(folder, tmp_path):
     """From their step on; what was before stays as it was."""
     path = checkpoint(folder, tmp_path / "c.json", 9, {"math": 1}, Schedule(KNOTS))
-    rows = [json.loads(line) for line in run(path, "--json", "--until", 60).output.splitlines()]
+    rows = json.loads(run(path, "--json", "--until", 60).output)["streams"]
     samples = {row["stream"]: row["samples"] for row in rows}
     assert samples["math"] >= 490
     assert samples["web"] <= 80
@@ -85,7 +87,7 @@ def test_a_run_without_a_schedule_has_nothing_to_plot_mixture(folder, tmp_path):
     next(iter(loader))
     (tmp_path / "c.json").write_text(json.dumps(loader.state_dict()))
     told = run(tmp_path / "c.json")
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "without a schedule" in told.output
 
 

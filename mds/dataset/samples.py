@@ -392,7 +392,8 @@ class Samples(HasColumns):
         """Return disjoint datasets that together have all samples: a dict by name, or a list.
 
         The part of a sample depends on its number and ``seed`` alone, so samples that are added at
-        the end do not change the part of any other.
+        the end do not change the part of any other. The sizes of parts are near their shares, and
+        not equal to them. For exact sizes, use `select` of ranges of numbers.
 
         - ``shares`` (Mapping[str, float] | Sequence[float]): Share of each part, by name or in a
           list; their sum is 1. The parts come in the same form.

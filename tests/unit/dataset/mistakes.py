@@ -85,7 +85,7 @@ MISTAKES = [
     ("dataset().select(len)", "select()", "a function", "Write select(where=function)"),
     ("dataset().select([99])", "select()", "99", "from 0 to 19"),
     ("dataset().limit(2.5)", "limit", "2.5", "'10k'"),
-    ("dataset().split(0.9)", "split()", "0.9", "{'train': 0.9, 'val': 0.1}"),
+    ("dataset().split(0.9)", "split(", "0.9", "dataset.split([0.9, 0.1])"),
     ("dataset().split({'a': 'x'})", "split()", "'x'", "{'train': 0.9, 'val': 0.1}"),
     ("dataset().split({'a': 1.0}, by='nam')", "split(by=", "'nam'", "Did you mean 'name'?"),
     ("dataset().map(3)", "map()", "'3'", "Write map(function)"),

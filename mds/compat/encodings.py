@@ -67,9 +67,27 @@ def packer_of(encoding: NativeEncoding) -> Callable[[Any], bytes]:
     """Return a function from a value to its bytes that converts as 0.13 does.
 
     0.13 stores bytes unchecked, and lets NumPy convert numbers: 1.5 in ``int32`` is stored as 1.
-    Writers of `mds` refuse such values.
+    Writers of `mds` refuse such values. 0.13 refuses numbers of NumPy in ``int``, and lists and
+    tensors in ``ndarray``, which `mds` converts without loss.
     """
-    return partial(_pack_number, encoding) if isinstance(encoding, NumpyEncoding) else encoding.pack
+    if isinstance(encoding, NumpyEncoding):
+        return partial(_pack_number, encoding)
+    if encoding.own_type is None:
+        return encoding.pack
+    return partial(_pack_own_type, encoding)
+
+
+def _pack_own_type(encoding: NativeEncoding, value: Any) -> bytes:
+    """Return the bytes of a value that is bytes or of the encoding's own type; see `packer_of`."""
+    if not isinstance(value, bytes):
+        _refuse_other_type(encoding, value)
+    return encoding.pack(value)
+
+
+def _refuse_other_type(encoding: NativeEncoding, value: Any) -> None:
+    """Raise EncodingTypeError for a value that 0.13 refuses and `mds` converts without loss."""
+    if encoding.own_type is not None and not isinstance(value, encoding.own_type):
+        raise encoding.refuse(value)
 
 
 def _pack_number(encoding: NumpyEncoding, value: Any) -> bytes:
@@ -156,6 +174,7 @@ class BuiltIn(Encoding):
         # As in 0.13, only images (which have a mode) are encoded here, and no bytes of a file.
         if self._name in _IMAGE_FILES and not hasattr(obj, "mode"):
             raise self._native.refuse(obj)
+        _refuse_other_type(self._native, obj)
         return self._native.encode(obj)
 
     def decode(self, data: bytes) -> Any:

@@ -82,6 +82,7 @@ class Writer(Overridable, NativeWriter):
     format = ""
     #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
+    _converts = False
     # Tables of methods that mds never calls, and what to use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.arguments import shown
-from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
+from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe, is_tensor
 from mds.encodings.registry import parse_encoding
 from mds.errors import ConfigError, EncodingError, UnknownEncodingError
 
@@ -47,6 +47,7 @@ _CODES = {
     "float64": 66,
 }
 _MORE_CODES = {**_CODES, "bool": 11, "bfloat16": 19, "complex64": 67, "complex128": 131}
+_LIST_DTYPES = {*_CODES, "bool"}  # of columns that take lists
 _DIMENSIONS = "BHIQ"
 _MAX_AXES = 63
 _HEADS_KEPT = 1024
@@ -70,7 +71,8 @@ class ArrayEncoding(Encoding):
     family = "ndarray"
     codes = _CODES
     smallest = 1
-    expects = "a NumPy array"
+    expects = "a NumPy array or a torch tensor"
+    own_type = np.ndarray
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -88,6 +90,8 @@ class ArrayEncoding(Encoding):
         if self.decode_kind is DecodeKind.ANY_ARRAY:  # else a subclass has another `decode`
             self.decode_kind = self._narrower_kind()
         self._names = {code: name for name, code in self.codes.items()}  # of dtypes, by code
+        if dtype in _LIST_DTYPES:
+            self.expects = "a NumPy array, a torch tensor or a list"
 
     def _narrower_kind(self) -> DecodeKind:
         """Return the decode kind that fits the dtype and shape in the name."""
@@ -156,20 +160,89 @@ class ArrayEncoding(Encoding):
         return (head or self._head(dtype, array.shape, value)) + array.tobytes()
 
     def _as_array(self, value: Any) -> np.ndarray[Any, Any]:
-        """Return a value as an array. Raises EncodingTypeError for other values."""
+        """Return an array, a tensor or a list of numbers as an array.
+
+        Raises EncodingTypeError for other values, and EncodingError for a list that has no dtype or
+        whose numbers do not fit.
+        """
         if isinstance(value, np.ma.MaskedArray):
             raise self.refuse(value, "Its mask would be lost; use .filled(...) first.")
-        if not isinstance(value, np.ndarray):
-            raise self.refuse(value)
-        return np.asarray(value)
+        if isinstance(value, np.ndarray):
+            return np.asarray(value)
+        if is_tensor(value):
+            return self._tensor_as_array(value)
+        if isinstance(value, (list, tuple)) and self._dtype_name in _LIST_DTYPES:
+            return self._list_as_array(value)
+        raise self.refuse(value)
+
+    def _tensor_as_array(self, value: Any) -> np.ndarray[Any, Any]:
+        """Return a torch tensor as an array. Raises EncodingError for a dtype NumPy lacks."""
+        if str(value.layout) != "torch.strided":
+            raise self._wrong(value, "a sparse tensor is no array. Write value.to_dense()")
+        try:
+            # The conjugates and negatives that torch computes late are computed now.
+            array: np.ndarray[Any, Any] = value.numpy(force=True)
+        except TypeError:  # such as float8
+            way_out = (
+                "Write value.float(), or use the encoding 'tensor'"
+                if str(value.dtype) == "torch.bfloat16"
+                else "Write value.to(torch.bfloat16), or value.view(torch.uint8) for the bytes"
+            )
+            raise self._wrong(value, f"NumPy has no {value.dtype}. {way_out}") from None
+        return array
+
+    def _list_as_array(self, value: Any) -> np.ndarray[Any, Any]:
+        """Return a list of numbers as an array of the column's dtype.
+
+        Floats may be rounded to a narrower float type, as in a column of single floats. Raises
+        EncodingError for numbers that would change otherwise, and for rows of different lengths.
+        """
+        assert self._stored is not None
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # rows of different lengths
+            raise self._wrong(value, f"its items make no array ({error})") from None
+        is_whole = array.dtype.kind in "iu"
+        if array.dtype.kind in ("f", "O") and self._stored.kind in "iu":
+            objects = np.asarray(value, object)
+            if all(type(item) is int for item in objects.flat):
+                # NumPy makes floats or objects of integers beyond int64.
+                array, is_whole = objects, True
+        kind = array.dtype.kind
+        if not array.size or kind == self._stored.kind == "b":
+            return array.astype(self._stored)
+        if self._stored.kind == "b" or not (is_whole or kind == self._stored.kind):
+            way_out = (
+                f"Write np.asarray(value).astype(np.{self._dtype_name}) if they may change"
+                if kind in "biuf"
+                else "Give a list of numbers without gaps"
+            )
+            raise self._wrong(
+                value,
+                f"the column's dtype is {self._dtype_name}, and its items are "
+                f"{array.dtype.name}. {way_out}",
+            )
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # compared below
+                converted = array.astype(self._stored)
+                is_same = (
+                    np.array_equal(converted.astype(array.dtype), array)
+                    and np.array_equal(converted < 0, array < 0)
+                    if is_whole
+                    else np.array_equal(np.isinf(converted), np.isinf(array))
+                )
+        except OverflowError:
+            is_same = False
+        if not is_same:
+            raise self._wrong(value, f"a number in it does not fit into {self._dtype_name}")
+        return converted
 
     def way_out(self, value: Any) -> str:
         """Suggest how to make an array of a value."""
-        if hasattr(value, "detach"):
-            return "Write value.detach().cpu().numpy(), or use the encoding 'tensor'."
         if isinstance(value, (list, tuple)):
-            dtype = f", np.{self._dtype_name}" if self._dtype_name else ""
-            return f"Write np.asarray(value{dtype})."
+            return f"Write np.asarray(value), or name the type of its items: '{self.family}:int64'."
+        if isinstance(value, (int, float, np.generic)):
+            return "For a single number use an encoding such as 'int' or 'float32'."
         if hasattr(value, "getbands"):
             return "Write np.asarray(image), or use the encoding 'jpeg' or 'png'."
         return super().way_out(value)
@@ -184,10 +257,15 @@ class ArrayEncoding(Encoding):
         """
         name = array.dtype.name
         if self._dtype_name is not None and name != self._dtype_name:
+            cast = (
+                f"to(torch.{self._dtype_name})"
+                if is_tensor(value)
+                else (f"astype(np.{self._dtype_name})")
+            )
             raise self._wrong(
                 value,
-                f"the column's dtype is {self._dtype_name}. Write "
-                f"value.astype(np.{self._dtype_name}), or use the encoding 'ndarray:{name}'.",
+                f"the column's dtype is {self._dtype_name}. Write value.{cast}, or use the "
+                f"encoding '{self.family}:{name}'.",
             )
         if name not in self.codes:
             raise self._wrong(value, f"only {', '.join(self.codes)} can be stored here")
@@ -294,22 +372,13 @@ class TensorEncoding(ArrayEncoding):
 
         Arrays of torch are recognised by their module, so that torch is not imported here.
         """
-        if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "numpy"):
+        if is_tensor(value):
             value = value.detach().cpu()
         # The dtype is printed as "torch.bfloat16" by torch, and as "bfloat16" by ml_dtypes.
         if not str(getattr(value, "dtype", "")).endswith("bfloat16"):
             # bfloat16 is stored as uint16, but an array of uint16 is not one of bfloat16.
             if self._dtype_name == "bfloat16":
                 raise self._wrong(value, "the column's dtype is bfloat16")
-            if not isinstance(value, np.ndarray) and hasattr(value, "detach"):
-                try:
-                    value = value.numpy()
-                except TypeError:  # such as float8
-                    raise self._wrong(
-                        value,
-                        f"NumPy has no {value.dtype}. Write value.to(torch.bfloat16), or "
-                        "value.view(torch.uint8) for the bytes",
-                    ) from None
             return super().encode(value)
         if self._dtype_name not in {None, "bfloat16"}:
             raise self._wrong(value, f"the column's dtype is {self._dtype_name}")

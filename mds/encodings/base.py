@@ -57,6 +57,7 @@ class Encoding(ABC):
       that changing a value changes nothing else. A class that defines `decode` without it gets
       True.
     - `expects`: the values that the encoding takes, in words, for errors.
+    - `own_type`: type of the values that `encode` stores without a conversion; None: not one type.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Encoding(ABC):
     takes_bytes: bool = False
     shares_memory: bool = True
     expects: str = "a value"
+    own_type: type[Any] | None = None
 
     def __init_subclass__(cls) -> None:
         """Reset the two attributes that describe `decode` in a class with a `decode` of its own."""
@@ -163,6 +165,27 @@ class Encoding(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name,)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of torch, which is not imported for this."""
+    return hasattr(value, "detach") and hasattr(value, "numpy")
+
+
+def python_scalar(value: Any) -> Any:
+    """Return a number of NumPy or torch as the same number of Python, and other values as they are.
+
+    Numbers, bools included, are NumPy scalars, and arrays and tensors without axes. A masked number
+    and a date are none, and a number that Python's float would change (`np.longdouble`) stays.
+
+    >>> python_scalar(np.int64(3)), python_scalar(torch.tensor(0.5))
+    (3, 0.5)
+    """
+    if getattr(value, "shape", None) != () or not hasattr(value, "item") or hasattr(value, "mask"):
+        return value
+    # Dtypes of torch have no kind, and mean numbers.
+    is_number = getattr(getattr(value, "dtype", None), "kind", "i") in "biuf"
+    return value.item() if is_number else value
 
 
 def describe(value: Any) -> str:

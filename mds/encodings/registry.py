@@ -119,10 +119,12 @@ def parse_encoding(name: str) -> Encoding:
         raise UnknownEncodingError(f"{name[:60]!r}... is too long to be an encoding.")
     family = re.split(r"[:\[]", name, maxsplit=1)[0]
     factory = _families.get(family) or _installed(family)
-    if factory is None:
+    if factory is None or name in ("list", "optional"):
+        from mds.encodings.spelling import explain_word
+
+        way_out = explain_word(name) or did_you_mean(family, encoding_names())
         raise UnknownEncodingError(
-            f"there is no encoding {name!r}.{did_you_mean(family, encoding_names())} Known are "
-            f"{', '.join(encoding_names())}."
+            f"there is no encoding {name!r}.{way_out} Known are {', '.join(encoding_names())}."
         )
     encoding = factory(name)
     if not _is_consistent(encoding):

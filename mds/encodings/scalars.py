@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds.encodings.base import DecodeKind, Encoding, describe
+from mds.encodings.base import DecodeKind, Encoding, describe, is_tensor, python_scalar
 from mds.errors import EncodingError, EncodingRangeError, UnknownEncodingError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def without_parameters(name: str, family: str) -> str:
 
 
 class IntEncoding(Encoding):
-    """Encoding of a Python int in 64 bits."""
+    """Encoding of an int in 64 bits; integers of NumPy and torch become Python ints."""
 
     shares_memory = False
     takes_bytes = True
@@ -55,7 +55,8 @@ class IntEncoding(Encoding):
     dtype = np.dtype("<i8")
     shape = ()
     decode_kind = DecodeKind.INT
-    expects = "an int (a NumPy integer goes into a column such as int64)"
+    expects = "an int"
+    own_type = int
 
     def __init__(self, name: str) -> None:
         super().__init__(without_parameters(name, "int"))
@@ -64,7 +65,9 @@ class IntEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         """Return the int as eight bytes, little-endian."""
         if not isinstance(value, int):
-            raise self.refuse(value)
+            original, value = value, as_int(value)
+            if value is None:
+                raise self.refuse(original)
         try:
             return self._pack(value)
         except struct.error:
@@ -99,8 +102,9 @@ class BoolEncoding(Encoding):
             return b"\x01"
         if value is False:
             return b"\x00"
-        if isinstance(value, np.bool_):
-            return b"\x01" if value else b"\x00"
+        scalar = python_scalar(value)
+        if isinstance(scalar, bool):
+            return b"\x01" if scalar else b"\x00"
         raise self.refuse(value)
 
     def way_out(self, value: Any) -> str:
@@ -173,6 +177,8 @@ class NumpyEncoding(Encoding):
         EncodingError.
         """
         original = value  # for errors
+        if is_exact and is_tensor(value):
+            value = python_scalar(value)
         # The scalar of another NumPy type counts as the Python number that it holds.
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
@@ -252,6 +258,22 @@ class NumpyEncoding(Encoding):
         return scalar
 
 
+def as_int(value: Any) -> int | None:
+    """Return an integer of NumPy or torch as a Python int; None for any other value.
+
+    That is a scalar or an array or tensor without axes. A bool is none of these: NumPy does not
+    count it among integers.
+    """
+    number = python_scalar(value)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def as_float(value: Any) -> float | None:
+    """Return a float of NumPy or torch as the Python float that equals it; else None."""
+    number = python_scalar(value)
+    return number if isinstance(number, float) else None
+
+
 def _is_same(scalar: Any, value: Any) -> bool:
     """Whether a scalar (or array of one element) equals the number that was given."""
     return bool(np.all(np.asarray(scalar == np.asarray(value))))
@@ -286,9 +308,11 @@ def _as_number(kind: str, value: Any) -> str:
     if isinstance(value, str):
         return f"Write {kind}(value), or use the encoding 'str'."
     if isinstance(value, (float, bool)):
-        return f"Write {kind}(value), or use the encoding 'float64'." if kind == "int" else ""
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return "Write value.item()."
+        other = "bool" if isinstance(value, bool) else "float64"
+        return f"Write {kind}(value), or use the encoding '{other}'." if kind == "int" else ""
+    if getattr(value, "shape", None) == ():
+        value = python_scalar(value)
+        return _as_number(kind, value) if isinstance(value, (float, bool)) else ""
     if hasattr(value, "shape"):
         return "For an array use the encoding 'ndarray' or 'tensor'."
     is_list = isinstance(value, (list, tuple))

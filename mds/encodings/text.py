@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.encodings.base import LARGEST, DecodeKind, Encoding, describe
-from mds.encodings.scalars import without_parameters
+from mds.encodings.scalars import as_float, as_int, without_parameters
 from mds.errors import EncodingError
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ class BytesEncoding(Encoding):
     takes_bytes = True
     decode_kind = DecodeKind.BYTES
     expects = "bytes"
+    own_type = bytes
 
     def __init__(self, name: str) -> None:
         super().__init__(without_parameters(name, "bytes"))
 
     def encode(self, value: Any) -> bytes:
-        """Return the value itself."""
+        """Return the value itself, or the content of a bytearray or memoryview."""
+        if isinstance(value, (bytearray, memoryview)):
+            return bytes(value)
         if not isinstance(value, bytes):
             raise self.refuse(value)
         return value
@@ -48,8 +51,8 @@ class BytesEncoding(Encoding):
         """Suggest how to make bytes of a value."""
         if isinstance(value, str):
             return "Write value.encode(), or use the encoding 'str'."
-        if isinstance(value, (bytearray, memoryview)):
-            return "Write bytes(value)."
+        if hasattr(value, "tobytes"):
+            return "Write value.tobytes(), or use the encoding 'ndarray', which keeps the shape."
         return super().way_out(value)
 
     def decode(self, data: Data) -> bytes:
@@ -100,7 +103,8 @@ class StrEncoding(Encoding):
 class NumberTextEncoding(Encoding):
     """Encoding of an int, float or Decimal of any size as the text of `str(value)`: exact.
 
-    `name` is `str_int`, `str_float` or `str_decimal`.
+    `name` is `str_int`, `str_float` or `str_decimal`. Integers and floats of NumPy and torch become
+    those of Python.
     """
 
     shares_memory = False
@@ -111,12 +115,17 @@ class NumberTextEncoding(Encoding):
         super().__init__(without_parameters(name, family))
         # Decimal is imported only for `str_decimal`.
         self._type: type[Any] = {"str_int": int, "str_float": float}.get(name) or _decimal()
+        self.own_type = self._type
         self.expects = "a Decimal" if name == "str_decimal" else f"a Python {self._type.__name__}"
 
     def encode(self, value: Any) -> bytes:
         """Return `str(value)` in ASCII."""
         if not isinstance(value, self._type):
-            raise self.refuse(value)
+            convert = {int: as_int, float: as_float}.get(self._type)
+            number = None if convert is None else convert(value)
+            if number is None:
+                raise self.refuse(value)
+            value = number
         try:
             # Converted first, since subclasses print otherwise: str(True) could not be read back.
             return str(self._type(value)).encode("ascii")

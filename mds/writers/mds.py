@@ -15,7 +15,7 @@ from mds.index.lengths import emit_lengths_file, lengths_name
 from mds.index.table import fingerprint_of
 from mds.shardfile.layout import Columns, config_bytes, empty_shard_size, pack_header
 from mds.writers.pipeline import GATHERED
-from mds.writers.spec import check_columns
+from mds.writers.spec import parse_columns
 from mds.writers.writer import Writer
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from mds.encodings import Encoding
-    from mds.writers.spec import Out, WriterOptions
+    from mds.writers.spec import Out, Spelling, WriterOptions
     from mds.writers.writer import Data
 
 
@@ -39,7 +39,8 @@ class MDSWriter(Writer):
 
     Arguments; ``out`` and ``columns``, in this order, may be given without their names:
 
-    * ``columns`` (dict[str, str]): the encoding of each column.
+    * ``columns`` (dict[str, str | type]): the encoding of each column, such as "jpeg"; `int`,
+      `str`, `bytes`, `bool`, `float` ("float64"), types of NumPy and `np.ndarray` are names too.
     * ``out`` (path, URL or pair): a folder, a URL, or (folder, URL or folder) to upload to.
     * ``keep_local`` (bool, False): keep the shards of a pair's folder after they are uploaded.
     * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index, for
@@ -76,14 +77,14 @@ class MDSWriter(Writer):
     def __init__(
         self,
         out: Out,
-        columns: dict[str, str],
+        columns: Mapping[str, Spelling],
         *,
         lengths: str | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"  # replaced when the constructor is complete
-        check_columns(type(self).__name__, columns)
-        parsed = [(name, parse_encoding(columns[name])) for name in sorted(columns)]
+        names = parse_columns(type(self).__name__, columns, converts=self._converts)
+        parsed = [(name, parse_encoding(names[name])) for name in sorted(names)]
         self.columns = Columns(
             tuple(name for name, _ in parsed),
             tuple(encoding.name for _, encoding in parsed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 
@@ -28,11 +29,16 @@ from mds.storage.url import Url
 from mds.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import types
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    import torch
 
     from mds.shardfile.compression import Codec
 
     Out = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    Spelling = str | type[Any] | np.dtype[Any] | torch.dtype | types.GenericAlias | types.UnionType
 
 # Default number of full shards that may be in memory beside the one being filled.
 _SHARDS_AHEAD = 2
@@ -148,11 +154,16 @@ WRITER_RULES: dict[str, Rule] = {
 _COLUMNS = {"columns": mapping("an encoding for each column", "{'image': 'jpeg', 'label': 'int'}")}
 
 
-def check_columns(owner: str, columns: Any) -> None:
-    """Check that columns are a dict from names of columns to names of encodings.
+def parse_columns(owner: str, columns: Any, *, converts: bool = True) -> dict[str, str]:
+    """Return columns as a dict from their names to names of encodings.
 
-    Raises ArgumentError for another type, ConfigError for an empty dict, and UnknownEncodingError
-    for a name that is no encoding.
+    - ``owner`` (str): The name of the class, for messages.
+    - ``columns``: A dict.
+    - ``converts`` (bool): Whether encodings may be spelled otherwise than by their names, such as
+      `int` and `np.int32` (`mds.encodings.spelling`).
+
+    Raises ArgumentError for another type, ConfigError for an empty
+    dict, and UnknownEncodingError for a value that means no encoding.
     """
     check_arguments(owner, {"columns": columns}, _COLUMNS)
     if not columns:
@@ -160,20 +171,27 @@ def check_columns(owner: str, columns: Any) -> None:
             f"{owner}(columns={columns!r}): a dataset has a column at least. Write "
             "columns={'text': 'str'}."
         )
+    encodings = {}
     for name, encoding in columns.items():
         if not isinstance(name, str):
             raise ArgumentError(
                 f"{owner}: the name of a column is a str, got {type(name).__name__} {name!r}. "
                 f"Write '{name}'."
             )
-        if not isinstance(encoding, str):
-            # For a type such as `int`, suggest the encoding of that name.
-            type_name = getattr(encoding, "__name__", None)
-            hint = f" Write {{{name!r}: {type_name!r}}}." if isinstance(type_name, str) else ""
+        if isinstance(encoding, str) and not (converts and encoding.endswith(("]", ")"))):
+            encodings[name] = encoding
+            continue
+        if not converts:
             raise UnknownEncodingError(
-                f"{owner}: an encoding is named by a str, got {shown(encoding)} for column "
-                f"{name!r}.{hint}"
+                f"{owner}, column {name!r}: an encoding is named by a str, got {shown(encoding)}."
             )
+        from mds.encodings.spelling import encoding_name
+
+        try:
+            encodings[name] = encoding_name(encoding)
+        except UnknownEncodingError as error:
+            raise UnknownEncodingError(f"{owner}, column {name!r}: {error}") from None
+    return encodings
 
 
 def fill_options(
@@ -228,7 +246,11 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
                 local=_folder(place), remote=None, keep_local=True, exist_ok=exist_ok, retry=retry
             )
         return OutSpec(
-            local=None, remote=Url(place), keep_local=keep_local, exist_ok=exist_ok, retry=retry
+            local=None,
+            remote=Url(place),
+            keep_local=keep_local,
+            exist_ok=exist_ok,
+            retry=retry,
         )
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         raise ConfigError(
@@ -251,7 +273,11 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
                 local=folder, remote=None, keep_local=True, exist_ok=exist_ok, retry=retry
             )
     return OutSpec(
-        local=folder, remote=Url(remote), keep_local=keep_local, exist_ok=exist_ok, retry=retry
+        local=folder,
+        remote=Url(remote),
+        keep_local=keep_local,
+        exist_ok=exist_ok,
+        retry=retry,
     )
 
 

@@ -7,10 +7,12 @@ text with a separator or a newline is refused: it could not be read back.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mds.arguments import takes_names
 from mds.encodings import describe
+from mds.encodings.scalars import as_float, as_int
 from mds.errors import (
     ConfigError,
     EncodingError,
@@ -19,15 +21,15 @@ from mds.errors import (
     UnknownEncodingError,
 )
 from mds.shardfile.layout import config_bytes, pack_meta
-from mds.writers.spec import check_columns
+from mds.writers.spec import parse_columns
 from mds.writers.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from typing_extensions import Unpack
 
-    from mds.writers.spec import Out, WriterOptions
+    from mds.writers.spec import Out, Spelling, WriterOptions
     from mds.writers.writer import Data
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
@@ -35,6 +37,24 @@ _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
 _MAX_LETTER_BYTES = 12
 #: Number of letters that are encoded at once to measure a long text.
 _PIECE_LETTERS = 1 << 18
+
+
+def _explain_encoding(name: str) -> str:
+    """Return the type of a text format in place of an encoding of MDS, as " Write ...", or ''."""
+    if name in ("string", "text", "utf8"):
+        return " Write 'str'."
+    if name.startswith(("int", "uint", "str_int", "long")):
+        return " Write 'int'."
+    return " Write 'float'." if name.startswith(("float", "str_float", "double")) else ""
+
+
+def _convert(value: Any, kind: type) -> Any:
+    """Return an integer or float of NumPy or torch as one of Python, and other values as they are.
+
+    ``kind`` is the type of the column: int, float or str.
+    """
+    number = as_int(value) if kind is int else as_float(value) if kind is float else None
+    return value if number is None else number
 
 
 class LineWriter(Writer):
@@ -47,29 +67,44 @@ class LineWriter(Writer):
     def __init__(
         self,
         *,
-        columns: dict[str, str],
+        columns: Mapping[str, Spelling],
         out: Out,
         newline: str = "\n",
         **options: Unpack[WriterOptions],
     ) -> None:
         self._ended = "never began"  # replaced when the constructor is complete
-        check_columns(type(self).__name__, columns)
-        names = sorted(columns)
-        for name in names:
-            if columns[name] not in _TYPES:
-                raise UnknownEncodingError(
-                    f"column {name!r}: {self.format} has no encoding {columns[name]!r}, only "
-                    f"{', '.join(_TYPES)}. MDSWriter has more."
-                )
+        encodings = self._parse_columns(columns)
         self.newline = newline
-        self.columns = {name: columns[name] for name in names}
-        self._types = [(name, _TYPES[columns[name]]) for name in names]
+        self.columns = {name: encodings[name] for name in sorted(encodings)}
+        self._types = [(name, _TYPES[encoding]) for name, encoding in self.columns.items()]
         self._header = b""  # the first line of the data file; formats with separators set it
         super().__init__(out=out, **options)
         self._config = config_bytes(self.get_config())
         if self._strict is not False:
             # `write` reports a sample with more keys than there are columns.
-            self._max_keys = len(names)
+            self._max_keys = len(self.columns)
+
+    def _parse_columns(self, columns: Any) -> dict[str, str]:
+        """Return columns with names of encodings.
+
+        Raises what `parse_columns` does, and UnknownEncodingError for encodings beyond `_TYPES`.
+        """
+        owner = type(self).__name__
+        if self._converts and isinstance(columns, Mapping):
+            # The type float is "float" here, and "float64" in `MDSWriter`.
+            columns = {
+                name: "float" if encoding is float else encoding
+                for name, encoding in columns.items()
+            }
+        encodings = parse_columns(owner, columns, converts=self._converts)
+        for name in sorted(encodings):
+            if encodings[name] not in _TYPES:
+                way_out = _explain_encoding(encodings[name])
+                raise UnknownEncodingError(
+                    f"column {name!r}: {self.format} has no encoding {encodings[name]!r}, only "
+                    f"{', '.join(_TYPES)}.{way_out} MDSWriter has more."
+                )
+        return encodings
 
     def get_config(self) -> dict[str, Any]:
         """Return what every meta file and the index record about the dataset."""
@@ -83,6 +118,8 @@ class LineWriter(Writer):
         try:
             for name, kind in self._types:
                 value = values[name] = sample[name]
+                if not isinstance(value, kind) and self._converts:
+                    value = values[name] = _convert(value, kind)
                 if not isinstance(value, kind):
                     raise EncodingTypeError(  # noqa: TRY301 - the column is added below
                         f"encoding {kind.__name__}: expected a Python {kind.__name__}, "
@@ -133,7 +170,7 @@ class JSONWriter(LineWriter):
 
     Arguments, all by name, beside those of `MDSWriter`:
 
-    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
     """
 
@@ -157,7 +194,7 @@ class XSVWriter(LineWriter):
 
     Arguments, all by name, beside those of `MDSWriter`:
 
-    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``separator`` (str): what stands between values.
     * ``newline`` (str, '\n'): what ends a line.
 
@@ -171,7 +208,7 @@ class XSVWriter(LineWriter):
     def __init__(
         self,
         *,
-        columns: dict[str, str],
+        columns: Mapping[str, Spelling],
         separator: str,
         out: Out,
         newline: str = "\n",
@@ -186,8 +223,7 @@ class XSVWriter(LineWriter):
         # The header is joined, and its names are checked, before `Writer` creates folders; `_join`
         # needs these attributes.
         self._samples, self.newline = 0, newline
-        check_columns(type(self).__name__, columns)
-        header = self._join(sorted(columns), "the names of the columns")
+        header = self._join(sorted(self._parse_columns(columns)), "the names of the columns")
         super().__init__(columns=columns, out=out, newline=newline, **options)
         self._header = header
 
@@ -231,7 +267,7 @@ class _FixedSeparatorWriter(XSVWriter):
     def __init__(
         self,
         *,
-        columns: dict[str, str],
+        columns: Mapping[str, Spelling],
         out: Out,
         newline: str = "\n",
         **options: Unpack[WriterOptions],
@@ -252,7 +288,7 @@ class CSVWriter(_FixedSeparatorWriter):
 
     Arguments, all by name, beside those of `MDSWriter`:
 
-    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
     """
 
@@ -265,7 +301,7 @@ class TSVWriter(_FixedSeparatorWriter):
 
     Arguments, all by name, beside those of `MDSWriter`:
 
-    * ``columns`` (dict[str, str]): the type of each column, "str", "int" or "float".
+    * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
     """
 

@@ -184,6 +184,9 @@ class Writer(ABC):
     format: str
     #: Whether an argument of a wrong type or value is refused instead of converted.
     _is_strict = True
+    #: Whether other types that mean the same are converted: `int` in place of "int" as an encoding,
+    #: and numbers of NumPy in text formats.
+    _converts = True
     #: Largest shard in bytes that offsets can address; a subclass may have a lower limit.
     max_shard_size = MAX_SIZE - 1
     #: Number of keys of a sample above which its keys are compared with the columns.

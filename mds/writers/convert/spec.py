@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mds.arguments import did_you_mean
-from mds.encodings import parse_encoding
-from mds.errors import ConfigError
+from mds.encodings import located, parse_encoding
+from mds.encodings.spelling import encoding_name
+from mds.errors import ConfigError, UnknownEncodingError
 from mds.shardfile.compression import parse_compression
 from mds.shardfile.hashing import new_hash
 from mds.units import parse_count
@@ -151,8 +152,10 @@ def _words(value: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(word.strip() for each in lists for word in each.split(",") if word.strip())
 
 
-def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+def _columns(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
     """Return the encoding of each column, from a mapping or from texts such as "id:int,x:float64".
+
+    Encodings may be spelled otherwise, such as `int` and "ndarray:int32[4]" (`encoding_name`).
 
     Raises ConfigError for a text that is no column, and for an encoding that writes pickles.
     """
@@ -169,8 +172,13 @@ def _columns(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
                         f"{pair!r} is not a column. Write name:encoding, as in id:int."
                     )
                 columns[name.strip()] = encoding.strip()
-    for name, encoding in columns.items():
-        if parse_encoding(encoding).is_unsafe:
+    for name, spelling in columns.items():
+        try:
+            encoding = columns[name] = encoding_name(spelling)
+            is_unsafe = parse_encoding(encoding).is_unsafe
+        except UnknownEncodingError as error:
+            raise located(error, f"column {name!r}") from None
+        if is_unsafe:
             raise ConfigError(
                 f"column {name!r}: {encoding} would write pickles. Use json or bytes."
             )

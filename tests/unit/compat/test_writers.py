@@ -188,3 +188,27 @@ def test_overrides_that_are_not_called_are_told():
     """A subclass that replaces how files are made is refused, with what to use."""
     with pytest.raises(SealedNameError, match="overrides _process_file"):
         type("Mine", (MDSWriter,), {"_process_file": lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value"),
+    [
+        ("int", np.int64(3)),
+        ("str_int", np.int64(3)),
+        ("str_float", 3),
+        ("bytes", bytearray(b"a")),
+        ("ndarray", [1, 2]),
+        ("ndarray:int32", [1, 2]),
+    ],
+)
+def test_values_are_converted_by_mds_alone(encoding, value, tmp_path):
+    """What `mds` writes without loss and 0.13 refuses is refused, by writers and by functions."""
+    with (
+        MDSWriter(out=str(tmp_path / "x"), columns={"x": encoding}) as writer,
+        pytest.raises(AttributeError),
+    ):
+        writer.write({"x": value})
+    with pytest.raises(AttributeError):
+        mds_encode(encoding, value)
+    with pytest.raises((AttributeError, TypeError)):
+        MDSWriter(out=str(tmp_path / "y"), columns={"x": int})

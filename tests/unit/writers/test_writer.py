@@ -10,6 +10,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+import torch
 
 from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter
 from mds.errors import (
@@ -118,6 +119,91 @@ def test_a_number_that_stays_is_taken_in_another_type(out, encoding, value, stor
         with MDSWriter(out=out, columns={"x": encoding}) as writer:
             writer.write({"x": value})
     assert LocalDataset(out)[0]["x"] == stored
+
+
+LOSSLESS = [
+    ("int", np.int8(3), 3),
+    ("int", np.uint64(7), 7),
+    ("int", np.array(4), 4),
+    ("int", torch.tensor(5, dtype=torch.int32), 5),
+    ("optional[int]", np.int64(3), 3),
+    ("int32", torch.tensor(3), 3),
+    ("float32", torch.tensor(0.5, requires_grad=True), 0.5),
+    ("float32", torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+    ("bool", torch.tensor(True), True),
+    ("bool", np.array(False), False),
+    ("str_int", np.int64(-3), -3),
+    ("str_int", torch.tensor(3), 3),
+    ("str_float", np.float32(0.1), float(np.float32(0.1))),
+    ("bytes", bytearray(b"ab"), b"ab"),
+    ("bytes", memoryview(b"abcd")[::2], b"ac"),
+    ("ndarray", torch.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3)),
+    ("ndarray:float32", torch.ones(2, requires_grad=True), np.ones(2, np.float32)),
+    ("ndarray:int32", [1, -2], np.array([1, -2], np.int32)),
+    ("ndarray:int32", ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], np.int32)),
+    ("ndarray:uint64", [1 << 63, 1], np.array([1 << 63, 1], np.uint64)),
+    ("ndarray:float32", [0.1, 1], np.array([0.1, 1], np.float32)),
+    ("ndarray:float32", [float("inf")], np.array([np.inf], np.float32)),
+    ("ndarray:float32:2", [1, 2], np.array([1, 2], np.float32)),
+    ("tensor:int64", [], np.array([], np.int64)),
+    ("tensor:bool", [True, False], np.array([True, False])),
+]
+
+
+@pytest.mark.parametrize(("encoding", "value", "stored"), LOSSLESS)
+def test_values_of_numpy_and_torch_are_taken_without_loss(out, written, encoding, value, stored):
+    """Numbers, tensors and lists have the bytes of the value that the column's own type holds."""
+    for place, each in ((out, value), (out + "2", stored)):
+        with MDSWriter(out=place, columns={"x": encoding}) as writer:
+            writer.write({"x": each})
+    read = LocalDataset(out)[0]["x"]
+    np.testing.assert_array_equal(read, stored)
+    assert getattr(read, "dtype", None) == getattr(LocalDataset(out + "2")[0]["x"], "dtype", None)
+    assert written(out).bytes() == written(out + "2").bytes()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "words"),
+    [
+        ("int", np.float32(3), "expected an int, got float32 .* Write int[(]value[)]"),
+        ("int", np.bool_(True), "or use the encoding 'bool'"),
+        ("int", np.uint64((1 << 64) - 1), "The encoding 'uint64' holds it"),
+        ("int", np.array([3]), "For an array use"),
+        ("int", np.datetime64("2020-01-01", "ns"), "expected an int"),
+        ("int", np.ma.masked, "expected an int"),
+        ("int8", torch.tensor(300), "The encoding 'int16' holds it"),
+        ("int32", torch.tensor(1.5), "would become 1"),
+        ("str_int", 2.0, "expected a Python int"),
+        ("str_float", 3, "expected a Python float"),
+        ("str_decimal", np.int64(3), "expected a Decimal"),
+        ("str_float", np.longdouble("0.1"), "expected a Python float"),
+        ("bytes", np.ones(2), "Write value.tobytes"),
+        ("ndarray", [1, 2], "or name the type of its items: 'ndarray:int64'"),
+        ("ndarray", 3, "use an encoding such as 'int'"),
+        ("ndarray", torch.ones(2, dtype=torch.bfloat16), "Write value.float"),
+        ("ndarray", torch.ones(2).to_sparse(), "Write value.to_dense"),
+        ("ndarray:int32", torch.arange(3), r"Write value.to\(torch.int32\)"),
+        ("ndarray:int32", [1.5], "items are float64. Write np.asarray"),
+        ("ndarray:int32", [1 << 31], "a number in it does not fit into int32"),
+        ("ndarray:int32", [1 << 70], "a number in it does not fit into int32"),
+        ("ndarray:int32", [True], "items are bool"),
+        ("ndarray:int32", ["3"], "Give a list of numbers without gaps"),
+        ("ndarray:int32", [1, None], "Give a list of numbers without gaps"),
+        ("ndarray:int32", [[1], [1, 2]], "its items make no array"),
+        ("ndarray:int32", [], "needs the encoding 'tensor'"),
+        ("ndarray:int32:2", [1], r"the column's shape is \(2,\)"),
+        ("ndarray:uint64", [-1], "does not fit into uint64"),
+        ("ndarray:float32", [1e300], "does not fit into float32"),
+        ("ndarray:float32", [(1 << 24) + 1], "does not fit into float32"),
+    ],
+)
+def test_values_of_numpy_and_torch_that_would_change_are_refused(out, encoding, value, words):
+    """A number that does not fit, and a value of another kind, say what to write."""
+    with (
+        MDSWriter(out=out, columns={"x": encoding}) as writer,
+        pytest.raises(EncodingError, match=f"column 'x' of sample 0, encoding .*{words}"),
+    ):
+        writer.write({"x": value})
 
 
 def test_a_fraction_in_a_column_of_uint8_is_cut_with_a_warning(out):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mds.cli.standard_input import NAME, spooled
+from mds.cli.storage_options import storage_option, without_secrets
 from mds.cli.terminal import (
     Command,
     cell,
@@ -172,6 +173,7 @@ class _KindOption(click.Option):
     help="Write a shard for each one of files that are read as they lie (a Parquet row group): "
     "the order of training stays, and states go across.",
 )
+@storage_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only errors, and what --json prints.")
 @json_option("Print what was written as one JSON document; with --dry-run the columns.")
@@ -219,7 +221,7 @@ def _plan_and_run(
     options = {
         name: value
         for name, value in options.items()
-        if not (value is None or value == () or (value is False and name != "durable"))
+        if not (value is None or value in ((), {}) or (value is False and name != "durable"))
     }
     with _show_listing(stderr if not quiet else None, source):
         conversion = prepare(path, out, **options)
@@ -242,7 +244,8 @@ def _plan_and_run(
     except KeyboardInterrupt:
         if keeps_shards:  # such a conversion cannot be resumed
             raise
-        command = redact_text(shlex.join(["mds-convert", *_own_arguments(), "--resume"]))
+        arguments = without_secrets(_own_arguments())
+        command = redact_text(shlex.join(["mds-convert", *arguments, "--resume"]))
         # Not wrapped, so that it can be copied.
         stderr.print(cell("Interrupted. Finished work is kept; continue with"))
         stderr.print(cell(f"  {command}"), soft_wrap=True)

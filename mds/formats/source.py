@@ -30,7 +30,7 @@ from mds.events import Fetched, emit
 from mds.formats.facts import DataFile
 from mds.process.fork_safe import new_lock
 from mds.storage.base import check_key
-from mds.storage.url import Url, is_local, local_path, reveal, scheme_of
+from mds.storage.url import Url, is_local, local_path, options_of, reveal, scheme_of
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -255,7 +255,7 @@ def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
     """
     store = open_at(root)
     pinned = store.pinned_url()
-    return Files(store if pinned == store.url else open_at(pinned))
+    return Files(store if pinned == store.url else open_at(Url(pinned, options_of(root))))
 
 
 def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -376,8 +376,15 @@ def parse_place(location: str, endings: tuple[str, ...] = ()) -> FilePlace:
     A URL with wildcards or braces is a pattern. One that ends with one of ``endings`` is a file,
     others are folders; a local path is what it is on the disk. Raises ConfigError for braces that
     do not close or that give too many names.
+
+    The root carries the settings of the store that ``location`` carries.
     """
-    url = reveal(location)
+    place = _parse_text(reveal(location), endings)
+    return dataclasses.replace(place, root=Url(place.root, options_of(location)))
+
+
+def _parse_text(url: str, endings: tuple[str, ...]) -> FilePlace:
+    """Parse a URL or path; see `parse_place`."""
     if is_local(url):
         url = local_path(url)
         if os.path.isfile(url):

@@ -522,13 +522,14 @@ def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dic
     provider_options = dict(options or {})
     common_names = provider_options.keys() & set(_COMMON_NAMES)
     common_options = {name: provider_options.pop(name) for name in common_names}
-    return CommonOptions(**common_options), provider_options
+    return CommonOptions(**_typed(CommonOptions, common_options)), provider_options
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
     """Return ``options`` as an instance of ``kind``, the dataclass of a provider's options.
 
-    Raises ConfigError, which names the ``scheme`` of the URL, for an unknown option.
+    A number or bool may be given as a text, as on a command line. Raises ConfigError, which names
+    the ``scheme`` of the URL, for an unknown option, and for a text that is no number or bool.
     """
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in options or {}:
@@ -541,7 +542,35 @@ def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str)
                 f"{scheme}:// URLs take no storage option {name!r}.{hint} They take "
                 f"{', '.join(names)} and {', '.join(_COMMON_NAMES)}."
             )
-    return kind(**(options or {}))
+    return kind(**_typed(kind, options or {}))
+
+
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _typed(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with texts such as "true" and "16" as the types that the fields have."""
+    # Such as "bool | str | None": annotations are texts here.
+    types = {field.name: str(field.type).split(" | ") for field in dataclasses.fields(kind)}
+    typed = dict(options)
+    for name, value in options.items():
+        if not isinstance(value, str):
+            continue
+        wanted = types.get(name, ["str"])
+        try:
+            if "bool" in wanted and value.lower() in _BOOLS:
+                typed[name] = _BOOLS[value.lower()]
+            elif "str" not in wanted and "int" in wanted:
+                typed[name] = int(value)
+            elif "str" not in wanted and "float" in wanted:
+                typed[name] = float(value)
+            elif wanted[0] == "bool" and "str" not in wanted:
+                raise ValueError  # noqa: TRY301 - as int() and float() do
+        except ValueError:
+            raise ConfigError(
+                f"storage option {name}={value!r} is {wanted[0]}, got a text that is none."
+            ) from None
+    return typed
 
 
 _COMMON_NAMES = [field.name for field in dataclasses.fields(CommonOptions)]

@@ -16,7 +16,7 @@ from mds.lazy_imports import load_plugin
 from mds.redaction import remember_secrets
 from mds.storage.base import Store, split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
-from mds.storage.url import is_local, redact, reveal, scheme_of
+from mds.storage.url import Url, is_local, options_of, redact, reveal, scheme_of
 from mds.storage.wrappers import Hedged, Limited, Unversioned
 
 #: Function ``factory(url, options, timeout_seconds)`` that returns a store with one try per verb.
@@ -72,7 +72,8 @@ def open_store(
     Args:
         url: URL or path of the folder of objects.
         options: Options of the provider, which docs/storage.md lists; they override the
-            environment (default None). Names of fsspec and object_store are accepted.
+            environment (default: those that a `Url` carries). Names of fsspec and object_store
+            are accepted.
         retry: How often and how long to retry (default `RetryPolicy()`).
         timeout: Seconds without a byte after which a request has stalled (default 60).
 
@@ -86,6 +87,8 @@ def open_store(
     """
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
+    if options is None:
+        options = options_of(url)
     if options and scheme_of(url) not in _registered:
         from mds.storage.spellings import own_options
 
@@ -93,6 +96,8 @@ def open_store(
     common, provider_options = split_options(options)
     remember_secrets(provider_options)  # all later messages mask them
     store = _factory(url)(reveal(url), provider_options, float(timeout))
+    if options_of(url):  # URLs that are made of the store's carry the options too
+        store.url = Url(store.url, options)
     store.part_size, store.part_connections = common.part_size, common.part_connections
     store.min_rate = common.min_rate
     if not common.compare_versions:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds.errors import ConfigError
-from mds.redaction import mask_secrets, remember_secret
+from mds.redaction import mask_secrets, remember_secret, remember_secrets
 
 
 class _Scheme(NamedTuple):
@@ -90,25 +90,33 @@ class Url(str):
 
     The characters of this string are the redacted ones, so no way of printing, formatting or
     writing it shows more. `reveal` returns the full text, for requests. A Url compares equal to its
-    full text, and pickles as it.
+    full text, and pickles as it. It may carry the settings of its store (`options`), which
+    `open_store` uses; the URLs that are made of it carry them too.
 
     >>> url = Url("https://me:secret@host/train?X-Amz-Signature=1f")
     >>> f"{url}", url.reveal() == "https://me:secret@host/train?X-Amz-Signature=1f" == url
     ('https://***@host/train?...', True)
     """
 
-    __slots__ = ("_real",)
+    __slots__ = ("_real", "options")
     _real: str
+    #: Settings of the store (`storage_options`); None for none.
+    options: Mapping[str, Any] | None
 
-    def __new__(cls, url: str) -> Url:
-        """Return a Url for a full text; a Url is returned as it is.
+    def __new__(cls, url: str, options: Mapping[str, Any] | None = None) -> Url:
+        """Return a Url for a full text; without options a Url is returned as it is.
 
-        The secrets in the text are remembered, so that all later messages mask them.
+        The secrets in the text and in the options are remembered, so that all later messages mask
+        them.
         """
         if isinstance(url, Url):
-            return url
+            if not options:
+                return url
+            url = url.reveal()
         instance = super().__new__(cls, _redacted(url))  # the characters that are shown
         instance._real = url  # the full text, for `reveal`
+        instance.options = dict(options) if options else None
+        remember_secrets(instance.options)
         for secret in _secrets_of(url):
             remember_secret(secret)
         return instance
@@ -119,10 +127,10 @@ class Url(str):
 
     def rstrip(self, chars: str | None = None, /) -> Url:
         """Return the URL without some characters at its end."""
-        return Url(self._real.rstrip(chars))
+        return Url(self._real.rstrip(chars), self.options)
 
     def __add__(self, suffix: str, /) -> Url:
-        return Url(self._real + reveal(suffix))
+        return Url(self._real + reveal(suffix), self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and self._real == reveal(other)
@@ -131,12 +139,17 @@ class Url(str):
         return hash(self._real)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Url, (self._real,)
+        return Url, (self._real, self.options)
 
 
 def reveal(url: str) -> str:
     """Return the full text of a URL, for requests; a plain text is returned as it is."""
     return url.reveal() if isinstance(url, Url) else url
+
+
+def options_of(url: str) -> Mapping[str, Any] | None:
+    """Return the settings of the store that a URL carries; None for a plain text."""
+    return url.options if isinstance(url, Url) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +302,7 @@ def join(url: str, key: str) -> str:
     'https://host/train/index.json?signature=x'
     """
     if isinstance(url, Url):
-        return Url(join(url.reveal(), key))
+        return Url(join(url.reveal(), key), url.options)
     if not key:
         return url
     query = ""

@@ -59,6 +59,8 @@ class MDSWriter(Writer):
     * ``durable`` (bool, True): sync files that stay on a local disk before the index appears.
     * ``strict`` (bool, None): a key of a sample that no column has is an error (True), is left
       out (False), or is left out with one warning (None).
+    * ``storage_options`` (dict[str, Any], None): settings of the store of ``out``, as those of
+      `StreamingDataset`, such as {"endpoint_url": "https://..."}.
     * ``class_names`` (dict[str, list[str]], None): what the numbers of a column mean, in turn, such
       as {"label": ["cat", "dog"]}; kept beside the index for `dataset.class_names`.
     * ``descriptions`` (dict[str, str], None): description of each column, kept beside the index.

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -33,7 +34,7 @@ from mds.writers.destination import ExpectedFile, find_faults
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mds.storage import Store
+    from mds.storage import Retrying, Store
     from mds.writers.spec import Out
 
     Place = str | os.PathLike[str]
@@ -86,9 +87,17 @@ def merge_index(
     out: Out,
     keep_local: bool = True,
     download_timeout: int = 60,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None: ...
 @overload
-def merge_index(out: Out, keep_local: bool = True, download_timeout: int = 60) -> None: ...
+def merge_index(
+    out: Out,
+    keep_local: bool = True,
+    download_timeout: int = 60,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None: ...
 def merge_index(*args: Any, **kwargs: Any) -> None:
     """Write one index over several: those that are listed, or all below a folder.
 
@@ -96,7 +105,10 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     the same file at two places, local first. `merge_index(out)` takes every index below `out`, in
     the order of their paths. `out` is a folder, a URL, or a pair of both; the merged index is
     written to all of these places, or with `keep_local=False` only to the URL. A request fails if
-    no data arrive for `download_timeout` seconds.
+    no data arrive for `download_timeout` seconds. `storage_options` are the settings of the stores
+    of all URLs, as those of `StreamingDataset`.
+
+    >>> merge_index("s3://bucket/all", storage_options={"endpoint_url": "https://..."})
 
     Raises NotFoundError (a FileNotFoundError) if there is nothing to merge, IndexFileError for a
     broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError
@@ -110,12 +122,31 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
         _merge_below(*args, **kwargs)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """The settings with which all stores of a merge are opened.
+
+    - ``options`` (Mapping[str, Any] | None): Settings of the stores of URLs.
+    - ``timeout`` (float): Seconds without data after which a request fails.
+    """
+
+    options: Mapping[str, Any] | None = field(repr=False)
+    timeout: float
+
+    def open(self, place: str) -> Retrying:
+        """Return the store of a folder or URL."""
+        # A `Url` carries options of its own.
+        return open_store(place, options=self.options or None, timeout=self.timeout)
+
+
 @contextlib.contextmanager
-def lock_places(places: list[str]) -> Iterator[None]:
+def lock_places(
+    places: list[str], storage_options: Mapping[str, Any] | None = None
+) -> Iterator[None]:
     """Lock the local folders among the places of a dataset. Raises WriterError if one is in use."""
     with contextlib.ExitStack() as locks:
         for place in places:
-            folder = open_store(place).local_path
+            folder = open_store(place, options=storage_options).local_path
             if folder is None:
                 continue
             if not os.path.isdir(folder):
@@ -138,24 +169,32 @@ def _remove_empty(folder: str) -> None:
 
 
 def _merge_listed(
-    index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
+    index_file_urls: Sequence[Any],
+    out: Out,
+    keep_local: bool = True,
+    download_timeout: int = 60,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Lock the places of `out`, and merge the listed indexes; see `merge_index`."""
-    with lock_places(_places(out)):
-        merge_locked(index_file_urls, out, keep_local, download_timeout)
+    with lock_places(_places(out), storage_options):
+        merge_locked(index_file_urls, out, keep_local, download_timeout, storage_options)
 
 
 def merge_locked(
-    index_file_urls: Sequence[Any], out: Out, keep_local: bool = True, download_timeout: int = 60
+    index_file_urls: Sequence[Any],
+    out: Out,
+    keep_local: bool = True,
+    download_timeout: int = 60,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Merge listed indexes as `merge_index` does, in places that are locked already."""
-    places = _places(out)
-    merged = _MergedIndex(places, keep_local, download_timeout)
+    places, stores = _places(out), _Stores(storage_options, download_timeout)
+    merged = _MergedIndex(places, keep_local, stores)
     for item in index_file_urls:
         # A pair is one index at two places, such as ("out/0/index.json", "s3://b/0/index.json").
         paths = item if isinstance(item, (list, tuple)) else [item]
         candidates = [os.fspath(path) for path in paths]
-        data, place = _fetch_first(candidates, download_timeout)
+        data, place = _fetch_first(candidates, stores)
         folders = [each.rpartition("/")[0] or "." for each in candidates]
         # The folder in which the index was found comes first.
         folders.insert(0, folders.pop(candidates.index(place)))
@@ -165,13 +204,18 @@ def merge_locked(
     merged.publish()
 
 
-def _merge_below(out: Out, keep_local: bool = True, download_timeout: int = 60) -> None:
+def _merge_below(
+    out: Out,
+    keep_local: bool = True,
+    download_timeout: int = 60,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
     """Merge all indexes below the first of the places of `out` that has any, and lock them."""
-    places = _places(out)
-    with lock_places(places):
+    places, stores = _places(out), _Stores(storage_options, download_timeout)
+    with lock_places(places, storage_options):
         for place in places:
-            merged = _MergedIndex(places, keep_local, download_timeout)
-            with open_store(place, timeout=download_timeout) as store:
+            merged = _MergedIndex(places, keep_local, stores)
+            with stores.open(place) as store:
                 keys = sorted(_keys_below(place, store))
                 for key in keys:  # such as "0/index.json", which has the prefix "0/"
                     prefix = key[: -len(INDEX_NAME)]
@@ -214,11 +258,11 @@ def _keys_below(place: str, store: Store) -> Iterator[str]:
             yield info.key
 
 
-def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
+def _fetch_first(candidates: list[str], stores: _Stores) -> tuple[bytes, str]:
     """Return the bytes of the first index that exists, and its place.
 
     - ``candidates`` (list[str]): Paths or URLs of the same index.
-    - ``timeout`` (float): Seconds without data after which a request fails.
+    - ``stores`` (_Stores): Opens their folders.
 
     Raises NotFoundError if there is none.
     """
@@ -228,7 +272,7 @@ def _fetch_first(candidates: list[str], timeout: float) -> tuple[bytes, str]:
             raise ConfigError(f"{redact(place)!r} names no file; end it with /{INDEX_NAME}.")
         with (
             contextlib.suppress(NotFoundError),
-            open_store(folder or ".", timeout=timeout) as store,
+            stores.open(folder or ".") as store,
         ):
             return store.get(name), place
     ends = all(place.endswith(".json") for place in candidates)
@@ -261,13 +305,13 @@ class _MergedIndex:
 
     - ``places`` (list[str]): The folders and URLs to publish it in.
     - ``keep_local`` (bool): Whether to publish it in the folder of a pair too.
-    - ``timeout`` (float): Seconds without data after which a request fails.
+    - ``stores`` (_Stores): Opens places.
     """
 
-    def __init__(self, places: list[str], keep_local: bool, timeout: float) -> None:
+    def __init__(self, places: list[str], keep_local: bool, stores: _Stores) -> None:
         self._places = places
         self._keep_local = keep_local
-        self._timeout = timeout
+        self._stores = stores
         self._entries: list[str] = []
         #: Names of all files in the merged index, to find two of one name.
         self._names: set[str] = set()
@@ -287,7 +331,7 @@ class _MergedIndex:
         """
         # Raises for a broken index, and for names outside its folder.
         index = Index.parse(data, location)
-        with open_store(folders[0], timeout=self._timeout) as store:
+        with self._stores.open(folders[0]) as store:
             lengths_files = read_lengths_files(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({lengths.column: lengths for lengths in lengths_files})
             with contextlib.suppress(IndexFileError):  # `mds verify` reports it
@@ -303,7 +347,7 @@ class _MergedIndex:
 
     def publish(self) -> None:
         """Write the index to its places after checking every file. Raises WriterError."""
-        self._files.check(self._timeout)
+        self._files.check(self._stores)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
         notes = self._joined_notes(data)
         # The dataset belongs to the URL of a pair, or to the second of two folders. The other
@@ -312,7 +356,7 @@ class _MergedIndex:
         final_places = urls or self._places[-1:]
         for place in final_places:
             try:
-                with open_store(place, timeout=self._timeout) as store:
+                with self._stores.open(place) as store:
                     self._put_sidecars(store, data, notes)
                     store.put(INDEX_NAME, data)
                     remove_stale_sidecars(store, fingerprint_of(data))
@@ -399,7 +443,7 @@ class ShardFiles:
                 if choices:
                     self._files.append(choices)
 
-    def check(self, timeout: float) -> None:
+    def check(self, stores: _Stores) -> None:
         """Raise WriterError for the first file that is in none of its folders."""
         reasons: dict[int, str] = {}  # why the first choice of a file fails, by number of the file
         missing = list(range(len(self._files)))
@@ -415,7 +459,7 @@ class ShardFiles:
                 expected_by_root[root][file] = number
             missing = []
             for root, files in expected_by_root.items():
-                with open_store(root, timeout=timeout) as store:
+                with stores.open(root) as store:
                     for file, reason in find_faults(files, store):
                         missing.append(files[file])
                         reasons.setdefault(files[file], f"{reason} in {redact(root)}")

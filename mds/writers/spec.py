@@ -58,6 +58,7 @@ class WriterOptions(TypedDict, total=False):
     progress_bar: bool
     durable: bool
     strict: bool | None
+    storage_options: Mapping[str, Any] | None
     class_names: dict[str, list[str]] | None
     descriptions: dict[str, str] | None
 
@@ -74,6 +75,7 @@ DEFAULTS: WriterOptions = {
     "progress_bar": False,
     "durable": True,
     "strict": None,
+    "storage_options": None,
     "class_names": None,
     "descriptions": None,
 }
@@ -146,6 +148,9 @@ WRITER_RULES: dict[str, Rule] = {
     "progress_bar": flag(),
     "durable": flag(),
     "strict": flag().or_none("a warning"),
+    "storage_options": mapping(
+        "settings of the store", "{'endpoint_url': 'https://...'}"
+    ).or_none(),
     "class_names": mapping(
         "a list of names for each column", "{'label': ['cat', 'dog']}"
     ).or_none(),
@@ -247,7 +252,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
             )
         return OutSpec(
             local=None,
-            remote=Url(place),
+            remote=Url(place, options["storage_options"]),
             keep_local=keep_local,
             exist_ok=exist_ok,
             retry=retry,
@@ -274,7 +279,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
             )
     return OutSpec(
         local=folder,
-        remote=Url(remote),
+        remote=Url(remote, options["storage_options"]),
         keep_local=keep_local,
         exist_ok=exist_ok,
         retry=retry,

@@ -110,6 +110,8 @@ def convert(
     * ``overwrite`` (bool, False): replace the dataset at ``out``.
     * ``work`` (path, None): the folder for unfinished work; None: one inside ``out``.
     * ``durable`` (bool, True): sync shards and index to the disk.
+    * ``storage_options`` (dict[str, Any], None): settings of the store of ``out``, and of the
+      source if it has the same scheme or ``out`` is a folder, such as {"endpoint_url": "..."}.
 
     Raises SourceError for a source that cannot be read, RecordError for a bad record,
     ConfigError for invalid options, FileExistsError for an output that is not empty.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from mds.formats.columns import Column
 from mds.index.column_notes import ColumnNote, make_notes
 from mds.shardfile.layout import MAX_SIZE
 from mds.storage import is_local, local_path, open_store, redact
-from mds.storage.url import Url
+from mds.storage.url import Url, scheme_of
 from mds.units import format_bytes
 from mds.writers.convert.checkpoint import NAME, Checkpoint
 from mds.writers.convert.inputs.base import Input
@@ -212,16 +212,26 @@ class Conversion:
         }
 
 
-def prepare(source: str, out: str, **options: Any) -> Conversion:
+def prepare(
+    source: str,
+    out: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Conversion:
     """Recognise a source and infer its columns; nothing is written.
 
     - ``source`` (str), ``out`` (str): A path, URL or name; a folder or URL.
+    - ``storage_options`` (Mapping[str, Any] | None): Settings of the stores of both. They travel in
+      the URLs, so no plan and no record of the work folder has them.
     - ``options``: The options of `mds.writers.convert.convert`.
 
     Raises SourceError, ConfigError and FileExistsError.
     """
     spec = parse_spec(**options)
-    source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)))
+    source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)), storage_options)
+    if "://" in source and (is_local(out) or scheme_of(source) == scheme_of(out)):
+        source = Url(source, storage_options)
     if spec.keep_shards:
         # The shards of the source decide everything, so none of the checks below applies.
         from mds.writers.convert.keep_shards import check_spec

@@ -17,7 +17,7 @@ from mds.errors import ConfigError, WriterError, need
 from mds.formats.arrow_values import python_values
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import is_local, join, local_path, open_store
-from mds.storage.url import Url, path_on_disk, reveal
+from mds.storage.url import Url, options_of, path_on_disk, reveal
 from mds.writers.mds import MDSWriter
 from mds.writers.merge import lock_places, merge_locked
 
@@ -92,7 +92,7 @@ def dataframe_to_mds(
     options = dict(mds_kwargs or {})
     if not options.get("out"):
         raise ConfigError("mds_kwargs needs out: a folder, a URL, or a (local, remote) pair.")
-    local, remote = _places(options.pop("out"))
+    local, remote = _places(options.pop("out"), options.pop("storage_options", None))
     columns = options.pop("columns", None)
     if udf_iterable is not None and not columns:
         raise ConfigError("udf_iterable makes its own samples: say their columns in mds_kwargs.")
@@ -277,16 +277,19 @@ def folder_name(partition: int) -> str:
     return f"{partition:05}"
 
 
-def _places(out: Any) -> tuple[str, str]:
-    """Return local folder and remote of `out`; '' for one that there is not."""
+def _places(out: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return local folder and remote of `out`; '' for one that there is not.
+
+    The remote carries the settings of its store, ``storage_options``.
+    """
     if isinstance(out, (str, os.PathLike)):
         place = os.fspath(out)
         if not place:
             raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
         # Each executor then uses a temporary folder, and the index is merged from the remote.
-        return (local_path(place), "") if is_local(place) else ("", Url(place))
+        return (local_path(place), "") if is_local(place) else ("", Url(place, storage_options))
     local, remote = (os.fspath(place) for place in out)
-    return path_on_disk(local, "the first of out=(local, remote)"), Url(remote)
+    return path_on_disk(local, "the first of out=(local, remote)"), Url(remote, storage_options)
 
 
 def _clear_places(local: str, remote: str, *, exist_ok: bool) -> None:
@@ -336,4 +339,6 @@ def _merge(partitions: list[int], local: str, remote: str, *, keep_local: bool) 
         ]
         indexes.append(tuple(places) if len(places) > 1 else places[0])
     out: Any = (local, remote) if local and remote else local or remote
-    merge_locked(indexes, out, keep_local=keep_local or not remote)
+    merge_locked(
+        indexes, out, keep_local=keep_local or not remote, storage_options=options_of(remote)
+    )

@@ -219,5 +219,6 @@ def test_help_lists_every_option_once():
     del defaults["tokens"]
     defaults |= {"tokenizer": None, "end_token": tokens.end, "text_column": tokens.text}
     defaults |= {"block": tokens.block, "drop_last": tokens.drop_last}
+    defaults |= {"storage_options": None}  # of `prepare`, so that no plan has it
     assert dict(shown) == {name: repr(value) for name, value in defaults.items()}
     assert len(shown) == len(defaults)

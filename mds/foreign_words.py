@@ -220,7 +220,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         ),
         "interpolation interpolate mode curve kind": "Write between={value}.",
         "units": "Write unit={value}.",
-        "on_exhausted exhausted stopping_strategy": "Write spent={value}.",
+        "on_exhausted stopping_strategy": "Write exhausted={value}.",
+        "spent": "Write exhausted={value}, and 'repeat' for what was 'again'.",
     },
 }
 

@@ -127,7 +127,7 @@ class Samples(HasColumns):
         shuffle_seed: int = 9176,
         shuffle_block_size: int | None = None,
         batching_method: str = "random",
-        schedule: Schedule | None = None,
+        schedule: Schedule | Mapping[int, Mapping[str, float]] | None = None,
         allow_unsafe_types: bool = False,
         replication: int | None = None,
         stream_name: str = "stream",

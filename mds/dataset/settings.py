@@ -68,7 +68,12 @@ def _is_packing(value: Any) -> bool:
 
 
 def _is_schedule(value: Any) -> bool:
-    """Whether a value is a Schedule; the class is imported only if ``schedule=`` is given."""
+    """Whether a value is a Schedule, or a dict of milestones that makes one.
+
+    The class is imported only if ``schedule=`` is given.
+    """
+    if isinstance(value, Mapping):
+        return True
     from mds.plan.schedule import Schedule
 
     return isinstance(value, Schedule)
@@ -127,7 +132,7 @@ DATASET_RULES: dict[str, Rule] = {
         fix=lambda value: f"Packing({value})" if isinstance(value, int) and value > 1 else "",
     ).or_none("samples as they are"),
     "schedule": Rule(
-        "a Schedule, as in Schedule({0: {'web': 0.9, 'math': 0.1}})", _is_schedule
+        "a Schedule or its milestones, as in {0: {'web': 0.9, 'math': 0.1}}", _is_schedule
     ).or_none("shares that stay"),
 }
 
@@ -336,12 +341,16 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 
 
 def check_schedule(
-    schedule: Schedule | None, streams: object, batching_method: str, packing: Packing | None
+    schedule: Schedule | Mapping[int, Mapping[str, float]] | None,
+    streams: object,
+    batching_method: str,
+    packing: Packing | None,
 ) -> ScheduledRun | None:
     """Return the schedule with the names of its streams; None without a schedule.
 
-    The arguments are those of the dataset with the same names. Raises ConfigError if the streams
-    have no names, or if other settings contradict a schedule.
+    The arguments are those of the dataset with the same names. A dict of milestones becomes a
+    Schedule. Raises ConfigError if the streams have no names, or if other settings contradict a
+    schedule.
     """
     if schedule is None:
         return None
@@ -354,6 +363,10 @@ def check_schedule(
             f"schedule= and batching_method={batching_method!r}: a schedule says itself how many "
             "samples of each stream a batch has. Leave batching_method out."
         )
+    from mds.plan.schedule import Schedule, ScheduledRun
+
+    if not isinstance(schedule, Schedule):
+        schedule = Schedule(schedule)
     if packing is not None:
         from mds.plan.pack_schedule import check_packed_schedule
 
@@ -363,6 +376,4 @@ def check_schedule(
             "schedule: unit='tokens' counts samples by tokens_per_sample=, or documents by their "
             "lengths with packing=: give one of them."
         )
-    from mds.plan.schedule import ScheduledRun
-
     return ScheduledRun(schedule, tuple(streams))

@@ -62,8 +62,9 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       moved. None is 4,000,000 over the canonical nodes, at least 262,144.
     - ``batching_method`` (str, default 'random'): How streams are mixed in batches: ``"random"``,
       ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
-    - ``schedule`` (Schedule | None, default None): Shares of the streams that change during the
-      training, see `mds.Schedule`. An epoch then consists of full global batches.
+    - ``schedule`` (Schedule | Mapping[int, Mapping[str, float]] | None, default None): Shares of
+      the streams that change during the training, see `mds.Schedule`; a dict is its milestones. An
+      epoch then consists of full global batches.
 
     Samples:
 

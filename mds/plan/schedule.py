@@ -19,7 +19,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-BETWEEN = ("steps", "linear", "cosine")
+BETWEEN = ("hold", "linear", "cosine")
 UNITS = ("steps", "samples", "tokens")
-SPENT = ("again", "stop", "error")
+EXHAUSTED = ("repeat", "stop", "error")
+# States keep these words, with which schedules were written first.
+_STORED_WORDS = {"hold": "steps", "repeat": "again"}
+_WORD_OF = {stored: word for word, stored in _STORED_WORDS.items()}
 MAX_KNOTS = 1 << 12
 MAX_CHANGES = 1000  # of the weights while a training runs
 _MAX_AT = 1 << 62  # end of the milestones
@@ -53,19 +56,19 @@ class Schedule:
     - ``knots`` (Mapping[int, Mapping[str, float]]): Milestones of the training, and for each the
       weights of the streams by name. One milestone is 0. Weights need not sum to one; a stream that
       is left out gives nothing.
-    - ``between`` (str, default 'steps'): Shares between two milestones: ``"steps"`` keeps those of
+    - ``between`` (str, default 'hold'): Shares between two milestones: ``"hold"`` keeps those of
       the first one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
     - ``unit`` (str, default 'steps'): Unit of milestones, counted since the training began, over
       all epochs. ``"steps"`` are global batches; ``"samples"`` and ``"tokens"`` are rounded up to
       whole global batches.
     - ``tokens_per_sample`` (int | None, default None, tokens): Required with ``unit="tokens"``,
       unless samples are packed.
-    - ``spent`` (str, default 'again'): Behavior when a stream has given all its samples:
-      ``"again"`` begins another pass, shuffled anew; ``"stop"`` ends the training before the first
+    - ``exhausted`` (str, default 'repeat'): Behavior when a stream has given all its samples:
+      ``"repeat"`` begins another pass, shuffled anew; ``"stop"`` ends the training before the first
       global batch that needs more; ``"error"`` refuses the epoch with that batch.
     - ``max_passes`` (int | Mapping[str, int] | None, default None, passes): Most passes through
       each stream, or by name through some of them. None is one pass with ``"stop"`` and
-      ``"error"``. With ``"again"`` an epoch that would need more passes is refused when it begins.
+      ``"error"``. With ``"repeat"`` an epoch that would need more passes is refused when it begins.
 
     Raises ConfigError for arguments that make no schedule.
 
@@ -81,14 +84,14 @@ class Schedule:
     def __init__(
         self,
         knots: Mapping[int, Mapping[str, float]],
-        between: str = "steps",
-        unit: str = "steps",
+        between: Literal["hold", "linear", "cosine"] = "hold",
+        unit: Literal["steps", "samples", "tokens"] = "steps",
         *,
         tokens_per_sample: int | None = None,
-        spent: str = "again",
+        exhausted: Literal["repeat", "stop", "error"] = "repeat",
         max_passes: int | Mapping[str, int] | None = None,
     ) -> None:
-        self._set(between, unit, tokens_per_sample, spent, max_passes)
+        self._set(between, unit, tokens_per_sample, exhausted, max_passes)
         self.knots = tuple(
             (milestone, check_weights(weights, f"at {milestone}"))
             for milestone, weights in _sorted_knots(knots)
@@ -98,11 +101,11 @@ class Schedule:
     def temperature(
         cls,
         knots: Mapping[int, float],
-        between: str = "linear",
-        unit: str = "steps",
+        between: Literal["hold", "linear", "cosine"] = "linear",
+        unit: Literal["steps", "samples", "tokens"] = "steps",
         *,
         tokens_per_sample: int | None = None,
-        spent: str = "again",
+        exhausted: Literal["repeat", "stop", "error"] = "repeat",
         max_passes: int | Mapping[str, int] | None = None,
     ) -> Schedule:
         """Return a schedule in which a stream of n samples has weight ``n ** (1 / temperature)``.
@@ -130,28 +133,32 @@ class Schedule:
             between,
             unit,
             tokens_per_sample=tokens_per_sample,
-            spent=spent,
+            exhausted=exhausted,
             max_passes=max_passes,
         )
         schedule.is_temperature, schedule.knots = True, tuple(pairs)
         return schedule
 
-    def _set(self, between: Any, unit: Any, tokens: Any, spent: Any, max_passes: Any) -> None:
+    def _set(self, between: Any, unit: Any, tokens: Any, exhausted: Any, max_passes: Any) -> None:
         """Store all arguments but the milestones. Raises ConfigError for invalid ones.
 
         ``tokens`` is ``tokens_per_sample``; the other names are those of the class.
         """
-        self.between, self.unit, self.spent = between, unit, spent
+        self.between, self.unit, self.exhausted = between, unit, exhausted
         self.tokens_per_sample, self.max_passes = tokens, max_passes
         for argument, value, choices in (
             ("between", between, BETWEEN),
             ("unit", unit, UNITS),
-            ("spent", spent, SPENT),
+            ("exhausted", exhausted, EXHAUSTED),
         ):
             if value not in choices:
-                raise ConfigError(
-                    f"schedule: no {argument} {value!r}: choose one of {', '.join(choices)}."
+                word = _WORD_OF.get(value) if isinstance(value, str) else None
+                way_out = (
+                    f"write {argument}={word!r}."
+                    if word in choices
+                    else f"choose one of {', '.join(choices)}."
                 )
+                raise ConfigError(f"schedule: no {argument} {value!r}: {way_out}")
         if unit != "tokens" and tokens is not None:
             raise ConfigError(
                 "schedule: unit='tokens' and tokens_per_sample= go together, so that global "
@@ -173,21 +180,24 @@ class Schedule:
         return {*limits, *(name for _, weights in self.knots for name, _ in weights)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as plain JSON, without options that have their default."""
+        """Return the schedule as plain JSON, without options that have their default.
+
+        States have this JSON, so its words are those of the first version (`_STORED_WORDS`).
+        """
         kind = "temperature" if self.is_temperature else "knots"
         # Pairs as lists: the keys of a JSON object would be texts.
         written: dict[str, Any] = {
             kind: [
                 [milestone, dict(v) if isinstance(v, tuple) else v] for milestone, v in self.knots
             ],
-            "between": self.between,
+            "between": _STORED_WORDS.get(self.between, self.between),
         }
         if self.unit != "steps":
             written["unit"] = self.unit
         if self.tokens_per_sample is not None:
             written["tokens_per_sample"] = int(self.tokens_per_sample)
-        if self.spent != "again":
-            written["spent"] = self.spent
+        if self.exhausted != "repeat":
+            written["spent"] = self.exhausted
         if isinstance(self.max_passes, Mapping):
             written["max_passes"] = {str(name): int(n) for name, n in self.max_passes.items()}
         elif self.max_passes is not None:
@@ -199,6 +209,11 @@ class Schedule:
         """Return the schedule that `to_json` gave. Raises ConfigError for any other JSON."""
         options = dict(written)
         try:
+            if "spent" in options:
+                options["exhausted"] = options.pop("spent")
+            for name in ("between", "exhausted"):
+                if name in options:
+                    options[name] = _WORD_OF.get(options[name], options[name])
             if "temperature" in options:
                 return cls.temperature(dict(options.pop("temperature")), **options)
             return cls(dict(options.pop("knots")), **options)
@@ -224,8 +239,11 @@ class Schedule:
         options = self.to_json()
         kind = ".temperature" if self.is_temperature else ""
         knots = options.pop("temperature" if kind else "knots")
-        if options["between"] == ("linear" if kind else "steps"):
+        options["between"] = self.between
+        if self.between == ("linear" if kind else "hold"):
             del options["between"]
+        if options.pop("spent", None) is not None:
+            options["exhausted"] = self.exhausted
         settings = "".join(f", {name}={value!r}" for name, value in options.items())
         return f"Schedule{kind}({dict(knots)}{settings})"
 
@@ -356,7 +374,7 @@ class ScheduledRun:
             points[step] = self.shares(weights, samples, f"at {milestone}")
         spans: list[ShareSpan] = []
         for (step, shares), (next_step, next_shares) in itertools.pairwise(points.items()):
-            if self.schedule.between == "steps" or shares == next_shares:
+            if self.schedule.between == "hold" or shares == next_shares:
                 spans.append(ShareSpan(step, shares))
             else:
                 length = next_step - step
@@ -371,7 +389,7 @@ class ScheduledRun:
         ``samples`` are the samples of a pass of each stream.
         """
         schedule = self.schedule
-        if schedule.max_passes is None and schedule.spent == "again":
+        if schedule.max_passes is None and schedule.exhausted == "repeat":
             return None
         max_passes = schedule.max_passes
         # Without max_passes= a stream gives one pass. A mapping limits only the streams it names.
@@ -403,7 +421,8 @@ class ScheduledRun:
         A resumed run must have the same one. ``samples`` are the samples of a pass of each stream,
         ``batch`` those of a global batch.
         """
-        facts = repr(([tuple(s) for s in self.spans(samples, batch)], self.schedule.spent))
+        exhausted = _STORED_WORDS.get(self.schedule.exhausted, self.schedule.exhausted)
+        facts = repr(([tuple(s) for s in self.spans(samples, batch)], exhausted))
         limits = repr(self.limits(samples))
         return digest(facts, limits, *self.names)
 
@@ -545,8 +564,8 @@ def scheduled_epoch(
 ) -> ScheduledEpoch:
     """Return the part of a run that an epoch has: as many steps as every epoch, or fewer.
 
-    With ``spent="stop"`` it ends before the first step that needs more samples of a stream than its
-    passes have.
+    With ``exhausted="stop"`` it ends before the first step that needs more samples of a stream than
+    its passes have.
 
     Args:
         run: Schedule of the run.
@@ -568,7 +587,7 @@ def scheduled_epoch(
         # For each stream the first step that needs more samples than its limit.
         ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
         end = min(ends)
-        if end < last and run.schedule.spent != "stop":
+        if end < last and run.schedule.exhausted != "stop":
             name, limit = run.names[ends.index(end)], limits[ends.index(end)]
             passes = limit // max(samples[ends.index(end)], 1)
             unit = run.unit[:-1]
@@ -576,7 +595,7 @@ def scheduled_epoch(
                 f"epoch {epoch} is the {run.unit} {first:,} to {last - 1:,} of the training, and "
                 f"stream {name!r} has given all it may, {passes} pass{'es' * (passes > 1)}, after "
                 f"{unit} {end:,}: give it a smaller weight, a shorter epoch_size or more "
-                "max_passes, or spent='stop' to end there."
+                "max_passes, or exhausted='stop' to end there."
             )
         last = min(last, end)
         first = min(first, last)

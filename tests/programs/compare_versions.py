@@ -175,7 +175,9 @@ def make_loader(folder: str, settings: dict[str, Any], num_ranks: int, topology:
     if "schedule" in settings:
         told = settings["schedule"]
         knots = {int(step): weights for step, weights in told["knots"].items()}
-        given["schedule"] = Schedule(knots, between=told["between"], unit=told["unit"])
+        # The default, whose word was "steps" in earlier versions and is "hold" now, has no name.
+        between = {} if told["between"] == "steps" else {"between": told["between"]}
+        given["schedule"] = Schedule(knots, unit=told["unit"], **between)
     places = {name: os.path.join(folder, name) for name in settings["streams"]}
     dataset = StreamingDataset(
         streams={name: Stream(local=place) for name, place in places.items()},

@@ -502,11 +502,11 @@ remedy(
 
 SPENT = "batches(StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, epoch_size=50, "
 remedy(
-    SPENT + "schedule=Schedule({0: {'web': 1}}, spent='error')))",
-    "a shorter epoch_size or more max_passes, or spent='stop' to end there",
-    SPENT + "schedule=Schedule({0: {'web': 1}}, spent='stop'))) and "
+    SPENT + "schedule=Schedule({0: {'web': 1}}, exhausted='error')))",
+    "a shorter epoch_size or more max_passes, or exhausted='stop' to end there",
+    SPENT + "schedule=Schedule({0: {'web': 1}}, exhausted='stop'))) and "
     + SPENT + "schedule=Schedule({0: {'web': 1}}, max_passes=9))) and "
-    + SPENT.replace("50", "10") + "schedule=Schedule({0: {'web': 1}}, spent='error')))",
+    + SPENT.replace("50", "10") + "schedule=Schedule({0: {'web': 1}}, exhausted='error')))",
 )  # fmt: skip
 FEW = "list(dataset(num_canonical_nodes=1, topology=World({}, 1, 1, 0"
 remedy(

@@ -283,7 +283,7 @@ SCHEDULES = {
     "between": ({}, {"between": "linear"}),
     "unit": ({}, {"unit": "samples"}),
     "tokens_per_sample": ({"unit": "tokens"}, {"tokens_per_sample": 4}),
-    "spent": ({}, {"spent": "error"}),
+    "exhausted": ({}, {"exhausted": "error"}),
     "max_passes": ({}, {"max_passes": {"a": 1}}),
 }
 
@@ -310,7 +310,7 @@ def test_every_argument_of_a_schedule_has_an_effect(name, kind, folder):
 
 
 # Two streams of one size have one weight at any temperature, so neither has more passes.
-SAME_SIZES = {("temperature", name) for name in ("knots", "between", "unit", "spent")}
+SAME_SIZES = {("temperature", name) for name in ("knots", "between", "unit", "exhausted")}
 
 
 class MethodChecks:

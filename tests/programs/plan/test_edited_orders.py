@@ -31,7 +31,7 @@ def settings_of(rng):
         streams = [{**stream, **asked[rng.integers(3)]} for stream in streams]
         weights = rng.integers(1, 9, (3, 3)).tolist()
         knots = {at: dict(zip(NAMES, weights[at // 5], strict=True)) for at in (0, 5, 10)}
-        schedule = Schedule(knots, between=str(rng.choice(["steps", "linear", "cosine"])))
+        schedule = Schedule(knots, between=str(rng.choice(["hold", "linear", "cosine"])))
         return streams, ScheduledRun(schedule, NAMES), order
     share = {"proportion": (0.5, 0.25, 0.25), "repeat": (1, 2, 1.5), "choose": (70, 30, 20)}
     which = str(rng.choice(list(share)))

@@ -316,7 +316,7 @@ def test_what_is_no_checkpoint_is_refused(folder, tmp_path):
     assert "neither JSON nor" in run("step", tmp_path / "bytes", 1).stderr
     path = saved(state, tmp_path / "state.json")
     assert "the data have 430" in run("sample", path, 430).stderr
-    stop = Schedule({0: {"math": 1}}, spent="stop")
+    stop = Schedule({0: {"math": 1}}, exhausted="stop")
     _, state = train(folder, 2, schedule=stop)
     assert "none of them has that one" in run("step", saved(state, path), 5).stderr
 

@@ -42,7 +42,7 @@ MISTAKES = [
     ("dataset(format=3)", "format", "=3", "None for what their endings tell"),
     ("dataset(packing=8192)", "packing", "=8192", "Write packing=Packing(8192)"),
     ("dataset(packing='on')", "packing", "'on'", "Packing(8192)"),
-    ("dataset(schedule={0: {'a': 1}})", "schedule", "{0: {'a': 1}}", "as in Schedule({0:"),
+    ("dataset(schedule=[(0, {'a': 1})])", "schedule", "[(0, {'a': 1})]", "as in {0: {'web'"),
     ("Stream(local=d, format=dict)", "format", "dict", "such as 'parquet'"),
     ("dataset(topology=2)", "topology", "=2", "as in (0, 2)"),
     ("dataset(topology=[0, 2])", "topology", "[0, 2]", "Write topology=(0, 2)"),

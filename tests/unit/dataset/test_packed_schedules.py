@@ -39,13 +39,13 @@ def test_a_temperature_weighs_streams_by_their_tokens(corpus):
 def test_a_spent_stream_ends_the_training_or_is_refused(corpus):
     """By what the schedule says, at the window before the first that asks for more."""
     share = {0: {"web": 1, "math": 1}}
-    stop = loader_of(corpus, schedule=Schedule(share, spent="stop"))
+    stop = loader_of(corpus, schedule=Schedule(share, exhausted="stop"))
     rows, _, _ = train([stop], 3)
     math = [n for n in itertools.chain(*rows[0], *rows[1], *rows[2]) if stream_of(n) == "math"]
     assert len(math) == len({*math}) > COUNT["math"] - 100
     assert rows[2] == []
     with pytest.raises(PlanError, match=r"the windows 0 to .*'math' has given all it may, 1 pass"):
-        train([loader_of(corpus, schedule=Schedule(share, spent="error"))])
+        train([loader_of(corpus, schedule=Schedule(share, exhausted="error"))])
 
 
 def test_short_documents_do_not_make_windows_too_large(corpus):

@@ -127,8 +127,8 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
         StreamingDataset(streams=listed, schedule=schedule, batch_size=4)
     with pytest.raises(ConfigError, match="Leave batching_method out"):
         dataset_of(folder, batching_method="stratified")
-    with pytest.raises(ConfigError, match=r"schedule is a Schedule, as in Schedule"):
-        dataset_of(folder, schedule=BASE)
+    with pytest.raises(ConfigError, match=r"schedule is a Schedule or its milestones, as in \{0"):
+        dataset_of(folder, schedule=[*BASE.items()])
     named = {"web": listed[0], "code": listed[1]}
     with pytest.raises(ConfigError, match="speaks of math"):
         StreamingDataset(streams=named, schedule=schedule, batch_size=4)
@@ -175,8 +175,8 @@ def test_explain_tells_passes_and_when_streams_are_used_up(folder):
 
 
 def test_spent_streams_end_the_loop(folder):
-    """With spent="stop" epochs end before the batch that asks for more."""
-    loader = loader_of(folder, schedule=Schedule({0: {"math": 1, "web": 1}}, spent="stop"))
+    """With exhausted="stop" epochs end before the batch that asks for more."""
+    loader = loader_of(folder, schedule=Schedule({0: {"math": 1, "web": 1}}, exhausted="stop"))
     assert [len(list(loader)) for _ in range(2)] == [60 // 8, 0]
 
 
@@ -198,3 +198,13 @@ def test_only_a_schedule_takes_every_sample_before_one_comes_again(folder):
     )
     first, second = epochs(scheduled)
     assert len({*first, *second}) == 700
+
+
+def test_a_dict_of_milestones_is_a_schedule(folder):
+    """Its order is that of the Schedule without other arguments."""
+    by_dict = dataset_of(folder, schedule=BASE)
+    by_class = dataset_of(folder, schedule=Schedule(BASE))
+    assert [sample["id"] for sample in by_dict] == [sample["id"] for sample in by_class]
+    assert by_dict.state_dict() == by_class.state_dict()
+    with pytest.raises(ConfigError, match="expected a dict of stream names and weights"):
+        dataset_of(folder, schedule={0: 0.5})

@@ -195,16 +195,16 @@ def test_ranks_get_every_stream_by_its_share():
         assert np.abs((ids < 1000).sum(axis=1) - of_all).max() < 1
 
 
-def test_spent_streams_end_the_training_or_are_refused():
+def test_exhausted_streams_end_the_training_or_are_refused():
     """With "stop" it ends before the batch that asks for more; else its epoch is refused."""
     even = {0: {"web": 1, "code": 1, "math": 1}}
-    plan = plan_of((1, 1, 1), Schedule(even, spent="stop"))
+    plan = plan_of((1, 1, 1), Schedule(even, exhausted="stop"))
     assert plan.steps == 33 // 8
     assert plan.following().steps == 0
-    assert plan_of((1, 1, 1), Schedule(even, spent="stop", max_passes=3)).steps == 99 // 8
-    assert plan_of((1, 1, 1), Schedule(even, spent="stop", max_passes={"code": 1})).steps == 21
+    assert plan_of((1, 1, 1), Schedule(even, exhausted="stop", max_passes=3)).steps == 99 // 8
+    assert plan_of((1, 1, 1), Schedule(even, exhausted="stop", max_passes={"code": 1})).steps == 21
     with pytest.raises(PlanError, match=r"'math' has given all it may, 1 pass, after step 4"):
-        _ = plan_of((1, 1, 1), Schedule(even, spent="error")).steps
+        _ = plan_of((1, 1, 1), Schedule(even, exhausted="error")).steps
     with pytest.raises(PlanError, match=r"2 passes, after step 8"):
         _ = plan_of((1, 1, 1), Schedule(even, max_passes={"math": 2})).steps
     plan = plan_of((1, 1, 1), Schedule(even, max_passes=13))
@@ -248,9 +248,9 @@ def test_temperature_weighs_by_size():
     "schedule",
     [
         ramp(),
-        Schedule({0: {"a": 1}}, unit="samples", spent="stop", max_passes={"a": 3}),
+        Schedule({0: {"a": 1}}, unit="samples", exhausted="stop", max_passes={"a": 3}),
         Schedule({0: {"a": 1}}, "cosine", "tokens", tokens_per_sample=9, max_passes=2),
-        Schedule.temperature({0: 1, 7: 2.5}, spent="error"),
+        Schedule.temperature({0: 1, 7: 2.5}, exhausted="error"),
     ],
 )
 def test_a_schedule_is_told_whole(schedule):
@@ -279,8 +279,10 @@ def test_a_schedule_is_told_whole(schedule):
         ({0: {}}, {}, "expected a dict of stream names"),
         ({0: 1.0}, {}, "expected a dict of stream names"),
         ({0: {"a": 1}}, {"between": "spline"}, "no between 'spline'"),
+        ({0: {"a": 1}}, {"between": "steps"}, "no between 'steps': write between='hold'"),
+        ({0: {"a": 1}}, {"exhausted": "again"}, "write exhausted='repeat'"),
         ({0: {"a": 1}}, {"unit": "epochs"}, "no unit 'epochs'"),
-        ({0: {"a": 1}}, {"spent": "wait"}, "no spent 'wait'"),
+        ({0: {"a": 1}}, {"exhausted": "wait"}, "no exhausted 'wait'"),
         ({0: {"a": 1}}, {"tokens_per_sample": 8}, "go together"),
         ({0: {"a": 1}}, {"unit": "tokens", "tokens_per_sample": 0}, "at least 1"),
         ({0: {"a": 1}}, {"max_passes": 0}, "max_passes 0"),
@@ -291,6 +293,17 @@ def test_what_makes_no_schedule_is_refused(knots, more, told):
     """Each with what was given and what is expected."""
     with pytest.raises(ConfigError, match=told):
         Schedule(knots, **more)
+
+
+def test_states_keep_the_words_of_the_first_version():
+    """They are written and read as before, so that any version resumes them."""
+    schedule = Schedule({0: {"a": 1}}, max_passes=2)
+    written = {"knots": [[0, {"a": 1.0}]], "between": "steps", "max_passes": 2}
+    assert schedule.to_json() == written
+    assert Schedule.from_json({**written, "spent": "again"}) == schedule
+    stopped = Schedule({0: {"a": 1}}, exhausted="stop")
+    assert stopped.to_json()["spent"] == "stop"
+    assert repr(stopped) == "Schedule({0: {'a': 1}}, exhausted='stop')"
 
 
 @pytest.mark.parametrize("found", [{}, {"knots": 3}, {"knots": [[0]]}, {"knots": [], "more": 1}])

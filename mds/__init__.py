@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mds.plan.schedule import Schedule
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
+    from mds.writers.convert import convert
 
 _HOMES = {
     "CSVWriter": "writers",
@@ -36,6 +37,7 @@ _HOMES = {
     "TSVWriter": "writers",
     "World": "world",
     "XSVWriter": "writers",
+    "convert": "writers.convert",
     "merge_index": "writers",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "World",
     "XSVWriter",
     "__version__",
+    "convert",
     "merge_index",
 ]
 

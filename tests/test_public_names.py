@@ -12,11 +12,11 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
-mds:Packing Schedule TSVWriter World XSVWriter merge_index
+mds:Packing Schedule TSVWriter World XSVWriter convert merge_index
 mds.dataset:StreamingDataset
 mds.dataset.rewind:Rewind compare
 mds.dataset.stream:Stream
-mds.formats:Arrow Delta Iceberg JsonLines Megatron Parquet RawFiles Tar TextLines
+mds.formats:Arrow Delta Iceberg ImageFiles JsonLines Megatron Parquet RawFiles Tar TextLines
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus

@@ -426,7 +426,12 @@ def _suggest_conversion(folder: str) -> str:
     counts = Counter(os.path.splitext(name)[1].lower() for name in names)
     ending = counts.most_common(1)[0][0]
     kind = f"{ending} files" if ending else "other files"
-    advice = "Read them with format='text', or convert" if ending == ".txt" else "Convert"
+    from mds.formats.registry import BUILTIN_FORMATS
+
+    # Formats that are read in place only if they are named.
+    named = (name for name in ("images", "lines") if ending in BUILTIN_FORMATS[name].endings)
+    format_name = next(named, None)
+    advice = f"Read them with format={format_name!r}, or convert" if format_name else "Convert"
     return f" It has {kind}. {advice} them: {_convert_command(folder.rstrip(os.sep))}"
 
 

@@ -45,8 +45,8 @@ _FILES_BETWEEN_LINES = 100_000
 _SMALL_SOURCE = 64 << 20
 
 
-class _KindOption(click.Option):
-    """Option ``--as``, whose help lists the registered inputs.
+class _FormatOption(click.Option):
+    """Option ``--format``, whose help lists the registered inputs.
 
     Looking them up takes time, so the help is a property that is computed when it is shown.
     """
@@ -69,7 +69,7 @@ class _KindOption(click.Option):
 )
 @click.argument("source")
 @click.argument("out")
-@click.option("--as", "kind", cls=_KindOption, metavar="KIND")
+@click.option("--format", cls=_FormatOption, metavar="NAME")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Only files like this ('*.py').")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="No files like this.")
 @click.option("--labels", metavar="FILE", help="Table of labels inside a folder of images.")
@@ -81,8 +81,14 @@ class _KindOption(click.Option):
     "--columns",
     "-c",
     multiple=True,
-    metavar="NAME:ENCODING",
-    help="Encoding of a column (repeat, or separate by commas).",
+    metavar="NAME,...",
+    help="Write these columns and no others (repeat, or separate by commas).",
+)
+@click.option(
+    "--encodings",
+    multiple=True,
+    metavar="NAME:ENCODING,...",
+    help="Encodings of columns instead of the inferred ones.",
 )
 @click.option(
     "--null",
@@ -107,7 +113,6 @@ class _KindOption(click.Option):
     metavar="NAME",
     help="Record how long the arrays of a column are, beside the dataset: packing goes by it.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Write these columns and no others.")
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
 @click.option(
     "--split",
@@ -184,8 +189,8 @@ def convert(
 
     SOURCE is a folder of images, sound, text or any files; JSON lines, CSV, TSV, Parquet, Arrow
     or WebDataset tars (a file, or a folder of them); a Hugging Face dataset (a folder, or
-    hf:NAME); an MDS dataset (a folder or URL); or -, standard input, with --as. OUT is a folder or
-    URL.
+    hf:NAME); an MDS dataset (a folder or URL); or -, standard input, with --format. OUT is a folder
+    or URL.
 
     Columns and encodings are inferred and shown first. After an interruption, --resume continues
     the conversion and gives the same bytes.

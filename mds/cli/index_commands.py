@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command, short_help="Pin files that are read in place, and plan them once.")
 @click.argument("source")
 @click.argument("out", required=False)
-@click.option("--as", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
+@click.option("--format", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
 @click.option(
     "--set", "pairs", metavar="NAME=VALUE", multiple=True,
     help="A setting of the format, such as manifest=labels.csv; again for more.",
@@ -77,7 +77,8 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
     detected_format = format_of_files(source, beside_index=True)
     if detected_format is None:
         raise ConfigError(
-            f"--set needs --as: the endings do not say what the files of {redact(source)!r} are."
+            "--set needs --format: the endings do not say what the files of "
+            f"{redact(source)!r} are."
         )
     return make_format(type(detected_format), settings)
 

@@ -23,16 +23,16 @@ def spooled(source: str, options: Mapping[str, Any]) -> Iterator[str]:
     ``options`` are those of the command, by name.
 
     A conversion reads its source more than once (to infer columns, and in parts), which a pipe does
-    not allow. Raises ConfigError if ``--as`` does not give the format, and for options that need
-    the same source again.
+    not allow. Raises ConfigError if ``--format`` does not give the format, and for options that
+    need the same source again.
     """
     if source != NAME:
         yield source
         return
-    if not options.get("kind"):
+    if not options.get("format"):
         raise ConfigError(
-            "SOURCE is -, standard input, whose name shows no format: say so with --as jsonl, "
-            "--as csv or --as lines."
+            "SOURCE is -, standard input, whose name shows no format: say so with --format jsonl, "
+            "--format csv or --format lines."
         )
     if options.get("resume") or options.get("engine", "local") != "local":
         raise ConfigError(

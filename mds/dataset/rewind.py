@@ -26,7 +26,7 @@ from mds.dataset.samples import Samples
 from mds.dataset.steps import TrainingSteps
 from mds.dataset.stream import Stream
 from mds.errors import ConfigError, StateError
-from mds.formats.registry import find_format
+from mds.formats.registry import find_recorded_format
 from mds.plan import Packing
 from mds.plan.edits import describe_edit, skips_of
 from mds.plan.pack_schedule import PackedRun, TokenMixture
@@ -406,8 +406,9 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
     """
     pin = entry.get("pin")
     if isinstance(pin, Mapping) and pin and "remote" not in pin:
-        return find_format(str(entry.get("kind")))(**pin)
-    return entry.get("format")
+        return find_recorded_format(str(entry.get("kind")))(**pin)
+    recorded_name = entry.get("format")
+    return None if recorded_name is None else find_recorded_format(recorded_name).name
 
 
 class RunMixture(NamedTuple):

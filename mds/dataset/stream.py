@@ -309,7 +309,7 @@ class Stream:
         # Facts for `explain` and for states, which name the files that were read. Files behind a
         # network are never read in place.
         self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
-        self._files_pin = {"kind": kind.name, **source.data.pin()}
+        self._files_pin = {"kind": kind.recorded_name(), **source.data.pin()}
         self._file_changes = source.data.table.last_changes
         return source
 
@@ -529,7 +529,7 @@ def name_data(
     for place, stream, content, share in zip(places, streams, contents, shares, strict=True):
         entry = {"at": place[len(root) :], "index": content[:_DIGEST_LETTERS], **share}
         if stream.format is not None:
-            entry["format"] = stream.format.name
+            entry["format"] = stream.format.recorded_name()
         entry |= stream._files_pin
         facts["streams"].append(entry)
     if epoch_size is not None:

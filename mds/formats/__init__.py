@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mds.formats.encode import encode_records, join_columns
     from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
     from mds.formats.iceberg import Iceberg
+    from mds.formats.images import ImageFiles
     from mds.formats.lines import JsonLines, TextLines
     from mds.formats.megatron import Megatron
     from mds.formats.parquet import Parquet
@@ -30,6 +31,7 @@ _HOMES = {
     "Files": "source",
     "Format": "base",
     "Iceberg": "iceberg",
+    "ImageFiles": "images",
     "JsonLines": "lines",
     "Megatron": "megatron",
     "Parquet": "parquet",
@@ -53,6 +55,7 @@ __all__ = [
     "Files",
     "Format",
     "Iceberg",
+    "ImageFiles",
     "JsonLines",
     "Megatron",
     "Parquet",

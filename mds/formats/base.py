@@ -75,7 +75,7 @@ class Format(ABC):
         return (
             "Leave it out with columns=, or have it None there with "
             f"format={type(self).__name__}(missing='null'); on a command line, "
-            f"mds index --as {self.name} --set missing=null makes an index that says so."
+            f"mds index --format {self.name} --set missing=null makes an index that says so."
         )
 
     # ------------------------------------------------------------------ methods to write
@@ -186,6 +186,11 @@ class Format(ABC):
         """Return the names of columns whose values are decoded one by one in Python."""
         del columns
         return ()
+
+    @classmethod
+    def recorded_name(cls) -> str:
+        """Return the name in states, indexes and digests: the first name that the format had."""
+        return cls.name
 
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that affect samples, except ``columns``, as values of JSON."""

@@ -27,7 +27,12 @@ from mds.formats.base import Format
 from mds.formats.columns import NULLS, as_columns
 from mds.formats.encode import LARGEST_DECODED, shard_config
 from mds.formats.facts import Block, DataFile, FileCosts, FilePlan, FoundFiles
-from mds.formats.registry import find_format, format_names, format_of_files, parse_format
+from mds.formats.registry import (
+    find_recorded_format,
+    format_names,
+    format_of_files,
+    parse_format,
+)
 from mds.formats.source import Files, open_pinned, parse_place
 from mds.formats.table import FileTable
 from mds.index import Index, ShardSchema, Stored
@@ -140,7 +145,12 @@ class FormatData:
             "digests": np.zeros(0, np.uint8),
         }
         description = repr(
-            (self.format.name, self.format.revision, self.format.settings(), self.columns)
+            (
+                self.format.recorded_name(),
+                self.format.revision,
+                self.format.settings(),
+                self.columns,
+            )
         )
         digest = xxhash.xxh3_128_hexdigest((description + self.table.digest()).encode())
         return Index(columns, [schema] if count else [], digest)
@@ -347,7 +357,7 @@ def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: 
 
 def reads_of(kind: Format) -> list[Any]:
     """Return what plans depend on besides the files: name, revision and settings of a format."""
-    return [kind.name, kind.revision, kind.settings()]
+    return [kind.recorded_name(), kind.revision, kind.settings()]
 
 
 def _check_unchanged(file: DataFile, path: str) -> None:
@@ -441,7 +451,7 @@ def write_files_index(
     is_here = out.rstrip("/") == reveal(root).rstrip("/")
     settings = dict(data.format.settings())
     index_bytes = files_index_bytes(
-        data.format.name, HERE if is_here else place, settings, table.digest()
+        data.format.recorded_name(), HERE if is_here else place, settings, table.digest()
     )
     # The table first, so that an index.json never exists without its table.
     write_sidecar(store, TABLE_NAME, TABLE_KIND, fingerprint_of(index_bytes), table.to_bytes())
@@ -466,7 +476,7 @@ def pinned_format(index: FilesIndexError) -> Format:
     the format does not take.
     """
     try:
-        return find_format(index.format)(**index.settings)
+        return find_recorded_format(index.format)(**index.settings)
     except (MdsError, TypeError, ValueError) as error:
         raise IndexFileError(
             f"an {INDEX_NAME} of {index.format} files has settings that cannot be: {error} Run mds "

@@ -270,9 +270,14 @@ class TextLines(Lines):
     >>> StreamingDataset(remote="s3://bucket/text/*.txt", batch_size=32)  # doctest: +SKIP
     """
 
-    name: ClassVar[str] = "text"
+    name: ClassVar[str] = "lines"
     endings: ClassVar[tuple[str, ...]] = packed_endings(".txt")
     skips_blank: ClassVar[bool] = False
+
+    @classmethod
+    def recorded_name(cls) -> str:
+        """Return "text", the name before ``text`` meant whole files everywhere."""
+        return "text"
 
     def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
         """Return the only column."""

@@ -40,12 +40,39 @@ BUILTIN_FORMATS = {
     "delta": BuiltinFormat("delta", "Delta"),
     "files": BuiltinFormat("raw_files", "RawFiles"),
     "iceberg": BuiltinFormat("iceberg", "Iceberg", (".metadata.json",)),
+    "images": BuiltinFormat(
+        "images",
+        "ImageFiles",
+        (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+        is_detected=False,
+    ),
     "jsonl": BuiltinFormat("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "lines": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),
     "megatron": BuiltinFormat("megatron", "Megatron", (".bin",), is_detected=False),
     "parquet": BuiltinFormat("parquet", "Parquet", (".parquet", ".parq", ".pq")),
     "tar": BuiltinFormat("tar", "Tar", (".tar",)),
-    "text": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),
 }
+#: Words of other libraries for a format, with the word here. `mds.convert` has the same words.
+_OTHER_WORDS = {
+    **dict.fromkeys(("imagefolder", "image_folder", "image"), "images"),
+    **dict.fromkeys(("json", "jsonlines", "json_lines", "ndjson"), "jsonl"),
+    **dict.fromkeys(("webdataset", "wds", "tarfile", "tars"), "tar"),
+    **dict.fromkeys(("txt", "textlines", "text_lines", "line"), "lines"),
+    **dict.fromkeys(("audiofolder", "audio_folder", "sound", "sounds"), "audio"),
+    "tsv": "csv",
+    **dict.fromkeys(("pq", "parq"), "parquet"),
+    **dict.fromkeys(("feather", "ipc"), "arrow"),
+    **dict.fromkeys(("deltalake", "delta_lake"), "delta"),
+    **dict.fromkeys(("huggingface", "hugging_face", "datasets", "hub"), "hf"),
+    **dict.fromkeys(("mosaic", "mosaicml", "streaming", "shards"), "mds"),
+    **dict.fromkeys(("document", "documents"), "text"),
+    **dict.fromkeys(("raw", "binary", "file"), "files"),
+    "indexed_dataset": "megatron",
+}
+#: Words for sources that `mds.convert` takes, and that are not read in place.
+_CONVERTED = frozenset(("audio", "csv", "hf", "metadata", "paired", "text"))
+#: Names in states and indexes of formats that were renamed, with their names today.
+_RECORDED_NAMES = {"text": "lines"}
 #: Most files of a folder whose endings are compared to detect its format.
 _DETECTION_FILES = 1000
 #: Folder that only a Delta table has.
@@ -92,10 +119,37 @@ def find_format(name: str) -> type[Format]:
     if loaded is not None:
         return _formats.setdefault(name, loaded)
     known_names = ["mds", *format_names()]
+    meant = other_word(name)
+    if name in _CONVERTED or meant in _CONVERTED:
+        word = meant or name
+        lines = " For a sample of each line write format='lines'." if word == "text" else ""
+        raise ConfigError(
+            f"format={name!r} is converted, and not read in place: "
+            f"mds.convert(source, out, format={word!r}).{lines}"
+        )
+    if meant is not None:
+        raise ConfigError(f"there is no format {name!r}: write format={meant!r}.")
     raise ConfigError(
         f"there is no format {name!r}.{did_you_mean(name, known_names)} Known are "
         f"{', '.join(known_names)}."
     )
+
+
+def find_recorded_format(name: str) -> type[Format]:
+    """Return the class of a format by the name that a state or an index has.
+
+    Raises ConfigError for an unknown name.
+    """
+    return find_format(_RECORDED_NAMES.get(name, name))
+
+
+def other_word(name: str) -> str | None:
+    """Return the format that a word of another library means, or None.
+
+    >>> other_word("imagefolder")
+    'images'
+    """
+    return _OTHER_WORDS.get(name.lower().lstrip("."))
 
 
 def parse_format(format_or_name: str | Format | None) -> Format | None:

@@ -197,7 +197,7 @@ class InputContract:
         inputs[_NAME] = self.input
         try:
             options = {"durable": False, "size_limit": 4000, **self.options, **options}
-            conversion = prepare(place, out, kind=_NAME, **options)
+            conversion = prepare(place, out, format=_NAME, **options)
         finally:
             inputs.clear()
             inputs.update(registered_inputs)

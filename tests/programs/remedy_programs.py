@@ -296,10 +296,10 @@ remedy(
 )
 remedy(
     "mds-convert {archive} {new}",
-    "say --as files",
-    "mds-convert {archive} {new} --as files",
+    "say --format files",
+    "mds-convert {archive} {new} --format files",
 )
-remedy("mds-convert - {new}", "say so with --as jsonl", "mds-convert - {new} --as jsonl")
+remedy("mds-convert - {new}", "say so with --format jsonl", "mds-convert - {new} --format jsonl")
 remedy(
     "mds-convert {lines} {new} --labels labels.csv",
     "leave it out",
@@ -353,9 +353,9 @@ remedy(
     "and batches(dataset().map(dict), num_workers=1, worker_type='threads')",
 )
 remedy(
-    "mds-convert - {new} --as jsonl --resume",
+    "mds-convert - {new} --format jsonl --resume",
     "leave out --resume",
-    "mds-convert - {new} --as jsonl",
+    "mds-convert - {new} --format jsonl",
 )
 remedy(
     "StreamingDataset(remote=odd + '/*', local=folder + '/copy', batch_size=1)",
@@ -603,7 +603,7 @@ remedy(
     MANIFEST + "of(folder + '/raw', format='files')",
     "give format=RawFiles(manifest=...), or --set manifest=... to a command",
     MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0] and "
-    "cli('mds index {folder}/raw {folder}/index --as files --set manifest=m.csv')",
+    "cli('mds index {folder}/raw {folder}/index --format files --set manifest=m.csv')",
 )
 remedy(
     "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
@@ -728,15 +728,15 @@ TWO_TABLES = (
     'put(\'f/metadata.jsonl\', \'{"file_name": "a.png", "text": "x"}\\n\') and '
 )
 remedy(
-    TWO_TABLES + "cli('mds-convert {folder}/f {new} --as metadata')",
+    TWO_TABLES + "cli('mds-convert {folder}/f {new} --format metadata')",
     "Keep one of them with --exclude",
-    TWO_TABLES + "cli('mds-convert {folder}/f {new} --as metadata --exclude metadata.jsonl')",
+    TWO_TABLES + "cli('mds-convert {folder}/f {new} --format metadata --exclude metadata.jsonl')",
 )
 MASKS = "png('f/images/a.png') and png('f/masks/a.png') and "
 remedy(
     MASKS + "cli('mds-convert {folder}/f {new}')",
-    "or say --as images if the folders are classes",
-    MASKS + "cli('mds-convert {folder}/f {new} --as images')",
+    "or say --format images if the folders are classes",
+    MASKS + "cli('mds-convert {folder}/f {new} --format images')",
 )
 
 # ---------------------------------------------------------------- stores and launchers
@@ -846,7 +846,7 @@ remedy(
     "and cli('mds-convert {folder}/f/a.json {new}2')",
 )
 remedy(
-    "png('f/a.png') and cli('mds-convert {folder}/f {new} --as paired')",
+    "png('f/a.png') and cli('mds-convert {folder}/f {new} --format paired')",
     "out to see what they are taken for",
     "png('f/a.png') and cli('mds-convert {folder}/f {new}')",
 )

@@ -19,10 +19,10 @@ from mds.cli import convert, main
 
 pytestmark = pytest.mark.slow
 
-TARS = ["--as", "tar", "--set", "missing=null"]
+TARS = ["--format", "tar", "--set", "missing=null"]
 # Options of mds-convert: what comes before the option, and the option. {} is a folder of sources.
 CONVERSIONS = {
-    "--as": (["{}/images"], ["--as", "files"]),
+    "--format": (["{}/images"], ["--format", "files"]),
     "--include": (["{}/images"], ["--include", "cats/*"]),
     "--exclude": (["{}/images"], ["--exclude", "cats/*"]),
     "--labels": (["{}/images"], ["--labels", "labels.csv"]),
@@ -30,12 +30,15 @@ CONVERSIONS = {
     "--source-split": (["{}/lines.jsonl"], ["--source-split", "test"]),
     "--encoding": (["{}/latin.csv"], ["--encoding", "cp1252"]),
     "--no-header": (["{}/table.csv"], ["--no-header"]),
-    "--columns": (["{}/lines.jsonl"], ["--columns", "id:int32"]),
+    "--encodings": (["{}/lines.jsonl"], ["--encodings", "id:int32"]),
     "--null": (["{}/table.csv"], ["--null", "NA"]),
     "--fill": (["{}/gaps.jsonl"], ["--fill", "id=7"]),
     "--describe": (["{}/lines.jsonl"], ["--describe", "id=a number"]),
-    "--lengths": (["{}/lines.jsonl", "--columns", "tokens:ndarray:int32"], ["--lengths", "tokens"]),
-    "--only": (["{}/lines.jsonl"], ["--only", "id"]),
+    "--lengths": (
+        ["{}/lines.jsonl", "--encodings", "tokens:ndarray:int32"],
+        ["--lengths", "tokens"],
+    ),
+    "--columns": (["{}/lines.jsonl"], ["--columns", "id"]),
     "--drop": (["{}/lines.jsonl"], ["--drop", "id"]),
     "--split": (["{}/lines.jsonl"], ["--split", "train=0.5,val=0.5"]),
     "--merge-splits": (["{}/splits"], ["--merge-splits"]),
@@ -75,8 +78,8 @@ COMMANDS = {
     ("verify", "--workers"): (["{}/data"], ["--workers", "-1"]),
     ("verify", "--quiet"): (["{}/data"], ["--quiet"]),
     ("verify", "--json"): (["{}/data"], ["--json"]),
-    ("index", "--as"): (["{}/lines.jsonl"], ["--as", "text"]),
-    ("index", "--set"): (["{}/tars", "--as", "tar"], ["--set", "missing=null"]),
+    ("index", "--format"): (["{}/lines.jsonl"], ["--format", "lines"]),
+    ("index", "--set"): (["{}/tars", "--format", "tar"], ["--set", "missing=null"]),
     ("index", "--overwrite"): ([*TARS, "{}/indexed"], ["--overwrite"]),
     ("index", "--json"): ([*TARS, "{}/tars", "{}/elsewhere"], ["--json", "--overwrite"]),
     ("merge", "--json"): (["{}/parts", "--overwrite"], ["--json"]),

@@ -5,6 +5,7 @@ An ``assert_type`` holds what a user's editor shows. A name that loses its type 
 
 import pathlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,9 @@ def observe(event: Event) -> None:
 def change(source: str, out: str) -> None:
     assert_type(prepare(source, out).run().samples, int)
     assert_type(convert(source, out, workers=1).samples, int)
+    rows = ({"id": number, "text": str(number)} for number in range(3))
+    assert_type(mds.convert(rows, Path(out), columns=["id"], encodings={"id": "int32"}).out, str)
+    mds.convert({"train": [{"id": 1}]}, out, engine="local", limit="10k", progress=print)
     dataframe_to_mds(None, mds_kwargs={"out": out})
     try:
         Stream(remote=source)

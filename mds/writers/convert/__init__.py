@@ -6,13 +6,15 @@ command line, `register_input` adds inputs of your own. See docs/convert.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mds.formats.columns import Column
     from mds.writers.convert.conversion import Conversion
     from mds.writers.convert.inputs.base import BadRecord, FileInput, Input, InputOptions, InputPart
@@ -45,75 +47,175 @@ _HOMES = {
 __getattr__, __dir__ = on_first_touch(__name__, _HOMES)
 
 
-def prepare(source: str, out: str, **options: Any) -> Conversion:
-    """Recognise a source and infer its columns; nothing is written. Options as in `convert`."""
+class ArrowTable(Protocol):
+    """A table of pandas, polars, pyarrow or another library that exports Arrow streams."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the rows as a stream of Arrow batches."""
+
+
+#: Samples of Python: dicts from column to value, or a table.
+SampleSource = Iterable[Mapping[str, Any]] | ArrowTable
+#: What can be converted: a place, samples, or the samples of each split.
+Source = str | os.PathLike[str] | SampleSource | Mapping[str, SampleSource]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _names_checked(function: F) -> F:
+    """Decorate `convert` so that unknown options raise ArgumentError with the right name."""
+    names = [*inspect.signature(function).parameters]
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        if not options.keys() <= set(names):
+            from mds.writers.convert.spec import refuse_unknown_options
+
+            refuse_unknown_options(options, names)
+        return function(*arguments, **options)
+
+    return checked  # type: ignore[return-value]
+
+
+def prepare(source: Source, out: str | os.PathLike[str], **options: Any) -> Conversion:
+    """Recognise a source and infer its columns; nothing is written. Options as in `convert`.
+
+    >>> prepare("photos", "out").columns  # doctest: +SKIP
+    """
     from mds.writers.convert.conversion import prepare
 
     return prepare(source, out, **options)
 
 
+@_names_checked
 def convert(
-    source: str,
-    out: str,
+    source: Source,
+    out: str | os.PathLike[str],
     *,
+    format: str | None = None,  # noqa: A002 - what it is
+    columns: str | Sequence[str] = (),
+    encodings: Mapping[str, str] | None = None,
+    drop: str | Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    labels: str | None = None,
+    config: str | None = None,
+    source_split: str | None = None,
+    encoding: str | None = None,
+    no_header: bool = False,
+    limit: int | str | None = None,
+    skip_bad: bool = False,
+    null: str | Sequence[str] = (),
+    fill: Mapping[str, Any] | None = None,
+    describe: Mapping[str, str] | None = None,
+    lengths: str | None = None,
+    split: str | Mapping[str, float] | None = None,
+    split_key: str | None = None,
+    merge_splits: bool = False,
+    compression: str | None = None,
+    hashes: str | Sequence[str] = ("xxh3_64",),
+    size_limit: int | str | None = 67108864,
+    keep_shards: bool = False,
+    tokenizer: str | None = None,
+    block: int = 2048,
+    end_token: str | None = None,
+    text_column: str | None = None,
+    drop_last: bool = False,
+    workers: int = 1,
+    engine: Literal["local", "spark", "ray"] = "local",
+    resume: bool = False,
+    overwrite: bool = False,
+    work: str | os.PathLike[str] | None = None,
+    durable: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[Progress], None] | None = None,
-    **options: Any,
 ) -> Summary:
-    """Convert a file, folder, URL or named dataset to an MDS dataset at ``out``.
+    """Convert a file, folder, URL, dataset or iterable of samples to an MDS dataset at ``out``.
 
-    ``out`` is a folder or a URL; ``progress`` is called after every part and shard. Options, all by
-    name. What is read:
+    - ``source``: What is read: the path or URL of files, a Hugging Face dataset (``"hf:NAME"`` or
+      the object), an iterable of dicts from column to value, such as a list or a generator, a table
+      of pandas, polars or pyarrow, or a dict from the name of a split to any of these iterables.
+    - ``out`` (str | PathLike): A folder or a URL.
+    - ``format`` (str | None, default None): What the files are, such as "images", "csv", "lines"
+      (a sample of each line) or "text" (a sample of each file): a name of `input_names()` or of a
+      format. None recognises it.
 
-    * ``kind`` (str, None): one of `input_names()` or a format, such as "megatron"; None to
-      recognise it.
-    * ``include`` (list[str], ()): patterns of the files to convert.
-    * ``exclude`` (list[str], ()): patterns of the files to leave out.
-    * ``labels`` (str, None): the table of labels in a folder of images.
-    * ``config`` (str, None): the configuration of a Hugging Face dataset.
-    * ``source_split`` (str, None): the split of a Hugging Face dataset.
-    * ``encoding`` (str, None): encoding of text, such as "cp1252"; None is UTF-8.
-    * ``no_header`` (bool, False): the first line of a CSV or TSV is a record.
-    * ``limit`` (samples or text, None): stop after so many samples, such as "10k".
-    * ``skip_bad`` (bool, False): leave out records that cannot be samples, and list them.
+    Which columns are written, and how:
+
+    - ``columns`` (Sequence[str], default ()): The only columns to write; empty for all.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns instead of the
+      inferred ones, such as ``{"id": "int32"}``.
+    - ``drop`` (Sequence[str], default ()): Columns to leave out.
+    - ``fill`` (Mapping[str, Any] | None, default None): Replacements of missing values, by column.
+    - ``describe`` (Mapping[str, str] | None, default None): Descriptions of columns, kept beside
+      the dataset.
+    - ``lengths`` (str | None, default None): The column of arrays whose lengths are recorded beside
+      the index, for packing.
+
+    Which samples are read:
+
+    - ``include``, ``exclude`` (Sequence[str], default ()): Patterns of the files to convert, and of
+      those to leave out.
+    - ``labels`` (str | None, default None): The table of labels in a folder of images.
+    - ``config``, ``source_split`` (str | None, default None): Configuration and split of a Hugging
+      Face dataset.
+    - ``encoding`` (str | None, default None): Encoding of text files, such as "cp1252"; None is
+      UTF-8.
+    - ``no_header`` (bool, default False): The first line of a CSV or TSV is a record.
+    - ``null`` (Sequence[str], default ()): Texts of cells that count as missing values.
+    - ``limit`` (int | str | None, default None): The most samples, such as 10000 or "10k".
+    - ``skip_bad`` (bool, default False): Leave out records that cannot be samples, and list them.
 
     What is written:
 
-    * ``columns`` (dict[str, str], {}): encodings to use instead of the inferred ones.
-    * ``null`` (list[str], ()): texts of cells that count as missing values.
-    * ``fill`` (dict[str, Any], {}): replacements of missing values, by column.
-    * ``describe`` (dict[str, str], {}): descriptions of columns, kept beside the dataset.
-    * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index.
-    * ``drop`` (list[str], ()): columns to leave out.
-    * ``only`` (list[str], ()): columns to write, and no others.
-    * ``split`` (dict[str, float], {}): name of each split, and its share of the samples.
-    * ``merge_splits`` (bool, False): write all splits of the source as one dataset.
-    * ``split_key`` (str, None): the column whose value decides the split.
-    * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
-    * ``hashes`` (list[str], ('xxh3_64',)): digests of every file to store.
-    * ``keep_shards`` (bool, False): write one shard for each shard of files in a format, such as a
-      row group of Parquet; the order of training stays, and states can be exchanged.
-    * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard; None or 0 for one shard.
+    - ``split`` (Mapping[str, float] | None, default None): Share of the samples of each split, such
+      as ``{"train": 0.9, "val": 0.1}``; each is a dataset in a folder of its name.
+    - ``split_key`` (str | None, default None): The column whose value decides the split.
+    - ``merge_splits`` (bool, default False): Write all splits of the source as one dataset.
+    - ``compression`` (str | None, default None): How shards are compressed, such as "zstd:7".
+    - ``hashes`` (Sequence[str], default ("xxh3_64",)): Digests of every file to store.
+    - ``size_limit`` (int | str | None, default 67108864, bytes): The most bytes of a shard, also as
+      "64mb"; None or 0 for one shard.
+    - ``keep_shards`` (bool, default False): Write one shard for each shard of files in a format,
+      such as a row group of Parquet; the order of training stays, and states can be exchanged.
 
     Tokens:
 
-    * ``tokenizer`` (str, None): write blocks of tokens by this tokenizer.
-    * ``block`` (int, 2048): tokens of a block.
-    * ``end_token`` (str, None): token that ends a document; None: the tokenizer's own, "": none.
-    * ``text_column`` (str, None): the column that is tokenized.
-    * ``drop_last`` (bool, False): drop the last tokens if they fill no block.
+    - ``tokenizer`` (str | None, default None): Write blocks of tokens by this tokenizer.
+    - ``block`` (int, default 2048): Tokens of a block.
+    - ``end_token`` (str | None, default None): Token that ends a document; None is the tokenizer's
+      own, "" none.
+    - ``text_column`` (str | None, default None): The column that is tokenized.
+    - ``drop_last`` (bool, default False): Drop the last tokens if they fill no block.
 
     How it is done:
 
-    * ``workers`` (int, 1): number of processes; 0: one per core.
-    * ``engine`` (str, 'local'): where work runs, "local", "spark" or "ray".
-    * ``resume`` (bool, False): continue a conversion that was interrupted.
-    * ``overwrite`` (bool, False): replace the dataset at ``out``.
-    * ``work`` (path, None): the folder for unfinished work; None: one inside ``out``.
-    * ``durable`` (bool, True): sync shards and index to the disk.
-    * ``storage_options`` (dict[str, Any], None): settings of the store of ``out``, and of the
-      source if it has the same scheme or ``out`` is a folder, such as {"endpoint_url": "..."}.
+    - ``workers`` (int, default 1): Number of processes; 0 is one per core. The bytes written do not
+      depend on it. Iterables are read by the calling process, and encoded by all.
+    - ``engine`` (str, default "local"): Where work runs: "local", "spark" or "ray".
+    - ``resume`` (bool, default False): Continue a conversion that was interrupted. An iterable must
+      yield the same samples again.
+    - ``overwrite`` (bool, default False): Replace the dataset at ``out``.
+    - ``work`` (str | PathLike | None, default None): The folder for unfinished work; None is one
+      inside ``out``.
+    - ``durable`` (bool, default True): Sync shards and index to the disk.
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store of ``out``,
+      and of the source if it has the same scheme or ``out`` is a folder, such as
+      ``{"endpoint_url": "..."}``.
+    - ``progress`` (Callable[[Progress], None] | None, default None): Called after every part and
+      shard.
 
-    Raises SourceError for a source that cannot be read, RecordError for a bad record,
-    ConfigError for invalid options, FileExistsError for an output that is not empty.
+    Returns a summary: ``samples``, ``seconds``, and ``splits`` with the shards and bytes of each.
+
+    Raises SourceError for a source that cannot be read or has no sample, RecordError for a bad
+    record, ConfigError for invalid options, FileExistsError for an output that is not empty.
+
+    >>> mds.convert("photos", "out/photos", workers=8)  # doctest: +SKIP
+    >>> mds.convert(({"text": text} for text in texts), "out/texts")  # doctest: +SKIP
     """
+    options = dict(locals())
+    for name in ("source", "out", "progress"):
+        del options[name]
+    if tokenizer is None and block == 2048:
+        del options["block"]  # the default says nothing about tokens
+    options["drop_last"] = drop_last or None
     return prepare(source, out, **options).run(progress)

@@ -145,6 +145,10 @@ class Checkpoint:
                 f"{self.folder}/plan.json is not the plan of a conversion. Choose another work "
                 "folder with --work."
             )
+        # The first name of the input of tars.
+        options = plan["options"]
+        if isinstance(options, dict) and options.get("kind") == "webdataset":
+            options["kind"] = "tar"
         return plan
 
     def _check_empty(self) -> None:

@@ -129,7 +129,7 @@ class Conversion:
         """
         spec, local = self.spec, open_store(self.out).local_path
         # The output is then smaller than the source, by an unknown factor.
-        is_less = spec.limit or spec.tokens or spec.only or spec.drop or spec.compression
+        is_less = spec.limit or spec.tokens or spec.columns or spec.drop or spec.compression
         if local is None or is_less or not self.source.size:
             return None
         # The disk is that of the nearest folder that exists.
@@ -185,7 +185,7 @@ class Conversion:
             max_sample_size=self.max_shard_size,
             names=tuple(names),
             encodings=tuple(column.encoding for column in self.columns),
-            requested=frozenset(self.spec.columns),
+            requested=frozenset(self.spec.encodings),
             dropped=frozenset(source_columns - set(names)) | {*self.spec.drop},
             splits=self.splits,
             shares=tuple(self.spec.split.values()),
@@ -213,23 +213,25 @@ class Conversion:
 
 
 def prepare(
-    source: str,
-    out: str,
+    source: Any,
+    out: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Conversion:
     """Recognise a source and infer its columns; nothing is written.
 
-    - ``source`` (str), ``out`` (str): A path, URL or name; a folder or URL.
+    - ``source``, ``out``, ``options``: The arguments of `mds.convert`.
     - ``storage_options`` (Mapping[str, Any] | None): Settings of the stores of both. They travel in
       the URLs, so no plan and no record of the work folder has them.
-    - ``options``: The options of `mds.writers.convert.convert`.
 
     Raises SourceError, ConfigError and FileExistsError.
     """
     spec = parse_spec(**options)
-    source, out = os.fspath(source), Url(os.path.expanduser(os.fspath(out)), storage_options)
+    out = Url(os.path.expanduser(os.fspath(out)), storage_options)
+    if not isinstance(source, (str, os.PathLike)):
+        return _prepare(_open_samples(source, spec), out, spec)
+    source = os.fspath(source)
     if "://" in source and (is_local(out) or scheme_of(source) == scheme_of(out)):
         source = Url(source, storage_options)
     if spec.keep_shards:
@@ -237,11 +239,26 @@ def prepare(
         from mds.writers.convert.keep_shards import check_spec
 
         check_spec(spec)
-        source_shards = AnyFormatInput.open_columns(source, spec, spec.only or None)
+        source_shards = AnyFormatInput.open_columns(source, spec, spec.columns or None)
         source_shards.name = redact(source)
         return Conversion(source_shards, choose_columns(source_shards, spec), None, out, spec)
     # The machines of a cluster have other working folders, so they need an absolute path.
-    opened = open_input(source if spec.engine == "local" else _absolute(source), spec)
+    return _prepare(
+        open_input(source if spec.engine == "local" else _absolute(source), spec), out, spec
+    )
+
+
+def _open_samples(source: Any, spec: ConvertSpec) -> Input:
+    """Open a source that is no path. Raises ConfigError if its shards cannot be kept."""
+    from mds.writers.convert.inputs.samples import open_samples
+
+    if spec.keep_shards:
+        raise ConfigError("keep_shards=True is about files in a format: give their path or URL.")
+    return open_samples(source, spec)
+
+
+def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
+    """Return the plan of the conversion of an open source. Raises ConfigError."""
     if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
             f"the source has its own splits ({', '.join(own)}); leave out split, or have "
@@ -291,8 +308,8 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         check_column(spec.tokens)
         note = f"blocks of {spec.tokens.block}, tokenizer {spec.tokens.tokenizer}"
         return (Column("tokens", spec.tokens.column, "", note),)
-    known_columns = {*inferred, *extras, *spec.columns}
-    for name in (*spec.only, *spec.drop):
+    known_columns = {*inferred, *extras, *spec.encodings}
+    for name in (*spec.columns, *spec.drop):
         if name in known_columns:
             continue
         if name in spec.drop and source.has_late_keys:
@@ -302,9 +319,9 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
                 f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
                 f"{', '.join(sorted(inferred))}."
             )
-    # --only also chooses extra columns, --columns changes encodings or adds columns.
-    columns = inferred | {name: extras[name] for name in spec.only if name in extras}
-    for name, encoding in spec.columns.items():
+    # --columns also chooses extra columns, --encodings changes encodings or adds columns.
+    columns = inferred | {name: extras[name] for name in spec.columns if name in extras}
+    for name, encoding in spec.encodings.items():
         if source.is_text and name not in {*inferred, *extras}:
             raise ConfigError(
                 f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
@@ -315,13 +332,13 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     columns = {
         name: column
         for name, column in columns.items()
-        if name not in spec.drop and (not spec.only or name in spec.only)
+        if name not in spec.drop and (not spec.columns or name in spec.columns)
     }
     for name in spec.fill:
         if name not in columns:
             raise ConfigError(f"fill={name!r} is not a column. There are {', '.join(columns)}.")
         column = columns[name]
-        if name not in spec.columns and column.encoding.startswith("optional["):
+        if name not in spec.encodings and column.encoding.startswith("optional["):
             # No value is missing after the replacement.
             plain = column.encoding[len("optional[") : -1]
             columns[name] = replace(column, encoding=plain, note=f"{column.note}: filled")
@@ -332,7 +349,7 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
                 f"{', '.join(columns)}."
             )
     if not columns:
-        raise ConfigError("no column is left to write; drop and only leave out all of them.")
+        raise ConfigError("no column is left to write; drop and columns leave out all of them.")
     for column in columns.values():
         parse_encoding(column.encoding)
     return tuple(columns[name] for name in sorted(columns))

@@ -75,7 +75,7 @@ def keep_shards(
 
 
 #: Options of `convert` that a conversion which keeps shards takes.
-_OPTIONS = {"kind", "only", "compression", "hashes", "overwrite", "durable", "keep_shards"}
+_OPTIONS = {"format", "columns", "compression", "hashes", "overwrite", "durable", "keep_shards"}
 
 
 def check_spec(spec: ConvertSpec) -> None:

@@ -300,13 +300,13 @@ def _make_record_packer(
                     ""
                     if name in record
                     else f". The record has no {name!r}: --fill {name}=VALUE gives it one, and "
-                    f"--columns '{name}:optional[{encoding}]' keeps it empty"
+                    f"--encodings '{name}:optional[{encoding}]' keeps it empty"
                 )
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
         if len(record) > len(names) and (extra := record.keys() - known_keys):
             raise ValueError(
                 f"it has the key {min(extra)!r}, which is not a column; give it one with "
-                f"--columns {min(extra)}:json, or leave it out with --drop {min(extra)}"
+                f"--encodings {min(extra)}:json, or leave it out with --drop {min(extra)}"
             )
         lengths = [len(values[number]) for number in varying]
         if sum(lengths) > max_size:
@@ -372,7 +372,7 @@ def fill_missing(
             if fill is None:
                 raise ValueError(
                     f"it is missing; give a replacement (--fill NAME=VALUE), or allow it to be "
-                    f"missing (--columns NAME:optional[{encoding}])"
+                    f"missing (--encodings NAME:optional[{encoding}])"
                 )
             value = fill
         return value if fit is None else fit(value)

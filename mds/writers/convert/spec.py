@@ -10,14 +10,14 @@ import codecs
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mds.arguments import did_you_mean
+from mds.arguments import did_you_mean, shown
 from mds.encodings import located, parse_encoding
 from mds.encodings.spelling import encoding_name
-from mds.errors import ConfigError, UnknownEncodingError
+from mds.errors import ArgumentError, ConfigError, EncodingError, UnknownEncodingError
 from mds.shardfile.compression import parse_compression
 from mds.shardfile.hashing import new_hash
 from mds.units import parse_count
@@ -38,7 +38,8 @@ class ConvertSpec(InputOptions):
     """
 
     drop: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+    #: Columns to write; empty for all.
+    columns: tuple[str, ...] = ()
     split: Mapping[str, float] = field(default_factory=dict)
     split_key: str | None = None
     fill: Mapping[str, str] = field(default_factory=dict)
@@ -75,11 +76,15 @@ class ConvertSpec(InputOptions):
         """Return the options that decide the output, as values for JSON."""
         fields = dataclasses.asdict(self)
         return {
-            name: list(value) if isinstance(value, tuple) else value
+            _RECORDED_OPTIONS.get(name, name): list(value) if isinstance(value, tuple) else value
             for name, value in fields.items()
             if name not in self.RUNTIME_OPTIONS
         }
 
+
+#: Names of options in the plan of an unfinished conversion, where they differ: the first names that
+#: the options had.
+_RECORDED_OPTIONS = {"format": "kind", "encodings": "columns", "columns": "only"}
 
 #: Options of `convert` about tokens, with their names in `TokenSpec`.
 _TOKENS = {
@@ -97,12 +102,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
     Raises ConfigError with the name of a wrong option.
     """
     option_names = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
-    if unknown := sorted(set(options) - option_names - set(_TOKENS)):
-        every = sorted(option_names | {*_TOKENS})
-        raise ConfigError(
-            f"there is no option {unknown[0]!r}.{did_you_mean(unknown[0], every)} Known are "
-            f"{', '.join(every)}."
-        )
+    refuse_unknown_options(options, {*option_names, *_TOKENS})
     # Options about tokens are fields of `TokenSpec`, under other names; the others are fields of
     # `ConvertSpec`. None means the default.
     tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
@@ -111,9 +111,10 @@ def parse_spec(**options: Any) -> ConvertSpec:
         limit = options["size_limit"]
         values["size_limit"] = parse_size_limit(None if limit == "none" else limit)
     values.setdefault("hashes", HASHES)
-    for name in ("include", "exclude", "drop", "only", "hashes"):
+    values["columns"] = _column_names(values.get("columns", ()))
+    for name in ("include", "exclude", "drop", "hashes"):
         values[name] = _words(values.get(name, ()))
-    values["columns"] = _columns(values.get("columns", {}))
+    values["encodings"] = _encodings(values.get("encodings", {}))
     null = values.get("null", ())
     values["null"] = (null,) if isinstance(null, str) else tuple(null)
     values["fill"] = _fills(values.get("fill", {}))
@@ -132,7 +133,59 @@ def parse_spec(**options: Any) -> ConvertSpec:
         raise ConfigError(f"workers={workers}: give a number of processes, or 0 for all cores.")
     parse_compression(values.get("compression"))  # raises for an unknown name
     values["hashes"] = _hashes(values["hashes"])
-    return ConvertSpec(**values, tokens=_tokens(tokens, values["columns"]))
+    return ConvertSpec(**values, tokens=_tokens(tokens, values["encodings"]))
+
+
+#: Words of other libraries and earlier versions for options, with how to write them here.
+_OTHER_OPTIONS = {
+    **dict.fromkeys(
+        ("num_workers", "num_proc", "n_jobs", "jobs", "processes", "num_processes", "max_workers"),
+        "workers={value}",
+    ),
+    **dict.fromkeys(("kind", "input_format", "source_format", "type", "as_"), "format={value}"),
+    **dict.fromkeys(
+        ("only", "keep", "select", "usecols", "select_columns", "include_columns"),
+        "columns={value}",
+    ),
+    **dict.fromkeys(
+        ("remove_columns", "drop_columns", "exclude_columns", "ignore_columns"), "drop={value}"
+    ),
+    **dict.fromkeys(("schema", "features", "dtype", "dtypes", "types"), "encodings={value}"),
+    **dict.fromkeys(
+        ("on_error", "errors", "on_bad_lines", "ignore_errors", "skip_errors", "handler"),
+        "skip_bad=True",
+    ),
+    **dict.fromkeys(("exist_ok", "force", "replace"), "overwrite={value}"),
+    **dict.fromkeys(("hash", "hashing", "hash_algos"), "hashes={value}"),
+    **dict.fromkeys(("shard_size", "max_shard_size", "chunk_bytes", "size"), "size_limit={value}"),
+    **dict.fromkeys(("max_samples", "num_samples", "n", "take", "head"), "limit={value}"),
+    **dict.fromkeys(("output", "output_dir", "out_dir", "dst", "destination"), "out={value}"),
+    **dict.fromkeys(("input", "input_dir", "src", "data"), "source={value}"),
+    **dict.fromkeys(
+        ("map", "fn", "function", "transform", "map_fn"),
+        "the samples as the source, as in mds.convert(map(function, samples), out)",
+    ),
+    **dict.fromkeys(
+        ("shuffle", "seed", "shuffle_seed"),
+        "it where the dataset is read, as in StreamingDataset(local=out, shuffle=True)",
+    ),
+    **dict.fromkeys(("block_size", "seq_len", "seq_length", "max_length"), "block={value}"),
+    "name": "config={value}",
+}
+
+
+def refuse_unknown_options(given: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise ArgumentError for the first option that `convert` does not have, with the right one.
+
+    - ``given`` (Mapping[str, Any]): The options of the user; ``names``: those that exist.
+    """
+    for name in sorted(set(given) - set(names)):
+        other = _OTHER_OPTIONS.get(name)
+        if other is not None:
+            remedy = f" Write {other.format(value=shown(given[name]))}."
+        else:
+            remedy = f"{did_you_mean(name, names)} Known are {', '.join(sorted(names))}."
+        raise ArgumentError(f"convert: there is no option {name!r}.{remedy}")
 
 
 def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,7 +205,38 @@ def _words(value: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(word.strip() for each in lists for word in each.split(",") if word.strip())
 
 
-def _columns(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+def _column_names(value: Any) -> tuple[str, ...]:
+    """Return the names of the columns to write, from names or a comma-separated list.
+
+    Raises ConfigError for encodings of columns, which are another option.
+    """
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"columns={shown(dict(value))}: columns= has the names of the columns to write. Write "
+            f"encodings={shown(dict(value))} for encodings instead of the inferred ones."
+        )
+    names = _words(value)
+    for name in names:
+        column, _, encoding = name.partition(":")
+        if _is_encoding(encoding):
+            raise ConfigError(
+                f"columns={name!r}: columns= has the names of the columns to write. Write "
+                f"--encodings {name}, in Python encodings={{{column!r}: {encoding!r}}}, for an "
+                "encoding instead of the inferred one."
+            )
+    return names
+
+
+def _is_encoding(name: str) -> bool:
+    """Return whether this is the name of an encoding; a column may have a colon in its name."""
+    try:
+        parse_encoding(encoding_name(name))
+    except (EncodingError, ConfigError):
+        return False
+    return True
+
+
+def _encodings(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
     """Return the encoding of each column, from a mapping or from texts such as "id:int,x:float64".
 
     Encodings may be spelled otherwise, such as `int` and "ndarray:int32[4]" (`encoding_name`).
@@ -169,7 +253,8 @@ def _columns(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
                 name, colon, encoding = pair.partition(":")
                 if not colon or not name or not encoding:
                     raise ConfigError(
-                        f"{pair!r} is not a column. Write name:encoding, as in id:int."
+                        f"encodings={pair!r} has no encoding. Write NAME:ENCODING, as in id:int; "
+                        "columns= has the names of the columns to write."
                     )
                 columns[name.strip()] = encoding.strip()
     for name, spelling in columns.items():
@@ -201,11 +286,19 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
     return fills
 
 
-def _text_encoding(name: str) -> str:
+def _text_encoding(name: Any) -> str:
     """Return Python's name of a text encoding. Raises ConfigError if lines end with other bytes."""
     try:
         codec = codecs.lookup(name)
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, TypeError):
+        if isinstance(name, Mapping) or (
+            isinstance(name, str) and _is_encoding(name.partition(":")[2])
+        ):
+            raise ConfigError(
+                f"encoding={shown(name)}: encoding= is that of text files, such as cp1252. "
+                "Encodings of columns are encodings=, as in --encodings id:int32, in Python "
+                "encodings={'id': 'int32'}."
+            ) from None
         raise ConfigError(
             f"encoding={name!r}: Python knows no such encoding of text. Usual are utf-8, cp1252, "
             "latin-1, shift_jis and gb18030."
@@ -262,12 +355,12 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
     return splits
 
 
-def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | None:
+def _tokens(options: dict[str, Any], encodings: Mapping[str, str]) -> TokenSpec | None:
     """Return the settings of tokens, or None without a tokenizer.
 
     - ``options`` (dict[str, Any]): The user's options about tokens under the names of the fields of
       `TokenSpec`; None for one that was not given.
-    - ``columns`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
+    - ``encodings`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
 
     Raises ConfigError if options about tokens are given without a tokenizer.
     """
@@ -279,4 +372,4 @@ def _tokens(options: dict[str, Any], columns: Mapping[str, str]) -> TokenSpec | 
             option_names = ", ".join(sorted(option_of_field[field] for field in options))
             raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
         return None
-    return TokenSpec(**options, encoding=columns.get("tokens", ""))
+    return TokenSpec(**options, encoding=encodings.get("tokens", ""))

@@ -23,7 +23,7 @@ def test_what_comes_through_a_pipe_is_converted(tmp_path, kind, data, samples):
     """As a file of it would be, in a process of its own; nothing is left of it."""
     out = str(tmp_path / "out")
     done = subprocess.run(
-        [*CONVERT, "-", out, "--as", kind],
+        [*CONVERT, "-", out, "--format", kind],
         input=data,
         capture_output=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},

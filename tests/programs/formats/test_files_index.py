@@ -265,7 +265,7 @@ def test_an_index_of_plain_files_is_made_by_the_command(tmp_path):
         (place / f"{at}.bin").write_bytes(bytes([at]))
     (place / "m.csv").write_text("file\n" + "".join(f"{at}.bin\n" for at in range(5)))
     settings = ["--set", "manifest=m.csv", "--set", "path=file", "--set", "samples_per_shard=2"]
-    code, text = run("index", place, out, "--as", "files", *settings)
+    code, text = run("index", place, out, "--format", "files", *settings)
     assert (code, "5 samples in 3 shards of 1 file" in text) == (0, True)
     dataset = StreamingDataset(remote=str(out), local=str(tmp_path / "cache"), batch_size=2)
     assert dataset.samples_per_shard.tolist() == [2, 2, 1]
@@ -279,11 +279,14 @@ def test_settings_of_a_command_are_checked(tmp_path):
     (place / "a.jsonl").write_text('{"a": 1}\n' * 9)
     (place / "m.csv").write_text("path\na.jsonl\n")
     for given, words in [
-        (["--as", "files"], "'files' alone does not say which: give format=RawFiles(manifest=...)"),
+        (
+            ["--format", "files"],
+            "'files' alone does not say which: give format=RawFiles(manifest=...)",
+        ),
         (["--set", "shard_sizes=5"], "no setting 'shard_sizes'. Did you mean 'shard_size'?"),
         (["--set", "shard_size"], "--set takes NAME=VALUE, got 'shard_size'"),
         (["--set", "shard_size=large"], "large"),
-        (["--as", "files", "--set", "manifest=m.csv", "--set", "samples_per_shard=few"],
+        (["--format", "files", "--set", "manifest=m.csv", "--set", "samples_per_shard=few"],
          "samples_per_shard='few'"),
     ]:  # fmt: skip
         code, text = run("index", place / "a.jsonl" if len(given) == 2 else place, *given)
@@ -291,7 +294,7 @@ def test_settings_of_a_command_are_checked(tmp_path):
         assert words in " ".join(text.split())
     (tmp_path / "plain").mkdir()
     code, text = run("index", tmp_path / "plain", "--set", "a=1")
-    assert (code, "--set needs --as" in text) == (2, True)
+    assert (code, "--set needs --format" in text) == (2, True)
     code, text = run("index", place / "a.jsonl", tmp_path / "out", "--set", "shard_size=20")
     assert (code, "9 samples in 3 shards" in text) == (0, True)
     with pytest.raises(MdsError, match="give format=RawFiles"):

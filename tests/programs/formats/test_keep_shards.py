@@ -124,7 +124,7 @@ def test_the_command_writes_it(pair, tmp_path):
     """mds-convert --keep-shards, with columns, compression and a pattern; others are refused."""
     run_command = CliRunner().invoke
     out = str(tmp_path / "out")
-    asked = [f"{pair[0]}/part-00[02].parquet", out, "--keep-shards", "--only", "id,tokens"]
+    asked = [f"{pair[0]}/part-00[02].parquet", out, "--keep-shards", "--columns", "id,tokens"]
     done = run_command(convert_command, [*asked, "--compression", "zstd"])
     assert done.exit_code == 0, done.output
     assert "115 samples in 5 shards" in done.output
@@ -145,7 +145,7 @@ def test_it_is_an_option_of_the_converter(pair, tmp_path):
     """`convert` writes the same bytes, and refuses options that would change shards or samples."""
     keep_shards(pair[0], str(tmp_path / "a"), columns=["id", "tokens"])
     reports = []
-    options = {"only": ["id", "tokens"], "keep_shards": True}
+    options = {"columns": ["id", "tokens"], "keep_shards": True}
     summary = convert(pair[0], str(tmp_path / "b"), progress=reports.append, **options)
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "b").iterdir())

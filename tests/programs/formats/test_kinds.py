@@ -102,7 +102,7 @@ def test_commands_take_all_kinds(buckets, tmp_path, name):
         write_files_index(*open_files(str(place), kind), str(tmp_path / "index"))
         places = [tmp_path / "index"]
     else:
-        assert f"{TOTAL} samples" in run("index", place, tmp_path / "index", "--as", kind.name)
+        assert f"{TOTAL} samples" in run("index", place, tmp_path / "index", "--format", kind.name)
         places = [place, tmp_path / "index"] if kind.name != "text" else [tmp_path / "index"]
     for each in places:
         assert kind.name in run("info", each)

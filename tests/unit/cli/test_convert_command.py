@@ -54,7 +54,7 @@ def test_dry_run_writes_nothing(texts, out):
     ("arguments", "code", "words"),
     [
         (["nowhere", "OUT"], 2, "Error: nowhere: there is no such file or folder"),
-        (["TEXTS", "OUT", "--columns", "text"], 2, "'text' is not a column. Write name:encoding"),
+        (["TEXTS", "OUT", "--encodings", "text"], 2, "encodings='text' has no encoding. Write NAME"),
         (["TEXTS", "OUT", "--frob"], 2, "No such option"),
         (["TEXTS"], 2, "Missing argument 'OUT'"),
         (["TEXTS", "TEXTS/0.txt"], 2, "inside the source"),
@@ -86,8 +86,9 @@ def test_bad_record_is_told_with_its_line(tmp_path, out):
 def test_options_reach_the_conversion(texts, out):
     """Splits, hashes, columns and workers of the command line are those of `convert`."""
     result = run(
-        texts, out, "--split", "train=0.5,val=0.5", "--hash", "sha1", "--hash", "xxh64", "-c",
-        "text:bytes", "--drop", "path", "--workers", "2", "--size-limit", "1kb", "--limit", "2",
+        texts, out, "--split", "train=0.5,val=0.5", "--hash", "sha1", "--hash", "xxh64",
+        "--encodings", "text:bytes", "--drop", "path", "--workers", "2", "--size-limit", "1kb",
+        "--limit", "2",
     )  # fmt: skip
     assert result.exit_code == 0
     with open(os.path.join(out, "train", "index.json")) as file:
@@ -103,3 +104,14 @@ def test_command_of_the_group_is_the_same(texts, out):
     shown = CliRunner().invoke(main, ["convert", "--help"]).output
     for option in ("--split", "--workers", "--resume", "--tokenizer", "--skip-bad", "--dry-run"):
         assert option in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("--as", "--format"), ("--only", "--columns"), ("--as=csv", "--format")]
+)
+def test_options_of_before_are_refused_with_those_of_today(texts, out, old, new):
+    """An old spelling is wrong usage, and the error has the new one."""
+    result = run(texts, out, old, "text")
+    assert result.exit_code == 2
+    assert f"No such option '{old.partition('=')[0]}'." in result.stderr
+    assert new in result.stderr.partition("No such option")[2]

@@ -116,7 +116,7 @@ def test_head_shows_what_does_not_decode_and_goes_on(tmp_path):
         (("verify", "a.csv"), "make one with mds-convert"),
         (("clean", "nowhere"), "there is no such folder"),
         (("head", "a.csv", "-n", "-1"), "'-1' is not a number of samples"),
-        (("convert", "a.csv", "out", "--columns", "z:int"), "there is no column 'z'"),
+        (("convert", "a.csv", "out", "--encodings", "z:int"), "there is no column 'z'"),
         (("convert", "a.csv", "out", "--engine", "sprk"), "Did you mean 'spark'?"),
     ],
 )

@@ -13,9 +13,9 @@ def pipe(data, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say so with --as"),
-        (["--as", "jsonl", "--resume"], "into a file first"),
-        (["--as", "jsonl", "--engine", "spark"], "into a file first"),
+        ([], "say so with --format"),
+        (["--format", "jsonl", "--resume"], "into a file first"),
+        (["--format", "jsonl", "--engine", "spark"], "into a file first"),
     ],
 )
 def test_a_pipe_that_cannot_be_converted_is_told(tmp_path, arguments, words):
@@ -27,7 +27,7 @@ def test_a_pipe_that_cannot_be_converted_is_told(tmp_path, arguments, words):
 
 def test_an_empty_pipe_is_told(tmp_path):
     """A command in front of it failed, most likely."""
-    done = pipe(b"", str(tmp_path / "out"), "--as", "jsonl")
+    done = pipe(b"", str(tmp_path / "out"), "--format", "jsonl")
     assert done.exit_code == 2
     assert "standard input is empty" in done.output
 

@@ -3,10 +3,11 @@
 import gzip
 import json
 
+import pictures
 import pytest
 import tars
 
-from mds.formats import JsonLines, RawFiles, Tar, TextLines, find_format, format_names
+from mds.formats import ImageFiles, JsonLines, RawFiles, Tar, TextLines, find_format, format_names
 from mds.formats.registry import BUILTIN_FORMATS
 from mds.testing.file_format_contract import FormatContract
 
@@ -92,6 +93,24 @@ class TestTar(FormatContract):
         tars.by_python(path, tars.members([tars.sample(i) for i in range(9)]))
         path.write_bytes(path.read_bytes()[:9000])
         return path, "broken.tar"
+
+
+class TestImages(FormatContract):
+    format = ImageFiles(samples_per_shard=8)
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        place = tmp_path / "pictures"
+        for i in range(20):
+            (place / "abc"[i % 3]).mkdir(parents=True, exist_ok=True)
+            (place / f"{'abc'[i % 3]}/{i:02}.jpg").write_bytes(pictures.jpeg(i))
+        return place
+
+    @pytest.fixture
+    def damaged(self, tmp_path):
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken/1.jpg").write_bytes(b"<html>")
+        return tmp_path / "broken", "1.jpg: this is not a picture: it starts with b'<html>'"
 
 
 class TestRawFiles(FormatContract):

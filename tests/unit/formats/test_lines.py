@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError
 from mds.formats import JsonLines, TextLines
+from mds.formats.dataset import reads_of
 from mds.formats.newlines import Probe, Stretch, bounded, cut_lines, line_bounds
+from mds.formats.registry import find_recorded_format
 from mds.formats.unpack import unpacked
 
 TEXTS = st.lists(st.sampled_from([b"a", b"\n", b" ", b"\r", b"\t", b"bc"]), max_size=60).map(
@@ -234,3 +236,31 @@ def test_a_line_of_gigabytes_is_refused_before_it_is_held():
         collections.deque(bounded(chunks, "x.jsonl"), maxlen=0)
     with pytest.raises(FormatError, match="at byte 7 has more"):
         collections.deque(bounded(long, "x.jsonl", 7), maxlen=0)
+
+
+def test_states_and_indexes_of_lines_keep_the_name_text():
+    """`lines` was called `text`: what was written before says so, and digests must not change."""
+    kind = find_recorded_format("text")
+    assert (kind, kind.name, kind.recorded_name()) == (TextLines, "lines", "text")
+    assert reads_of(TextLines())[0] == "text"
+    assert find_recorded_format("jsonl") is JsonLines
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        (
+            "text",
+            r"mds.convert\(source, out, format='text'\)\. For a sample of each line .*'lines'",
+        ),
+        ("csv", r"is converted, and not read in place: mds.convert\(source, out, format='csv'\)"),
+        ("json", "write format='jsonl'"),
+        ("webdataset", "write format='tar'"),
+        ("line", "write format='lines'"),
+        ("jsonls", "Did you mean 'jsonl'"),
+    ],
+)
+def test_words_for_formats(word, words, tmp_path):
+    """A word of another library, or of the converter, is refused with what to write."""
+    with pytest.raises(ConfigError, match=words):
+        StreamingDataset(local=str(tmp_path), batch_size=1, format=word)

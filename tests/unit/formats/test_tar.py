@@ -430,7 +430,7 @@ def test_the_remedies_for_a_file_that_samples_lack_work(tmp_path, monkeypatch):
     assert list(StreamingDataset(local="pinned", batch_size=1)) == rows
     with pytest.raises(SourceError, match="The record has no 'txt': --fill txt=VALUE") as told:
         convert("tars", "out")
-    kept = str(told.value).partition("--columns '")[2].partition("'")[0]
+    kept = str(told.value).partition("--encodings '")[2].partition("'")[0]
     convert("tars", "filled", fill={"txt": "none"})
-    convert("tars", "kept", columns=dict([kept.split(":", 1)]))
+    convert("tars", "kept", encodings=dict([kept.split(":", 1)]))
     assert [LocalDataset(out)[1]["txt"] for out in ("filled", "kept")] == ["none", None]

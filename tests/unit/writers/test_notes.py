@@ -129,7 +129,7 @@ def test_a_dataset_that_is_cut_anew_or_split_keeps_its_notes(tmp_path):
     assert cut.class_names == NAMES
     assert cut.columns["id"].description == "which"
     assert cut.columns["label"].description == "the animal"
-    convert(source, str(tmp_path / "parts"), split={"train": 0.5, "val": 0.5}, only=["label"])
+    convert(source, str(tmp_path / "parts"), split={"train": 0.5, "val": 0.5}, columns=["label"])
     for name in ("train", "val"):
         assert LocalDataset(str(tmp_path / "parts"), name).class_names == NAMES
         told = json.loads((tmp_path / "parts" / name / NAME).read_text().partition("\n")[2])

@@ -31,15 +31,15 @@ PROBE_BYTES = 4 << 20
 class InputOptions:
     """Options of an input besides its path."""
 
-    #: Name of the input in the registry; None to recognise it.
-    kind: str | None = None
+    #: Name of the input or format; None to recognise it.
+    format: str | None = None
     #: Patterns of the files to convert, and of those to leave out.
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     #: Name of the table of labels in a folder of images.
     labels: str | None = None
     #: Encodings that the user chose, by column.
-    columns: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, str] = field(default_factory=dict)
     #: Configuration and split of a Hugging Face dataset.
     config: str | None = None
     source_split: str | None = None
@@ -148,7 +148,7 @@ class Input(ABC):
         return self.infer_columns()
 
     def list_extra_columns(self) -> Sequence[Column]:
-        """Return columns that are written only on request (``columns={"path": "str"}``)."""
+        """Return columns that are written only on request (``encodings={"path": "str"}``)."""
         return ()
 
     @abstractmethod

@@ -241,7 +241,7 @@ class TextFilesInput(WholeFilesInput):
         documents.encoding = options.encoding or documents.encoding
         if len(listing) == 1 and listing.size >= _LONG_DOCUMENT:
             documents.notes.append(
-                "the file is one sample; --as lines makes one of each line, --tokenizer makes "
+                "the file is one sample; --format lines makes one of each line, --tokenizer makes "
                 "blocks of tokens"
             )
         return documents
@@ -307,5 +307,5 @@ def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
         return UTF16
     return (
         f"byte 0x{data[error.start]:02x} is not {error.encoding.upper()}; give --encoding (cp1252 "
-        "is usual), or --as files to store the bytes"
+        "is usual), or --format files to store the bytes"
     )

@@ -249,7 +249,7 @@ class ShardsInput(FormatInput):
 class AnyFormatInput(ShardsInput):
     """The samples of files in any format, with the encodings that the format gives them.
 
-    It reads files whose format is named (``--as megatron``), and the files of a conversion that
+    It reads files whose format is named (``--format megatron``), and the files of a conversion that
     keeps their shards (`keep_shards.py`).
 
     - ``data`` (FormatData): The shards and columns that the format has planned.
@@ -273,13 +273,13 @@ class AnyFormatInput(ShardsInput):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return False: other inputs come first, unless ``--as`` names the format."""
+        """Return False: other inputs come first, unless ``--format`` names the format."""
         del path
         return False
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> AnyFormatInput:
-        """Open the files of the format that ``options.kind`` names, or that the path shows."""
+        """Open the files of the format that ``options.format`` names, or that the path shows."""
         return cls.open_columns(path, options, None)
 
     @classmethod
@@ -291,11 +291,11 @@ class AnyFormatInput(ShardsInput):
         Raises SourceError if there are no files, or if they cannot be read.
         """
         with _source_errors():
-            data, files = open_files(path, options.kind, columns)
+            data, files = open_files(path, options.format, columns)
         if not len(data.table):
             raise SourceError(f"{redact(path)}: there are no files of {data.format.name}.")
         opened = cls(data, files)
-        opened._decoded_columns = frozenset(options.columns)
+        opened._decoded_columns = frozenset(options.encodings)
         return opened
 
     @property
@@ -685,7 +685,7 @@ class TextLinesInput(LinesInput):
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return False: a text file is a document unless ``--as lines`` is given."""
+        """Return False: a text file is a document unless ``--format lines`` is given."""
         del path
         return False
 

@@ -7,7 +7,7 @@ folder for each; `source_split` chooses one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from mds.errors import SourceError, need
@@ -27,6 +27,8 @@ class HuggingFaceInput(Input):
     - ``path`` (str): A folder that `datasets` saved, or a name on the hub.
     - ``config`` (str | None), ``split`` (str | None): The configuration, and the only split to
       read; None for the default one, and for all splits.
+    - ``tables`` (dict[str | None, Any] | None): Tables of the user by split, from `undecoded`, for
+      which ``path`` is only a name.
 
     The address of a part is (split, first row, last row + 1).
     """
@@ -34,12 +36,20 @@ class HuggingFaceInput(Input):
     title: ClassVar[str] = "Hugging Face dataset"
     takes: ClassVar[frozenset[str]] = frozenset({"config", "source_split"})
 
-    def __init__(self, path: str, *, config: str | None = None, split: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        config: str | None = None,
+        split: str | None = None,
+        tables: dict[str | None, Any] | None = None,
+    ) -> None:
         super().__init__(path)
-        #: What to load again in a process that reads parts: path, configuration, only split.
-        self._address = (path, config, split)
+        #: What to load again in a process that reads parts: path, configuration, only split. None
+        #: for tables that the user opened.
+        self._address = (path, config, split) if tables is None else None
         #: Result of `_open`; None until the first call.
-        self._tables: dict[str | None, Any] | None = None
+        self._tables = tables
         tables = self._open()
         first = next(iter(tables.values()))
         for name, table in tables.items():
@@ -68,14 +78,7 @@ class HuggingFaceInput(Input):
     def infer_columns(self) -> Sequence[Column]:
         """Return one column per feature."""
         rows = [record for _, record in zip(range(200), self.probe(), strict=False)]
-        table = next(iter(self._open().values()))
-        columns = []
-        for name, feature in sorted(table.features.items()):
-            values = [row[name] for row in rows]
-            encoding, note = _encoding(feature, table.data.schema.field(name).type, values)
-            example = show_value(values[0]) if values else ""
-            columns.append(Column(name, encoding, example, note, _class_names(feature)))
-        return columns
+        return columns_of_features(next(iter(self._open().values())).features, rows)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of rows of one split."""
@@ -95,7 +98,7 @@ class HuggingFaceInput(Input):
         table = self._open()[split]
         for begin in range(start, end, _ROWS):
             batch = table[begin : min(begin + _ROWS, end)]  # a dict of columns
-            columns = {name: list(map(_value, values)) for name, values in batch.items()}
+            columns = {name: list(map(file_bytes, values)) for name, values in batch.items()}
             for number, values in enumerate(zip(*columns.values(), strict=True), begin):
                 yield number, dict(zip(columns, values, strict=True))
 
@@ -120,12 +123,13 @@ class HuggingFaceInput(Input):
     def _open(self) -> dict[str | None, Any]:
         """Return the table of each split, loaded once per process; None names a single table."""
         if self._tables is None:
+            assert self._address is not None, "tables of the user are open"
             self._tables = _load(*self._address)
         return self._tables
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process loads the tables by itself.
-        return {**self.__dict__, "_tables": None}
+        # Another process loads the tables by itself; tables of the user bring their paths.
+        return {**self.__dict__, "_tables": None} if self._address is not None else self.__dict__
 
 
 def is_hub_name(path: str) -> bool:
@@ -163,10 +167,10 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
         tables = {name if len(split_names) > 1 else None: dataset[name] for name in split_names}
     else:
         tables = {None: dataset}
-    return {name: _undecoded(table) for name, table in tables.items()}
+    return {name: undecoded(table) for name, table in tables.items()}
 
 
-def _undecoded(table: Any) -> Any:
+def undecoded(table: Any) -> Any:
     """Return a table that does not decode images and sounds, and returns Python values."""
     import datasets
 
@@ -176,7 +180,7 @@ def _undecoded(table: Any) -> Any:
     return table.with_format(None)
 
 
-def _value(value: Any) -> Any:
+def file_bytes(value: Any) -> Any:
     """Return the bytes of an image or sound that is stored or in a file, and other values as is."""
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         if value["bytes"] is not None or value["path"] is None:
@@ -184,6 +188,22 @@ def _value(value: Any) -> Any:
         with open(value["path"], "rb") as file:
             return file.read()
     return value
+
+
+def columns_of_features(features: Any, rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return one column per feature of a dataset, sorted by name.
+
+    - ``features`` (datasets.Features): The types of its columns.
+    - ``rows`` (Sequence[Mapping[str, Any]]): Some of its rows.
+    """
+    schema = features.arrow_schema
+    columns = []
+    for name, feature in sorted(features.items()):
+        values = [row[name] for row in rows]
+        encoding, note = _encoding(feature, schema.field(name).type, values)
+        example = show_value(values[0]) if values else ""
+        columns.append(Column(name, encoding, example, note, _class_names(feature)))
+    return columns
 
 
 def _class_names(feature: Any) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from mds.errors import SourceError
 from mds.formats.columns import Column, infer_columns, show_value
+from mds.formats.images import PICTURE_STARTS, PICTURES, choose_encoding
 from mds.units import format_bytes
 from mds.writers.convert.inputs.base import BadRecord, Input, InputOptions, InputPart, Record
 from mds.writers.convert.inputs.csv import DelimitedTextInput
@@ -26,17 +27,6 @@ from mds.writers.convert.inputs.files import FolderClasses, WholeFilesInput
 from mds.writers.convert.inputs.format_files import JsonLinesInput
 from mds.writers.convert.inputs.listing import Listing, ending
 
-ENDINGS = {
-    ".jpg": "jpeg",
-    ".jpeg": "jpeg",
-    ".jpe": "jpeg",
-    ".png": "png",
-    ".webp": "webp",
-    ".gif": "gif",
-    ".bmp": "bmp",
-    ".tif": "tiff",
-    ".tiff": "tiff",
-}
 #: Names of folders that hold masks, and no class.
 _MASKS = re.compile(
     r"(?i)^(?:.*[-_ ])?(?:masks?|labels?|annotations?|annots?|segmentations?|seg|segmentationclass|"
@@ -44,8 +34,6 @@ _MASKS = re.compile(
 )
 #: Number of JSON files in which annotations are looked for, and bytes read at both ends of each.
 _MAX_SEARCHED_FILES, _SEARCHED_BYTES = 20, 1 << 16
-#: First bytes of image files: JPEG, PNG, GIF, WebP, BMP, TIFF.
-_STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
 
 class ImagesInput(WholeFilesInput):
@@ -53,10 +41,10 @@ class ImagesInput(WholeFilesInput):
 
     title: ClassVar[str] = "images"
     takes: ClassVar[frozenset[str]] = frozenset({"labels"})
-    endings: ClassVar[frozenset[str]] = frozenset(ENDINGS)
+    endings: ClassVar[frozenset[str]] = frozenset(PICTURES)
 
     def __init__(self, listing: Listing) -> None:
-        images = [name for name in listing.names if ending(name) in ENDINGS]
+        images = [name for name in listing.names if ending(name) in PICTURES]
         if not images:
             raise SourceError(f"{listing.root}: no file here ends like an image ({_known()}).")
         other_count = len(listing) - len(images)
@@ -66,7 +54,7 @@ class ImagesInput(WholeFilesInput):
                 f"{other_count} file{'s are' if other_count > 1 else ' is'} no image and left out"
             )
         # The encoding of the column of images, and the note for it.
-        self.encoding, self._note = _encoding(Counter(ENDINGS[ending(name)] for name in images))
+        self.encoding, self._note = _encoding(Counter(PICTURES[ending(name)] for name in images))
 
     @classmethod
     def from_files(cls, listing: Listing, options: InputOptions) -> Input:
@@ -74,8 +62,8 @@ class ImagesInput(WholeFilesInput):
         table = options.labels or _table(listing)
         if table is not None:
             return LabelledImagesInput(listing, table, read_label_rows(listing, table))
-        pictures = [name for name in listing.names if ending(name) in ENDINGS]
-        if options.kind is None:
+        pictures = [name for name in listing.names if ending(name) in PICTURES]
+        if options.format is None:
             _refuse_masks(listing.root, pictures)
             _refuse_annotations(listing)
         if FolderClasses.are_in(pictures):
@@ -94,7 +82,7 @@ class ImagesInput(WholeFilesInput):
 
     def sample(self, name: str, data: bytes) -> dict[str, Any] | BadRecord:
         """Return the image and its path."""
-        if not data.startswith(_STARTS):
+        if not data.startswith(PICTURE_STARTS):
             return BadRecord(
                 f"this is not an image: it starts with {data[:8]!r}" if data else "it is empty"
             )
@@ -112,7 +100,7 @@ class ImageClassesInput(ImagesInput):
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        not_included = [name for name in listing.not_included if ending(name) in ENDINGS]
+        not_included = [name for name in listing.not_included if ending(name) in PICTURES]
         self._classes = FolderClasses(self.listing.names, self.split_of, not_included)
 
     def infer_columns(self) -> Sequence[Column]:
@@ -221,11 +209,11 @@ class LabelledImagesInput(ImagesInput):
 def _encoding(kinds: Counter[str]) -> tuple[str, str]:
     """Return the encoding of a column of images, and a note, given the number of each kind."""
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    if len(kinds) == 1 and (only := next(iter(kinds))) in ("jpeg", "png"):
-        return only, "stored as it is"
-    if set(kinds) <= {"jpeg", "png"}:
-        return kinds.most_common()[0][0], f"{counts}, each stored as it is"
-    return "bytes", f"{counts}; --columns image:png makes them pictures for readers"
+    encoding = choose_encoding(kinds)
+    if encoding != "bytes":
+        note = "stored as it is"
+        return encoding, note if len(kinds) == 1 else f"{counts}, each {note}"
+    return "bytes", f"{counts}; --encodings image:png makes them pictures for readers"
 
 
 def _table(listing: Listing) -> str | None:
@@ -318,7 +306,8 @@ def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
                     f"{root}: {folder} seems to hold masks of the pictures in {other}, and a "
                     "converted sample has one picture. Write both with MDSWriter (see 'Pictures "
                     "with masks or boxes' in docs/writing.md), convert one alone with mds-convert "
-                    f"{os.path.join(root, other)}, or say --as images if the folders are classes."
+                    f"{os.path.join(root, other)}, or say --format images if the folders are "
+                    "classes."
                 )
 
 
@@ -340,4 +329,4 @@ def _refuse_annotations(listing: Listing) -> None:
 
 
 def _known() -> str:
-    return " ".join(sorted(ENDINGS))
+    return " ".join(sorted(PICTURES))

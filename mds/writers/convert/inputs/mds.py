@@ -70,7 +70,7 @@ class MdsInput(Input):
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
         """Open the dataset at a folder or URL; columns that get another encoding are decoded."""
-        return cls(path, re_encode=frozenset(options.columns))
+        return cls(path, re_encode=frozenset(options.encodings))
 
     @classmethod
     def recognizes(cls, path: str) -> bool:

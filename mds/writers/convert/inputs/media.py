@@ -15,8 +15,8 @@
 Texts are ``.txt``, ``.caption``, ``.lab`` or ``.xml``, all of one kind. Nine of ten files must have
 a partner; the others are left out, and a note names them. The column ``file_name`` of a table has
 the path of a file, relative to the folder of the table. One table beside pictures is a table of
-labels unless ``--as metadata`` is given: `ImagesInput` also takes tables whose column of files has
-another name.
+labels unless ``--format metadata`` is given: `ImagesInput` also takes tables whose column of files
+has another name.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class PairedFilesInput(MediaInput):
         self._kind = kind
         medium = "sound" if is_sound else "picture"
         self.notes.append(
-            f"each {medium} has the text of the {kind} of its name; --as files stores every file "
-            "as it is"
+            f"each {medium} has the text of the {kind} of its name; --format files stores every "
+            "file as it is"
         )
         unpaired = sorted({*listing.names} - {*media.names} - {*texts})
         if unpaired:
@@ -123,7 +123,7 @@ class PairedFilesInput(MediaInput):
         if pairs is None:
             raise SourceError(
                 f"{listing.root}: nine of ten files are not pictures or sounds with a text of "
-                f"their name ({', '.join(_TEXT_ENDINGS)}). Leave --as out to see what they are "
+                f"their name ({', '.join(_TEXT_ENDINGS)}). Leave --format out to see what they are "
                 "taken for."
             )
         return pairs

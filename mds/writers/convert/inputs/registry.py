@@ -1,12 +1,13 @@
 """Inputs by name, and detection of the input that a path, URL or name is.
 
-`register_input` adds an input under a name for ``--as``; so does an entry point of the group
-``mds.inputs``. Names of formats (`mds.formats`) are kinds of sources too.
+`register_input` adds an input under a name for ``--format``; so does an entry point of the group
+``mds.inputs``. Names of formats (`mds.formats`) are names of sources too: a word means the same
+files for `mds.convert` and for a dataset that reads them in place.
 
 `open_input` knows a file by its ending. It knows a folder by what datasets leave in it
 (index.json, dataset_info.json), else by the endings of its files: if nine of ten are of one kind,
 the others are left out, and a note names them. A folder of mixed files is stored file by file, with
-a note; if some of them are tables or the like, nothing is guessed. ``kind`` overrules all of it.
+a note; if some of them are tables or the like, nothing is guessed. ``format`` overrules all of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 
 from mds.arguments import did_you_mean
 from mds.errors import ConfigError, SourceError
-from mds.formats.registry import find_format, format_names
+from mds.formats.registry import find_format, format_names, other_word
 from mds.lazy_imports import load_plugin, plugin_names
 from mds.storage.url import is_local, local_path, redact
 from mds.writers.convert.inputs.base import FileInput, Input, InputOptions
@@ -52,7 +53,7 @@ inputs: dict[str, type[Input]] = {
     "jsonl": JsonLinesInput,
     "csv": DelimitedTextInput,
     "parquet": TablesInput,
-    "webdataset": WebDatasetInput,
+    "tar": WebDatasetInput,
     "hf": HuggingFaceInput,
     "mds": MdsInput,
     "files": WholeFilesInput,
@@ -61,7 +62,7 @@ _BUILT_IN = frozenset(inputs)
 
 
 def register_input(name: str, kind: type[Input]) -> None:
-    """Register an input under the name that ``--as`` takes.
+    """Register an input under the name that ``--format`` takes.
 
     Only the process that plans a conversion has to register it. For the commands, name the class in
     an entry point of the group ``mds.inputs``. It cannot take endings of built-in inputs.
@@ -99,9 +100,13 @@ def find_input(name: str) -> type[Input]:
     other_formats = [each for each in format_names() if each not in names]
     if name in other_formats:
         return _input_of_format(name)
+    meant = other_word(name)
+    if meant is not None:
+        raise ConfigError(f"there is no format {name!r}: write {meant!r}.")
+    known_names = [*names, *other_formats]
     raise ConfigError(
-        f"there is no kind {name!r} of source.{did_you_mean(name, [*names, *other_formats])} Known "
-        f"are {', '.join(names)}, and the formats {', '.join(other_formats)}."
+        f"there is no format {name!r}.{did_you_mean(name, known_names)} Known are "
+        f"{', '.join(known_names)}."
     )
 
 
@@ -154,7 +159,7 @@ def open_input(path: str, options: InputOptions) -> Input:
         if getattr(options, option) not in (None, False) and option not in opened.takes:
             raise ConfigError(
                 f"--{option.replace('_', '-')} says nothing of {path} ({opened.title}): leave it "
-                "out, or say with --as what the source is."
+                "out, or say with --format what the source is."
             )
     if options.null and not opened.is_text:
         raise ConfigError(
@@ -175,7 +180,7 @@ def _open(path: str, options: InputOptions) -> Input:
     if is_hub_name(path):  # also hf:/folder, which is no URL without a slash
         return HuggingFaceInput.open(path, options)
     place = local_path(path) if path and is_local(path) else path
-    requested_kind = find_input(options.kind) if options.kind is not None else None
+    requested_kind = find_input(options.format) if options.format is not None else None
     all_kinds: dict[str, type[Input]] = {}
     # A requested kind of files opens files on a disk. A URL or a pattern is opened by the input
     # that recognises it, which may differ from the requested one.
@@ -210,7 +215,7 @@ def _check_readable(listing: Listing) -> None:
         if way_out is None:
             return
     raise SourceError(
-        f"{listing.path(listing.names[0])}: no input reads such a file: {way_out}, or say --as "
+        f"{listing.path(listing.names[0])}: no input reads such a file: {way_out}, or say --format "
         "files to store its bytes."
     )
 
@@ -266,7 +271,7 @@ def _open_files(
             ellipsis = ", ..." if omitted_count > len(examples) else ""
             opened.notes.append(
                 f"{omitted_count:,} other file{'s' * (omitted_count > 1)} left out "
-                f"({', '.join(examples)}{ellipsis}); --as files takes all of them as they are"
+                f"({', '.join(examples)}{ellipsis}); --format files takes all of them as they are"
             )
         return opened
     kind_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
@@ -279,13 +284,13 @@ def _open_files(
         )
         raise SourceError(
             f"{listing.root}: the folder is mixed ({kind_counts}), and some of its files hold many "
-            f"samples. Choose files of one kind with {include_option},{joins} or say --as files to "
-            "store each as it is."
+            f"samples. Choose files of one kind with {include_option},{joins} or say --format "
+            "files to store each as it is."
         )
     opened = kinds["files"].from_files(listing, options)
     opened.notes.append(
         f"the folder is mixed ({kind_counts}): every file is stored as it is. Choose some with "
-        f"{include_option}, or say what they are with --as"
+        f"{include_option}, or say what they are with --format"
     )
     return opened
 

@@ -36,7 +36,8 @@ def test_commands_and_python_of_the_page(folder):
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     for number, block in enumerate(blocks("bash")):
         if number == 2:
-            exec(compile(blocks("python")[0], PAGE.name, "exec"), {})
+            for program in blocks("python")[:-2]:
+                exec(compile(program, PAGE.name, "exec"), {})
         script = "set -e\n" + block
         done = subprocess.run(
             ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
@@ -48,7 +49,7 @@ def test_commands_and_python_of_the_page(folder):
 
 def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
     """As a program that converts with two processes, and as a file of tests."""
-    _, program, tests = blocks("python")
+    *_, program, tests = blocks("python")
     assert len(program.splitlines()) <= 32
     kit.write("fasta.py", program)
     kit.write("test_fasta.py", tests)

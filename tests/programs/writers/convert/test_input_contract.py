@@ -374,7 +374,7 @@ def test_a_registered_input_is_recognised_by_its_ending(kit):
     assert kit.samples() == [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]
     table = kit.write("x.csv", "a 1\nb 2\n")
     assert prepare(table, kit.out + "2").source.title == "table of delimited text"
-    convert(table, kit.out + "2", kind="pairs")
+    convert(table, kit.out + "2", format="pairs")
     assert kit.samples(kit.out + "2") == kit.samples()
 
 
@@ -407,4 +407,4 @@ def test_what_cannot_be_an_input_is_refused():
         with pytest.raises(ConfigError, match=r"inherit mds\.writers\.convert\.Input"):
             register_input("mine", kind)
     with pytest.raises(ConfigError, match=r"no kind 'mine' of source\. .*Known are images"):
-        convert("x", "y", kind="mine")
+        convert("x", "y", format="mine")

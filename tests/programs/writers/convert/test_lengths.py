@@ -32,7 +32,7 @@ def source(kit, records):
 def test_the_file_is_that_of_a_writer(kit, tmp_path, workers):
     """Byte for byte, with any number of processes, and so are index and shards."""
     records = documents()
-    options = {"columns": COLUMNS, "lengths": "tokens", "size_limit": 40_000, "workers": workers}
+    options = {"encodings": COLUMNS, "lengths": "tokens", "size_limit": 40_000, "workers": workers}
     made = prepare(source(kit, records), kit.out, hashes="none", **options)
     made.__dict__["part_size"] = 30_000
     made.run()
@@ -50,7 +50,7 @@ def test_the_file_is_that_of_a_writer(kit, tmp_path, workers):
 def test_an_interrupted_conversion_records_the_same(kit, tmp_path, monkeypatch):
     """What parts have told before the stop is kept with them."""
     path = source(kit, documents())
-    options = {"columns": COLUMNS, "lengths": "tokens", "size_limit": 40_000}
+    options = {"encodings": COLUMNS, "lengths": "tokens", "size_limit": 40_000}
 
     def run(out, **more):
         made = prepare(path, out, **options, **more)
@@ -71,7 +71,7 @@ def test_an_interrupted_conversion_records_the_same(kit, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             run(kit.out)
     with pytest.raises(ConfigError, match="lengths"):
-        convert(path, kit.out, columns=COLUMNS, size_limit=40_000, resume=True)
+        convert(path, kit.out, encodings=COLUMNS, size_limit=40_000, resume=True)
     run(kit.out, resume=True)
     assert open_store(kit.out).get(NAME) == open_store(str(tmp_path / "whole")).get(NAME)
 
@@ -79,7 +79,7 @@ def test_an_interrupted_conversion_records_the_same(kit, tmp_path, monkeypatch):
 def test_every_split_has_its_own(kit):
     """Of its samples, and with a limit of those that are taken."""
     records = documents(900)
-    convert(source(kit, records), kit.out, columns=COLUMNS, lengths="tokens", limit=700,
+    convert(source(kit, records), kit.out, encodings=COLUMNS, lengths="tokens", limit=700,
             split="train=0.8,val=0.2")  # fmt: skip
     told = {}
     for split in ("train", "val"):
@@ -107,7 +107,7 @@ def test_a_record_without_a_length_is_a_bad_record(kit):
     records = documents(50)
     records[7]["tokens"] = [[1, 2], [3, 4]]
     path = source(kit, records)
-    options = {"columns": COLUMNS, "lengths": "tokens"}
+    options = {"encodings": COLUMNS, "lengths": "tokens"}
     with pytest.raises(RecordError, match=r"shape \(2, 2\)"):
         convert(path, kit.out, **options)
     convert(path, kit.out, **options, skip_bad=True, overwrite=True)
@@ -120,13 +120,13 @@ def test_a_record_without_a_length_is_a_bad_record(kit):
 def test_columns_without_lengths_are_refused_at_once(kit, column, says):
     """Before anything is read or written."""
     with pytest.raises(ConfigError, match=says):
-        prepare(source(kit, documents(5)), kit.out, columns=COLUMNS, lengths=column)
+        prepare(source(kit, documents(5)), kit.out, encodings=COLUMNS, lengths=column)
 
 
 def test_the_command_records_and_a_new_conversion_clears(kit):
     """An overwritten dataset keeps no lengths of the one before."""
     path = source(kit, documents(50))
-    command = ["convert", path, kit.out, "--columns", "tokens:ndarray:uint16"]
+    command = ["convert", path, kit.out, "--encodings", "tokens:ndarray:uint16"]
     told = CliRunner().invoke(main, [*command, "--lengths", "tokens"])
     assert told.exit_code == 0, told.output
     assert len(recorded(kit.out)) == 50

@@ -125,7 +125,7 @@ def test_a_stranger_among_many_files_is_left_out_and_told(kit):
     assert made.source.title == "image folder"
     (note,) = made.source.notes
     assert note.startswith("2 other files left out (a/README.md, notes.db)")
-    assert "--as files" in note
+    assert "--format files" in note
     assert made.run().samples == 30
 
 
@@ -253,7 +253,7 @@ def test_a_folder_that_cannot_be_converted_is_stopped_with_what_helps(
         ("a.csv", "näme;b\nJosé;x\n", {}),
         ("a.jsonl", '{"näme": "José", "b": "x"}\n', {}),
         ("a.txt", "José", {}),
-        ("a.txt", "José\nx\n", {"kind": "lines"}),
+        ("a.txt", "José\nx\n", {"format": "lines"}),
         ("a.json", '[{"näme": "José"}]', {}),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_long_document_alone_is_told(kit):
     """It is one sample, which is hardly meant."""
     kit.write("book.txt", "a line\n" * 50_000)
     conversion = prepare(str(kit.source), kit.out)
-    assert any("--as lines" in note for note in conversion.source.notes)
+    assert any("--format lines" in note for note in conversion.source.notes)
     kit.write("other.txt", "short")
     assert not prepare(str(kit.source), kit.out).source.notes
 
@@ -446,12 +446,12 @@ def test_pictures_and_their_captions_are_samples(kit):
     kit.write("README.txt", "about these")
     made = prepare(str(kit.source), kit.out)
     paired, left = made.source.notes
-    assert paired.startswith("each picture has the text of the .txt of its name; --as files")
+    assert paired.startswith("each picture has the text of the .txt of its name; --format files")
     assert left == "2 files without a partner left out (README.txt, alone.jpg)"
     convert(str(kit.source), kit.out)
     told = [(each["path"], each["text"]) for each in kit.samples()]
     assert told == [(f"{at}.jpg", f"caption {at}") for at in range(10)]
-    whole = convert(str(kit.source), kit.out + "-files", kind="files")
+    whole = convert(str(kit.source), kit.out + "-files", format="files")
     assert sum(each.samples for each in whole.splits) == 22
 
 
@@ -462,7 +462,7 @@ def test_few_pictures_with_a_text_are_no_pairs(kit):
         kit.write(f"{at if at < 7 else at + 100}.txt", "x")
     assert prepare(str(kit.source), kit.out).source.title == "files"
     with pytest.raises(SourceError, match="nine of ten files are not pictures or sounds"):
-        prepare(str(kit.source), kit.out, kind="paired")
+        prepare(str(kit.source), kit.out, format="paired")
 
 
 def test_transcripts_of_sounds_are_samples(kit):
@@ -506,10 +506,10 @@ def test_labels_of_one_split_are_those_of_all(kit):
 
 
 def test_a_column_on_request_is_written_where_only_names_it(kit):
-    """`--only image,path` has the path, which is left out otherwise."""
+    """`--columns image,path` has the path, which is left out otherwise."""
     kit.write("a/1.jpg", kit.jpeg)
     kit.write("b/1.jpg", kit.jpeg)
-    convert(str(kit.source), kit.out, only=["path", "label"])
+    convert(str(kit.source), kit.out, columns=["path", "label"])
     assert kit.samples() == [{"label": 0, "path": "a/1.jpg"}, {"label": 1, "path": "b/1.jpg"}]
 
 
@@ -523,7 +523,7 @@ def test_a_column_on_request_is_written_where_only_names_it(kit):
     ],
 )
 def test_pictures_with_masks_or_boxes_are_no_classes(kit, files, words):
-    """The command stops, says what to do, and takes `--as images` for an answer."""
+    """The command stops, says what to do, and takes `--format images` for an answer."""
     coco = '{"info": {}, "images": [], "annotations": [], "categories": []}'
     for name in files:
         for number in range(20) if name.endswith(("jpg", "png")) else [1]:
@@ -532,7 +532,7 @@ def test_pictures_with_masks_or_boxes_are_no_classes(kit, files, words):
     with pytest.raises(SourceError, match=words) as told:
         prepare(str(kit.source), kit.out)
     assert "docs/writing.md" in str(told.value)
-    assert len(prepare(str(kit.source), kit.out, kind="images").columns) > 1
+    assert len(prepare(str(kit.source), kit.out, format="images").columns) > 1
     if "seems to hold" in str(told.value):
         way_out = str(told.value).partition("with mds-convert ")[2].partition(", or say")[0]
         assert len(prepare(way_out, kit.out).source.listing) == 20

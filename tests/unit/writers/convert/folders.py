@@ -192,7 +192,11 @@ STOPPED = [
         {"a.jsonl": '{"a": 1}', "b.jsonl": '{"a": 2}', "c.txt": "x"},
         "--include",
     ),
-    ("a table and a picture", {"a.csv": "a\n1\n", "b.csv": "a\n2\n", "c.jpg": JPEG}, "--as files"),
+    (
+        "a table and a picture",
+        {"a.csv": "a\n1\n", "b.csv": "a\n2\n", "c.jpg": JPEG},
+        "--format files",
+    ),
     (
         "several tables of labels",
         {"a/1.jpg": JPEG, "a/2.jpg": JPEG, "x.csv": "id\n1\n", "y.csv": "id\n2\n"},

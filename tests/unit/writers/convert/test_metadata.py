@@ -52,11 +52,11 @@ def test_ljspeech_has_a_table_without_a_header_or_quoting(kit):
 
 
 def test_one_table_beside_pictures_is_a_table_of_labels_unless_chosen(kit):
-    """`kind="metadata"` gives the same samples, and takes no other name of a picture."""
+    """`format="metadata"` gives the same samples, and takes no other name of a picture."""
     kit.write("train/1.jpg", kit.jpeg)
     kit.write("train/metadata.csv", "file_name,text\n1.jpg,a\n")
     labels = prepare(str(kit.source), kit.out)
-    chosen = prepare(str(kit.source), kit.out + "2", kind="metadata")
+    chosen = prepare(str(kit.source), kit.out + "2", format="metadata")
     assert labels.source.title == "images with a table of labels"
     assert chosen.source.title == "files with a table of metadata"
     labels.run()
@@ -70,7 +70,7 @@ def test_a_table_given_as_labels_is_used_alone(kit):
         kit.write(f"{split}/{split}.jpg", kit.jpeg)
         kit.write(f"{split}/metadata.csv", f"file_name,text\n{split}.jpg,a\n")
     kit.write("all.csv", "file,kind\ntrain.jpg,x\ntest.jpg,y\n")
-    convert(str(kit.source), kit.out, labels="all.csv", merge_splits=True, only="kind")
+    convert(str(kit.source), kit.out, labels="all.csv", merge_splits=True, columns="kind")
     assert [sample["kind"] for sample in kit.samples()] == ["y", "x"]
 
 
@@ -123,7 +123,7 @@ def test_a_table_that_cannot_be_joined_is_refused(kit, table, words):
     kit.write("1.wav", kit.wav(1))
     kit.write("metadata.csv", table)
     with pytest.raises(SourceError, match=words):
-        prepare(str(kit.source), kit.out, kind="metadata")
+        prepare(str(kit.source), kit.out, format="metadata")
 
 
 def test_tables_that_differ_are_refused(kit):
@@ -152,4 +152,4 @@ def test_a_folder_without_a_table_is_refused(kit):
     """Where metadata is asked for."""
     kit.write("1.wav", kit.wav(1))
     with pytest.raises(SourceError, match=r"there is no metadata\.csv or metadata\.jsonl"):
-        prepare(str(kit.source), kit.out, kind="metadata")
+        prepare(str(kit.source), kit.out, format="metadata")

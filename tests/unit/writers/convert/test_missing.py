@@ -38,19 +38,19 @@ def test_fill_keeps_the_plain_number(kit):
 def test_an_optional_column_that_was_asked_for_takes_empty_cells(kit):
     """No further option is needed; what is there is checked as ever."""
     path = kit.write("t.csv", TABLE)
-    convert(path, kit.out, columns={"age": "optional[uint8]"})
+    convert(path, kit.out, encodings={"age": "optional[uint8]"})
     assert [sample["age"] for sample in kit.samples()] == [31, None, 40]
     with pytest.raises(RecordError, match="300 does not fit uint8"):
         convert(
             kit.write("u.csv", TABLE.replace("31", "300")),
             kit.out + "2",
-            columns={"age": "optional[uint8]"},
+            encodings={"age": "optional[uint8]"},
         )
 
 
 def test_nan_of_a_float_column(kit):
     """Floats may be filled with nan."""
-    convert(kit.write("t.csv", TABLE), kit.out, null="", fill="age=nan", columns="age:float32")
+    convert(kit.write("t.csv", TABLE), kit.out, null="", fill="age=nan", encodings="age:float32")
     ages = [float(sample["age"]) for sample in kit.samples()]
     assert ages[0] == 31
     assert ages[1] != ages[1]
@@ -59,19 +59,19 @@ def test_nan_of_a_float_column(kit):
 def test_missing_keys_of_json_lines(kit):
     """Null and absent alike: optional, filled, or an error that says how."""
     path = kit.write("t.jsonl", '{"n": 1, "x": 2.5}\n{"n": 2}\n{"n": 3, "x": null}\n')
-    convert(path, kit.out, columns={"x": "optional[float64]"})
+    convert(path, kit.out, encodings={"x": "optional[float64]"})
     assert [sample["x"] for sample in kit.samples()] == [2.5, None, None]
-    convert(path, kit.out + "2", columns={"x": "float64"}, fill={"x": 0})
+    convert(path, kit.out + "2", encodings={"x": "float64"}, fill={"x": 0})
     assert [sample["x"] for sample in kit.samples(kit.out + "2")] == [2.5, 0, 0]
     with pytest.raises(RecordError, match="has no 'x'"):
-        convert(path, kit.out + "3", columns={"x": "float64"})
+        convert(path, kit.out + "3", encodings={"x": "float64"})
 
 
 def test_a_cell_that_is_missing_where_none_may_be(kit):
     """The error says both ways out."""
     path = kit.write("t.csv", "a\n" + "1\n" * 3 + "NA\n")
     with pytest.raises(RecordError, match=r"line 5.*missing.*--fill.*optional\[int32\]"):
-        convert(path, kit.out, columns={"a": "int32"}, null="NA")
+        convert(path, kit.out, encodings={"a": "int32"}, null="NA")
 
 
 def test_a_fill_of_no_column_is_refused(kit):

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import os
-import re
 
 import numpy as np
 import pytest
@@ -45,7 +44,7 @@ def test_equal_samples_fall_into_one_split(kit):
 
 def test_split_by_key(kit):
     """Samples with one value of the key column stay together, also when it is not written."""
-    convert(numbers(kit), kit.out, split="a=0.5,b=0.5", split_key="t", only="n")
+    convert(numbers(kit), kit.out, split="a=0.5,b=0.5", split_key="t", columns="n")
     a, b = ({s["n"] % 500 for s in kit.samples(f"{kit.out}/{name}")} for name in "ab")
     assert a
     assert b
@@ -53,22 +52,22 @@ def test_split_by_key(kit):
 
 
 def test_columns_are_changed_chosen_and_dropped(kit):
-    """Columns changes encodings, only chooses, drop leaves out; unknown names are errors."""
+    """Encodings are changed, columns chooses, drop leaves out; unknown names are errors."""
     path = numbers(kit, 10)
-    made = prepare(path, kit.out, columns="n:int16")
+    made = prepare(path, kit.out, encodings="n:int16")
     assert kit.encodings(made) == {"n": "int16", "t": "str"}
-    assert kit.encodings(prepare(path, kit.out, only=["t"])) == {"t": "str"}
+    assert kit.encodings(prepare(path, kit.out, columns=["t"])) == {"t": "str"}
     assert kit.encodings(prepare(path, kit.out, drop="t")) == {"n": "int"}
-    made = prepare(path, kit.out, columns="n:ndarray:int32:2,3,t:json")
+    made = prepare(path, kit.out, encodings="n:ndarray:int32:2,3,t:json")
     assert kit.encodings(made) == {"n": "ndarray:int32:2,3", "t": "json"}
     with pytest.raises(ConfigError, match=r"no column 'x'\. There are n, t"):
-        prepare(path, kit.out, only="x")
+        prepare(path, kit.out, columns="x")
     made = prepare(path, kit.out, drop="x")
     assert "no record that was looked at has the key 'x'" in made.source.notes
     with pytest.raises(ConfigError, match="no column is left"):
         prepare(path, kit.out, drop="n,t")
     with pytest.raises(ConfigError, match="would write pickles"):
-        prepare(path, kit.out, columns="n:pkl")
+        prepare(path, kit.out, encodings="n:pkl")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +77,8 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"split": "a/b=1"}, "not the name of a split"),
         ({"split": "a=x"}, "not a split"),
         ({"split": "a=1.5"}, "above 0"),
-        ({"columns": "n"}, "Write name:encoding"),
-        ({"columns": "n:int7"}, "int7"),
+        ({"encodings": "n"}, "Write NAME:ENCODING"),
+        ({"encodings": "n:int7"}, "int7"),
         ({"compression": "zip"}, "no compression 'zip'"),
         ({"hashes": "crc"}, "no hash 'crc'"),
         ({"size_limit": "4gb"}, "less than 4 GiB"),
@@ -91,13 +90,13 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"workers": -1}, "workers=-1"),
         ({"limit": 0}, "at least one"),
         ({"engine": "slurm"}, "no engine 'slurm'"),
-        ({"kind": "video"}, "no kind 'video'"),
+        ({"format": "video"}, "no format 'video'"),
         ({"split_key": "x", "split": "a=1"}, "is not a column"),
         ({"block": 7, "end_token": "x"}, "give a tokenizer"),
         ({"frob": 1}, "no option 'frob'"),
         ({"tokenizer": "bytes", "text_column": "z"}, "no column 'z'"),
-        ({"tokenizer": "bytes", "columns": {"tokens": "ndarray:uint8:2048"}}, "257 tokens"),
-        ({"tokenizer": "bytes", "columns": {"tokens": "ndarray:int32"}}, "fixed shape"),
+        ({"tokenizer": "bytes", "encodings": {"tokens": "ndarray:uint8:2048"}}, "257 tokens"),
+        ({"tokenizer": "bytes", "encodings": {"tokens": "ndarray:int32"}}, "fixed shape"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(kit, options, words):
@@ -133,7 +132,9 @@ def test_last_tokens_are_dropped_only_when_asked(kit):
 def test_column_of_tokens_may_be_narrower(kit):
     """The encoding of the column sets the type of the tokens."""
     kit.write("a.txt", "x" * 7)
-    convert(str(kit.source), kit.out, tokenizer="bytes", block=8, columns="tokens:ndarray:uint16:8")
+    convert(
+        str(kit.source), kit.out, tokenizer="bytes", block=8, encodings="tokens:ndarray:uint16:8"
+    )
     (sample,) = kit.samples()
     assert sample["tokens"].dtype == np.uint16
 
@@ -158,7 +159,7 @@ def test_tokenizer_of_hugging_face(kit, tmp_path):
 def test_bad_records_are_counted_and_listed(kit):
     """With skip_bad the good ones are written, the bad ones named with line and column."""
     path = kit.write("x.jsonl", '{"a": 1}\n{"a": \n[1]\n{"a": 2, "b": 3}\n{"a": "x"}\n{"a": 3}\n')
-    summary = convert(path, kit.out, skip_bad=True, columns="a:int", drop="b")
+    summary = convert(path, kit.out, skip_bad=True, encodings="a:int", drop="b")
     assert [s["a"] for s in kit.samples()] == [1, 2, 3]
     assert summary.bad_count == 3
     assert [line.split("x.jsonl, ")[1][:27] for line in summary.bad] == [
@@ -210,15 +211,21 @@ def test_output_inside_the_source_is_refused(kit):
         convert(str(kit.source), str(kit.source / "out"))
 
 
-def test_help_lists_every_option_once():
-    """With the default that it has when it is not given."""
-    item = re.compile(r"^\* ``(\w+)`` \(.+?, (\S+)\): \S", re.MULTILINE)
-    shown = item.findall(inspect.getdoc(convert.func))
+def test_the_signature_has_every_option_once():
+    """With the default that it has when it is not given, and a text in the docstring."""
+    parameters = inspect.signature(convert.func).parameters
     spec, tokens = parse_spec(), TokenSpec("bytes")
     defaults = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
     del defaults["tokens"]
     defaults |= {"tokenizer": None, "end_token": tokens.end, "text_column": tokens.text}
     defaults |= {"block": tokens.block, "drop_last": tokens.drop_last}
     defaults |= {"storage_options": None}  # of `prepare`, so that no plan has it
-    assert dict(shown) == {name: repr(value) for name, value in defaults.items()}
-    assert len(shown) == len(defaults)
+    shown = {name: each.default for name, each in parameters.items()}
+    for name in ("source", "out", "progress"):
+        del shown[name]
+    # None stands for an empty mapping, which a signature cannot have.
+    assert {n: defaults[n] if v is None and defaults[n] == {} else v for n, v in shown.items()} == (
+        defaults
+    )
+    for name in parameters:
+        assert f"``{name}``" in inspect.getdoc(convert.func)

@@ -35,7 +35,7 @@ def test_image_folder_gives_image_label_and_class(kit):
 def test_path_of_an_image_is_there_for_the_asking(kit):
     """An image folder offers the path as a further column."""
     kit.write("a/1.png", kit.png)
-    convert(str(kit.source), kit.out, columns={"path": "str"}, drop="image")
+    convert(str(kit.source), kit.out, encodings={"path": "str"}, drop="image")
     assert kit.samples() == [{"class": "a", "label": 0, "path": "a/1.png"}]
 
 
@@ -130,9 +130,9 @@ def test_python_sources_may_declare_their_encoding(kit):
 
 
 def test_lines_are_samples_when_asked(kit):
-    """kind='lines' makes every line a sample, empty ones too."""
+    """format='lines' makes every line a sample, empty ones too."""
     kit.write("a.txt", "one\n\r\nthree")
-    convert(str(kit.source), kit.out, kind="lines")
+    convert(str(kit.source), kit.out, format="lines")
     assert [sample["text"] for sample in kit.samples()] == ["one", "", "three"]
 
 
@@ -280,10 +280,10 @@ def test_column_of_a_dataset_gets_another_encoding(kit):
     with MDSWriter(out=before, columns={"a": "int", "b": "str"}) as writer:
         for i in (1, 2, 300):
             writer.write({"a": i, "b": "x"})
-    convert(before, kit.out, columns={"a": "uint16"})
+    convert(before, kit.out, encodings={"a": "uint16"})
     assert [sample["a"] for sample in kit.samples()] == [1, 2, 300]
     with pytest.raises(RecordError, match=r"sample 2, column 'a' \(uint8\): 300 does not fit"):
-        convert(before, kit.out + "2", columns={"a": "uint8"})
+        convert(before, kit.out + "2", encodings={"a": "uint8"})
 
 
 def test_mixed_folder_is_stored_file_by_file(kit):
@@ -401,12 +401,12 @@ def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
     cuts = np.arange(4).astype("<i8")
     kit.write("a.idx", b"".join([head, lengths.tobytes(), offsets.tobytes(), cuts.tobytes()]))
     path = kit.write("a.bin", np.arange(9).astype("<u2").tobytes())
-    made = prepare(path, kit.out, kind="megatron")
+    made = prepare(path, kit.out, format="megatron")
     made.run()
     values = [sample["tokens"].tolist() for sample in LocalDataset(kit.out)]
     assert values == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
     assert kit.encodings(made) == {"tokens": LocalDataset(kit.out).columns["tokens"].encoding}
-    again = prepare(path, f"{kit.out}-32", kind="megatron", columns={"tokens": "ndarray:int32"})
+    again = prepare(path, f"{kit.out}-32", format="megatron", encodings={"tokens": "ndarray:int32"})
     again.run()
     values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]
     assert [value.dtype for value in values] == [np.int32] * 3

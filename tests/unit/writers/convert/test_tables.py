@@ -131,7 +131,7 @@ def test_null_that_no_statistics_foresee_is_named(kit):
     pq.write_table(table, path, write_statistics=False)
     with pytest.raises(RecordError, match=r"row 3000, column 'a' \(int32\): expected a whole"):
         convert(path, kit.out)
-    convert(path, kit.out + "2", columns={"a": "json"})
+    convert(path, kit.out + "2", encodings={"a": "json"})
     assert kit.samples(kit.out + "2")[-1] == {"a": None}
     assert convert(path, kit.out + "3", skip_bad=True).samples == 3000
 

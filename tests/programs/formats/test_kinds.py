@@ -103,7 +103,7 @@ def test_commands_take_all_kinds(buckets, tmp_path, name):
         places = [tmp_path / "index"]
     else:
         assert f"{TOTAL} samples" in run("index", place, tmp_path / "index", "--format", kind.name)
-        places = [place, tmp_path / "index"] if kind.name != "text" else [tmp_path / "index"]
+        places = [place, tmp_path / "index"] if kind.name != "lines" else [tmp_path / "index"]
     for each in places:
         assert kind.name in run("info", each)
         lines = [json.loads(line) for line in run("head", each, "-n", 5, "--json").splitlines()]

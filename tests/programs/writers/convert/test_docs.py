@@ -36,8 +36,9 @@ def test_commands_and_python_of_the_page(folder):
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     for number, block in enumerate(blocks("bash")):
         if number == 2:
+            names = {}
             for program in blocks("python")[:-2]:
-                exec(compile(program, PAGE.name, "exec"), {})
+                exec(compile(program, PAGE.name, "exec"), names)
         script = "set -e\n" + block
         done = subprocess.run(
             ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,

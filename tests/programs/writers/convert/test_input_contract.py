@@ -406,5 +406,5 @@ def test_what_cannot_be_an_input_is_refused():
     for kind in (dict, Pairs.infer_columns, Input, FileInput):
         with pytest.raises(ConfigError, match=r"inherit mds\.writers\.convert\.Input"):
             register_input("mine", kind)
-    with pytest.raises(ConfigError, match=r"no kind 'mine' of source\. .*Known are images"):
+    with pytest.raises(ConfigError, match=r"no format 'mine'\..*Known are images"):
         convert("x", "y", format="mine")

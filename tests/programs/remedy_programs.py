@@ -290,6 +290,31 @@ remedy(
     "mds-convert {named} {new} --describe name=number",
 )
 remedy(
+    "mds-convert {named} {new} --columns name:json",
+    "Write --encodings name:json",
+    "mds-convert {named} {new} --encodings name:json",
+)
+remedy(
+    "mds.convert(named, new, columns={'name': 'json'})",
+    "Write encodings={'name': 'json'}",
+    "mds.convert(named, new, encodings={'name': 'json'}).samples",
+)
+remedy(
+    "png('g/a.png') and of(folder + '/g', format='imagefolder')",
+    "write format='images'",
+    "png('g/a.png') and of(folder + '/g', format='images')[0]",
+)
+remedy(
+    "png('s/train/x/a.png') and of(folder + '/s', format='images')",
+    "Read one of them with split='train'",
+    "png('s/train/x/a.png') and of(folder + '/s', split='train', format='images')[0]",
+)
+remedy(
+    "png('g/a.png') and put('g/b.png', 'x') and list(of(folder + '/g', format='images'))",
+    "Take it out",
+    "png('h/a.png') and list(of(folder + '/h', format='images'))",
+)
+remedy(
     "mds-convert {lines} {new} --split 5",
     "Write train=0.98,val=0.02",
     "mds-convert {lines} {new} --split train=0.98,val=0.02",

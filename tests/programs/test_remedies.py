@@ -279,6 +279,7 @@ WITHOUT_PROGRAM = {
         "needs the package soundfile",
         "a manifest of Parquet needs pyarrow",
     ],
+    "It takes a data frame of Spark, as in test_dataframe.py.": ["is a data frame of Spark"],
     "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],
     "It comes where a part of a state is lost that others replace.": ["a part of one"],
     "It takes gigabytes.": [

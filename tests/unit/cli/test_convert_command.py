@@ -54,7 +54,11 @@ def test_dry_run_writes_nothing(texts, out):
     ("arguments", "code", "words"),
     [
         (["nowhere", "OUT"], 2, "Error: nowhere: there is no such file or folder"),
-        (["TEXTS", "OUT", "--encodings", "text"], 2, "encodings='text' has no encoding. Write NAME"),
+        (
+            ["TEXTS", "OUT", "--encodings", "text"],
+            2,
+            "encodings='text' has no encoding. Write NAME",
+        ),
         (["TEXTS", "OUT", "--frob"], 2, "No such option"),
         (["TEXTS"], 2, "Missing argument 'OUT'"),
         (["TEXTS", "TEXTS/0.txt"], 2, "inside the source"),

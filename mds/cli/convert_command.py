@@ -175,7 +175,7 @@ class _FormatOption(click.Option):
 @click.option(
     "--keep-shards",
     is_flag=True,
-    help="Write a shard for each one of files that are read as they lie (a Parquet row group): "
+    help="Write a shard for each one of files that are read in place (a Parquet row group): "
     "the order of training stays, and states go across.",
 )
 @storage_option

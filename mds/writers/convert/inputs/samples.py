@@ -101,7 +101,7 @@ class SamplesInput(Input):
     def __init__(self, name: str, splits: Mapping[str | None, Any], options: InputOptions) -> None:
         super().__init__(name)
         self._splits = [split for split in splits if split is not None]
-        #: Samples of each split by name, and what is left of them after the first ones.
+        #: Samples of each split by name, and iterators behind the first ones.
         self._sources: dict[str | None, _SampleSource] = {
             split: _SampleSource(source, name) for split, source in splits.items()
         }
@@ -112,7 +112,7 @@ class SamplesInput(Input):
         self._count = sum(each.count for each in self._sources.values())
         if not any(self._first.values()):
             raise SourceError(
-                f"{name} has no samples; nothing is written. A generator or an iterator can be "
+                f"{name} has no samples to write. A generator or an iterator can be "
                 "read once: make it anew."
             )
         #: Columns of pictures that are stored as the files that they were opened from.

@@ -295,7 +295,7 @@ def _text_encoding(name: Any) -> str:
             isinstance(name, str) and _is_encoding(name.partition(":")[2])
         ):
             raise ConfigError(
-                f"encoding={shown(name)}: encoding= names an encoding of text files, such as cp1252. "
+                f"encoding={shown(name)}: encoding= names that of text files, like cp1252. "
                 "Encodings of columns are encodings=, as in --encodings id:int32, in Python "
                 "encodings={'id': 'int32'}."
             ) from None

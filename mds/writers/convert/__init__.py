@@ -93,7 +93,7 @@ def convert(
     *,
     format: str | None = None,  # noqa: A002 - what it is
     columns: str | Sequence[str] = (),
-    encodings: Mapping[str, str] | None = None,
+    encodings: Mapping[str, Any] | None = None,
     drop: str | Sequence[str] = (),
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
@@ -142,7 +142,7 @@ def convert(
     Which columns are written, and how:
 
     - ``columns`` (Sequence[str], default ()): The only columns to write; empty for all.
-    - ``encodings`` (Mapping[str, str] | None, default None): Encodings of columns instead of the
+    - ``encodings`` (Mapping[str, Any] | None, default None): Encodings of columns instead of the
       inferred ones, such as ``{"id": "int32"}``.
     - ``drop`` (Sequence[str], default ()): Columns to leave out.
     - ``fill`` (Mapping[str, Any] | None, default None): Replacements of missing values, by column.

@@ -389,7 +389,7 @@ remedy(
 )
 remedy(
     "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', batch_size=1)",
-    ".parquet, .tar, .txt: rename these",
+    ".parquet, .tar: rename these",
     "StreamingDataset(remote=odd + '/*.jsonl', local=folder + '/copy', batch_size=1)[0]",
 )
 

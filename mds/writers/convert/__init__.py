@@ -198,8 +198,8 @@ def convert(
     - ``work`` (str | PathLike | None, default None): The folder for unfinished work; None is one
       inside ``out``.
     - ``durable`` (bool, default True): Sync shards and index to the disk.
-    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store of ``out``,
-      and of the source if it has the same scheme or ``out`` is a folder, such as
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store of
+      ``out``, and of the source if it has the same scheme or ``out`` is a folder, such as
       ``{"endpoint_url": "..."}``.
     - ``progress`` (Callable[[Progress], None] | None, default None): Called after every part and
       shard.

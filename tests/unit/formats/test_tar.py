@@ -426,7 +426,7 @@ def test_the_remedies_for_a_file_that_samples_lack_work(tmp_path, monkeypatch):
     rows = [{"__key__": "1", "cls": 7, "txt": "7"}, {"__key__": "2", "cls": 7, "txt": None}]
     assert list(StreamingDataset(local="tars", batch_size=1, format=Tar(missing="null"))) == rows
     command = str(told.value).partition("on a command line, mds ")[2].partition(" makes")[0].split()
-    assert CliRunner().invoke(main, [*command, "tars", "-o", "pinned"]).exit_code == 0
+    assert CliRunner().invoke(main, [*command, "tars", "pinned"]).exit_code == 0
     assert list(StreamingDataset(local="pinned", batch_size=1)) == rows
     with pytest.raises(SourceError, match="The record has no 'txt': --fill txt=VALUE") as told:
         convert("tars", "out")

@@ -381,7 +381,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if "_count" in vars(self):  # __init__ has set _count, so it is over
             if name in _FIXED:
                 raise_fixed(self, name, value)
-            if self._is_strict:
+            if self._is_strict and not name.startswith("_"):  # not for what a batch changes
                 check_assignment(self, name, value, LOADER_RULES, LOADER_RULES)
         super().__setattr__(name, value)
 

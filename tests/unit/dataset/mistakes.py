@@ -102,7 +102,7 @@ MISTAKES = [
     # ---------------------------------------------------------------- a writer
     ("writer(columns=['a'])", "columns", "['a']", "{'image': 'jpeg', 'label': 'int'}"),
     ("writer(columns={'a': 'inte'})", "encoding", "'inte'", "Did you mean 'int'?"),
-    ("writer(columns={'a': int})", "column 'a'", "int", "Write {'a': 'int'}"),
+    ("writer(columns={'a': list})", "column 'a'", "list", "Write 'list[str]'"),
     ("writer(columns={})", "columns", "{}", "columns={'text': 'str'}"),
     ("writer(compresion='zstd')", "MDSWriter(", "compresion='zstd'", "mean compression=?"),
     ("writer(compression='zst')", "compression", "'zst'", "Did you mean 'zstd'?"),
@@ -118,16 +118,16 @@ MISTAKES = [
     ("write('str', {'label': 1})", "encoding str", "int 1", "Write str(value)"),
     ("write('bytes', {'label': 'x'})", "encoding bytes", "'x'", "value.encode()"),
     (
-        "write('ndarray:float32', {'label': [1.0]})",
+        "write('ndarray:float32', {'label': ['x']})",
         "encoding ndarray:float32",
-        "[1.0]",
-        "np.asarray(value, np.float32)",
+        "['x']",
+        "Give a list of numbers",
     ),
     (
-        "write('ndarray:float32', {'label': torch.zeros(3)})",
-        "encoding ndarray:float32",
-        "Tensor",
-        ".numpy()",
+        "write('ndarray:float32', {'label': torch.zeros(3, dtype=torch.float64)})",
+        "dtype is float32",
+        "torch.float64",
+        "value.to(torch.float32)",
     ),
     (
         "write('ndarray:float32', {'label': np.zeros(3)})",

@@ -133,6 +133,25 @@ class WriterChecks:
 
         return upload(retry=0), upload()
 
+    def check_storage_options(self):
+        """The server takes uploads with a header only."""
+
+        def upload(**arguments):
+            class Guarded(FolderHandler):
+                def do_PUT(self):
+                    if self.headers.get("X-Token") == "open":
+                        super().do_PUT()
+                    else:
+                        self.rfile.read(int(self.headers["Content-Length"]))
+                        self.end(403)
+
+            folder = self.out()
+            folder.mkdir()
+            with http_server(str(folder), handler=Guarded) as url:
+                return outcome(lambda: bool(self.write(out=(str(self.out()), url), **arguments)))
+
+        return upload(), upload(storage_options={"headers": {"X-Token": "open"}})
+
     def check_max_workers(self):
         """A server counts the uploads that run at a time."""
 

@@ -22,6 +22,7 @@ from collections import Counter
 import numpy as np
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError
 
 SAMPLES = 90
 BATCH = 4
@@ -173,14 +174,28 @@ class Program:
         dataset, rng = dataset or self.dataset, rng or self.random
         for _ in range(count):
             at = rng.randrange(-len(self.numbers), len(self.numbers))
-            self.check_sample(self.numbers[at], dataset[at])
+            if self.is_filtered:  # numbers would count samples that the filter drops
+                self.check_refused(dataset, at)
+            else:
+                self.check_sample(self.numbers[at], dataset[at])
 
     def access_outside(self):
+        if self.is_filtered:
+            self.check_refused(self.dataset, len(self.numbers))
+            return
         try:
             self.dataset[len(self.numbers)]
         except IndexError:
             return
         raise AssertionError("no IndexError")
+
+    @staticmethod
+    def check_refused(dataset, at):
+        try:
+            dataset[at]
+        except ConfigError:
+            return
+        raise AssertionError("no ConfigError")
 
     def begin(self, dataset=None):
         if self.is_packed:

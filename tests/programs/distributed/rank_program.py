@@ -38,7 +38,8 @@ def main(config):
     if config["kind"] == "plain":
         loader = DataLoader(dataset, **settings)
     else:
-        loader = StreamingDataLoader(dataset, worker_type=config["kind"], **settings)
+        kind = config["kind"] if config["workers"] else "auto"  # there may be no workers
+        loader = StreamingDataLoader(dataset, worker_type=kind, **settings)
     position = Position(dataset, loader, config)
     with open(os.path.join(config["log"], str(rank)), "a", buffering=1) as log:
         for _ in range(config["epochs"]):

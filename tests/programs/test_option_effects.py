@@ -53,6 +53,7 @@ CONVERSIONS = {
     "--text-column": (["{}/two.jsonl", "--tokenizer", "bytes"], ["--text-column", "b"]),
     "--drop-last": (["{}/lines.jsonl", "--tokenizer", "bytes", "--block", "5"], ["--drop-last"]),
     "--compression": (["{}/lines.jsonl"], ["--compression", "zstd"]),
+    "--storage-option": (["{}/lines.jsonl"], ["--storage-option", "endpoint_url"]),  # no value
     "--hash": (["{}/lines.jsonl"], ["--hash", "sha1"]),
     "--size-limit": (["{}/lines.jsonl"], ["--size-limit", "200"]),
     "--workers": (["{}/lines.jsonl"], ["--workers", "-1"]),

@@ -15,7 +15,6 @@ A shard is named by its first picture, and has the bytes of all of its pictures.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -24,11 +23,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
-from mds.formats.base import Format
-from mds.formats.encode import encode_records, sample_encoder
-from mds.formats.facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
+from mds.formats.encode import sample_encoder
+from mds.formats.facts import DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats.made_reader import MadeReader
-from mds.formats.raw_files import pack_rows, unpack_rows
+from mds.formats.raw_files import OneFileEach, Rows, pack_rows, unpack_rows
 from mds.storage.base import check_key
 from mds.storage.files import open_regular
 
@@ -62,12 +60,10 @@ PICTURE_STARTS = (
 _SPLITS = re.compile(
     r"(?i)(train|training|val|valid|validation|dev|test|testing|eval)((19|20)\d\d)?"
 )
-#: Rows of a shard: dicts with path, size and version of a picture, and perhaps class and label.
-Rows = list[dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageFiles(Format):
+class ImageFiles(OneFileEach):
     """Pictures below a folder, one sample each, in the order of their paths.
 
     Pictures in a folder per class have the columns ``class``, ``image`` and ``label``, else
@@ -121,38 +117,9 @@ class ImageFiles(Format):
             columns, samples=[len(rows)], sizes=[file.size], note=pack_rows(rows, files.url(file))
         )
 
-    def share(self, shard: ShardPlace) -> float:
-        """Return 1, or 0 if the pictures are not wanted."""
-        return 1.0 if "image" in shard.columns.names else 0.0
-
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the pictures of a shard, fetched side by side."""
-        records = self._fetched(_rows_of(shard), shard, files)
-        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, records, location)
-
-    def can_range(self, shard: ShardPlace) -> bool:
-        """Return True: a sample is a file."""
-        del shard
-        return True
-
-    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the samples of some rows, fetching their files alone."""
-        all_rows, encode = _rows_of(shard), sample_encoder(shard.columns)
-        records = self._fetched([all_rows[row] for row in rows], shard, files)
-        return {
-            row: encode(record, functools.partial(files.url, all_rows[row]["path"]))
-            for row, record in zip(rows, records, strict=True)
-        }
-
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by its number of pictures and its first one."""
         return f"{shard.samples:,} pictures from {shard.file.key!r}"
-
-    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Return True: a file on a local disk is read when its sample is asked for."""
-        del files
-        return True
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader that opens a file for each sample.
@@ -160,7 +127,7 @@ class ImageFiles(Format):
         ``path`` is the local path of the first picture, from which the dataset's folder follows.
         """
         root = path[: -len(shard.file.key)]
-        rows, encode = _rows_of(shard), sample_encoder(shard.columns)
+        rows, encode = self._rows(shard), sample_encoder(shard.columns)
         reads_files = "image" in shard.columns.names
 
         def mds_bytes(row: int) -> bytes:
@@ -172,6 +139,30 @@ class ImageFiles(Format):
             return encode(record, lambda: place)
 
         return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
+
+    def _rows(self, shard: ShardPlace) -> Rows:
+        """Return the rows of a shard: path, size, version, and perhaps class and label.
+
+        They are checked, since the table may be from anywhere.
+        """
+        rows = unpack_rows(shard.note, shard.file.key)
+        paths = [row.get("path") for row in rows]
+        if len(rows) != shard.samples or not all(isinstance(path, str) for path in paths):
+            raise FormatError(f"a table of {shard.file.key} has other pictures. Make it anew.")
+        for path in paths:
+            check_key(str(path))  # so that it stays below the dataset's folder
+        return rows
+
+    def _describe_row(
+        self, number: int, row: Mapping[str, Any], location: str, files: Files
+    ) -> str:
+        """Name the file of the picture."""
+        del number, location
+        return files.url(row["path"])
+
+    @property
+    def _content_column(self) -> str:
+        return "image"
 
     def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
         """Yield rows with the bytes of their pictures, fetched side by side."""
@@ -231,17 +222,6 @@ def _digest(facts: Mapping[str, bytes]) -> str:
     import xxhash
 
     return xxhash.xxh3_64_hexdigest(b"\0".join(facts.values()))
-
-
-def _rows_of(shard: ShardPlace) -> Rows:
-    """Return the rows of a shard, checked since the table may be from anywhere."""
-    rows = unpack_rows(shard.note, shard.file.key)
-    paths = [row.get("path") for row in rows]
-    if len(rows) != shard.samples or not all(isinstance(path, str) for path in paths):
-        raise FormatError(f"a table of {shard.file.key} has other pictures. Make it anew.")
-    for path in paths:
-        check_key(str(path))  # so that it stays below the dataset's folder
-    return rows
 
 
 def _read_picture(place: str, version: str) -> bytes:

@@ -25,6 +25,7 @@ import io
 import itertools
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -60,7 +61,75 @@ _LOOKED_AT, _SUPPOSED = 16, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RawFiles(Format):
+class OneFileEach(Format):
+    """Base of formats in which each sample is a file, with a row of a table about it.
+
+    A shard is some rows of the table. A format that inherits from this class says how the rows of a
+    shard are found (`_rows`) and how their files are fetched (`_fetched`).
+    """
+
+    @property
+    @abstractmethod
+    def _content_column(self) -> str:
+        """Name of the column with the contents of the files."""
+
+    @abstractmethod
+    def _rows(self, shard: ShardPlace) -> Rows:
+        """Return the rows of a shard, checked since the table may be from anywhere."""
+
+    @abstractmethod
+    def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
+        """Yield rows with the contents of their files, fetched side by side, if wanted."""
+
+    @abstractmethod
+    def _describe_row(
+        self, number: int, row: Mapping[str, Any], location: str, files: Files
+    ) -> str:
+        """Describe a sample for errors.
+
+        Args:
+            number: Number of the row in its shard.
+            row: The row itself.
+            location: URL of the file that stands for the shard.
+            files: Files of the dataset.
+        """
+
+    def share(self, shard: ShardPlace) -> float:
+        """Return 1, or 0 if the contents of files are not wanted."""
+        return 1.0 if self._content_column in shard.columns.names else 0.0
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+        """Yield the files of a shard, fetched side by side."""
+        records = self._fetched(self._rows(shard), shard, files)
+        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        yield from encode_records(shard.columns, records, location)
+
+    def can_range(self, shard: ShardPlace) -> bool:
+        """Return True: a sample is a file."""
+        del shard
+        return True
+
+    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
+        """Return the samples of some rows, fetching their files alone."""
+        location, encode = files.url(shard.file), sample_encoder(shard.columns)
+        rows_of_shard = self._rows(shard)
+        records = self._fetched([rows_of_shard[row] for row in rows], shard, files)
+        describe = self._describe_row
+        return {
+            row: encode(
+                record, functools.partial(describe, row, rows_of_shard[row], location, files)
+            )
+            for row, record in zip(rows, records, strict=True)
+        }
+
+    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
+        """Return True: a file on a local disk is read when its sample is asked for."""
+        del files
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawFiles(OneFileEach):
     """Files below a folder, one sample each, in the order of a manifest.
 
     - ``manifest`` (str): Path of the manifest below the folder: a ``.parquet``, ``.csv``, ``.tsv``
@@ -96,6 +165,10 @@ class RawFiles(Format):
         super().__post_init__()
         if self.samples_per_shard < 1:
             raise ConfigError(f"samples_per_shard= is 1 or more, got {self.samples_per_shard}.")
+
+    @property
+    def _content_column(self) -> str:
+        return self.content
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """Narrow the place to the manifest, so that no folder of millions of files is listed."""
@@ -134,42 +207,9 @@ class RawFiles(Format):
             note=b"".join(pieces),
         )
 
-    def share(self, shard: ShardPlace) -> float:
-        """Return 1, or 0 if the contents of files are not wanted."""
-        return 1.0 if self.content in shard.columns.names else 0.0
-
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the files of a shard, fetched side by side."""
-        records = self._fetched(self._rows(shard), shard, files)
-        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, records, location)
-
-    def can_range(self, shard: ShardPlace) -> bool:
-        """Return True: a sample is a file."""
-        del shard
-        return True
-
-    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the samples of some rows, fetching their files alone."""
-        location, manifest_rows, encode = (
-            files.url(shard.file),
-            self._rows(shard),
-            sample_encoder(shard.columns),
-        )
-        records = self._fetched([manifest_rows[row] for row in rows], shard, files)
-        return {
-            row: encode(record, functools.partial("{}, sample {}".format, location, row))
-            for row, record in zip(rows, records, strict=True)
-        }
-
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by its number of files and its first file."""
         return f"{shard.samples:,} files from {self._rows(shard)[0].get(self.path)!r}"
-
-    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Return True: a file on a local disk is read when its sample is asked for."""
-        del files
-        return True
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader that opens a file for each sample.
@@ -248,6 +288,13 @@ class RawFiles(Format):
         if self.size is not None:
             check_sizes(rows, self.size, location)
         return rows
+
+    def _describe_row(
+        self, number: int, row: Mapping[str, Any], location: str, files: Files
+    ) -> str:
+        """Name the row of the manifest."""
+        del row, files
+        return f"{location}, sample {number}"
 
     @staticmethod
     def _missing(location: str, path: str, url: str) -> NotFoundError:

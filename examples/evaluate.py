@@ -4,7 +4,7 @@
     python examples/evaluate.py                       # three ranks, one after the other
 
 Training wants every rank to have the same number of batches, and so a few samples come twice. An
-evaluation wants the true mean: ``exact=True`` gives each sample to exactly one rank.
+evaluation wants the true mean: ``remainder="short"`` gives each sample to exactly one rank.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model(numbers: torch.Tensor) -> torch.Tensor:
 
 def evaluate(folder: str, workers: int, topology: tuple[int, int] | None = None) -> torch.Tensor:
     """Return the count of this rank's samples, of correct answers, and the sum of their numbers."""
-    dataset = StreamingDataset(local=folder, batch_size=16, exact=True, topology=topology)
+    dataset = StreamingDataset(local=folder, batch_size=16, remainder="short", topology=topology)
     totals = torch.zeros(3, dtype=torch.int64)
     for batch in StreamingDataLoader(dataset, num_workers=workers):
         right = model(batch["number"]) == batch["even"].bool()

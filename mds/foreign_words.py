@@ -128,7 +128,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "repeat choose": "Write streams=[Stream(..., {name}={value})].",
         _RANKS: _TOPOLOGY,
         _BAD_SAMPLES: "Write on_error='skip'.",
-        "allow_repeats no_repeats": "Write exact=True: no sample is repeated.",
+        "exact": (
+            "Write remainder='short' for what was True, 'mask' for 'mask' and 'repeat' for False."
+        ),
+        "allow_repeats no_repeats": "Write remainder='short': no sample is repeated.",
         "batch bs batchsize": "Write batch_size={value}.",
         "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
         "fields usecols select_columns keys": "Write columns={value}.",
@@ -268,6 +271,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "cache persist": "Fetched shards stay in local=; cache_limit= sets how many.",
         "prefetch": "Write {owner}(..., predownload=samples).",
         "column_names features dtypes schema": "Write dataset.columns, a dict with the encodings.",
+        "exact": "Write dataset.remainder: what was True is 'short'.",
         "num_rows nrows n_samples": "Write dataset.num_samples.",
         "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
         "collect to_list": "Write list(dataset).",

@@ -408,7 +408,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             # All processes of a node share a file with the order of an epoch, whose name is made of
             # the settings. It does not depend on the function of the shuffle, so each process
             # computes the order here.
-            kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
+            kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
             order = self._order.order(start, world)
             return kind(order, world, position, is_counted=for_loader)
         return super()._worker_epoch(start, world, position, for_loader=for_loader)

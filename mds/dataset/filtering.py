@@ -39,7 +39,7 @@ class Fate(enum.Enum):
     KEPT = "kept"
     DROPPED = "dropped"
     BROKEN = "broken"  # dropped before all functions were called with it
-    PADDING = "padding"  # with exact="mask": a place without a sample
+    PADDING = "padding"  # with remainder="mask": a place without a sample
 
 
 class SampleFilter:

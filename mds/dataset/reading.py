@@ -163,8 +163,8 @@ def read_stretches(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[Ite
 def judge_samples(dataset: ReadableDataset, epoch: WorkerEpoch) -> Iterator[tuple[Any, Fate]]:
     """Yield each sample of this worker after all functions, and whether it is kept.
 
-    Dropped samples, and padding of ``exact="mask"``, are yielded too, with their `Fate`. They are
-    reported to the dataset and to ``epoch.dropped``.
+    Dropped samples, and padding of ``remainder="mask"``, are yielded too, with their `Fate`.
+    They are reported to the dataset and to ``epoch.dropped``.
     """
     from mds.transforms.runner import SampleRunner
 

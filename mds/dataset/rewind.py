@@ -57,7 +57,6 @@ _SETTINGS = frozenset(
         "sampling_method",
         "sampling_granularity",
         "batching_method",
-        "exact",
     )
 )
 
@@ -132,6 +131,8 @@ class Rewind:
                     else ScheduledRun.from_json(self.point.schedule).schedule
                 ),
                 packing=_packing(data, self.point),
+                # A state does not tell whether short batches were filled, which is no other order.
+                remainder="short" if order.get("exact") else "repeat",
                 **{k: v for k, v in order.items() if k in _SETTINGS},
             )
         except (ConfigError, TypeError, KeyError, ZeroDivisionError) as error:

@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -79,10 +79,10 @@ class Samples(HasColumns):
 
     batch_size: OrderSetting[int | None] = OrderSetting()
     batching_method: OrderSetting[str] = OrderSetting()
-    exact: OrderSetting[bool | str] = OrderSetting()
     num_canonical_nodes: OrderSetting[int | None] = OrderSetting()
     packing: OrderSetting[Packing | None] = OrderSetting()
     partition_algo: OrderSetting[str] = OrderSetting()
+    remainder: OrderSetting[Literal["repeat", "short", "mask"]] = OrderSetting()
     sampling_granularity: OrderSetting[int] = OrderSetting()
     sampling_method: OrderSetting[str] = OrderSetting()
     shuffle: OrderSetting[bool] = OrderSetting()
@@ -134,7 +134,7 @@ class Samples(HasColumns):
         stream_config: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
-        exact: bool | str = False,
+        remainder: Literal["repeat", "short", "mask"] = "repeat",
         topology: Any = None,
         images: str | Mapping[str, str] = "pil",
         on_error: str = "raise",
@@ -566,7 +566,7 @@ class Samples(HasColumns):
             worker: Number of this worker of the rank.
             workers: Number of workers of the rank.
             group: Number that all workers of one iteration share.
-            for_loader: Whether a loader counts the samples. Then padding of ``exact="mask"`` is
+            for_loader: Whether a loader counts the samples. Then padding of ``remainder="mask"`` is
                 given with a mask; otherwise it is left out.
         """
         start = self._order.epochs.begin_epoch(group, worker)
@@ -597,7 +597,7 @@ class Samples(HasColumns):
             from mds.cache.order_files import share_order
 
             order = share_order(order, os.path.join(cache_root(), "orders"))
-        kind = PaddedWorkerEpoch if for_loader and self.exact == "mask" else WorkerEpoch
+        kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
         return kind(order, world, position, is_counted=for_loader)
 
     def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch:

@@ -186,6 +186,7 @@ def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> No
 #: What other libraries call a setting, or what it is mistaken for.
 _OTHER_WORDS = {
     "cache_size": "cache_limit",
+    "exact": "remainder",
     "epoch": "next_epoch",
     "max_cache_size": "cache_limit",
     "seed": "shuffle_seed",

@@ -78,8 +78,10 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
       take precedence over the environment.
     - ``columns`` (Sequence[str] | None, default None): Columns to decode; None is all.
-    - ``exact`` (bool | str, default False): Whether every sample comes exactly once over all ranks,
-      with none repeated. ``"mask"`` also fills the last batches with samples under a mask.
+    - ``remainder`` (str, default 'repeat'): How ranks share samples that do not divide evenly:
+      ``"repeat"`` repeats some, so that all ranks get equally many. With ``"short"`` and ``"mask"``
+      each sample comes once over all ranks: ``"short"`` gives some ranks fewer, and ``"mask"``
+      fills the last batches with samples under a mask.
     - ``topology`` (Any, default None): Rank and world size, such as ``(0, 2)``, if they cannot be
       found.
     - ``images`` (str | Mapping[str, str], default 'pil'): Form of images: ``"pil"``, or ``"array"``

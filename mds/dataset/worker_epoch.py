@@ -228,8 +228,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         """Number of places that every rank has taken, as this rank can tell for a state.
 
         Each rank has one worker here. Ranks take equally many places, so it is the own `position`.
-        But with ``exact``, some ranks get fewer: of 9 samples, 2 ranks get 5 and 4. At the end both
-        count 5, so that their states are equal.
+        But with ``remainder="short"``, some ranks get fewer: of 9 samples, 2 ranks get 5 and
+        4. At the end both count 5, so that their states are equal.
         """
         if not self.is_exhausted or not self._is_uneven:
             return self.position
@@ -239,15 +239,15 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     @property
     def _is_uneven(self) -> bool:
         """Whether ranks may get different numbers of places; all ranks get as many packs."""
-        return bool(self.order.spec.exact) and self.order.spec.packing is None
+        return self.order.spec.is_exact and self.order.spec.packing is None
 
     @property
     def is_finished(self) -> bool:
         """Whether the epoch is finished on all ranks, as far as this rank can tell.
 
-        With ``exact`` and 9 samples, 2 ranks get 5 and 4. The one with 4 sees that its iteration
-        ends. The other has finished once it has taken 5, even if nobody asks for a sixth sample. If
-        all ranks get equally many, all of them see the end in the same step.
+        With ``remainder="short"`` and 9 samples, 2 ranks get 5 and 4. The one with 4 sees that its
+        iteration ends. The other has finished once it has taken 5, even if nobody asks for a sixth
+        sample. If all ranks get equally many, all of them see the end in the same step.
         """
         if self.is_exhausted or not self._is_uneven:
             return self.is_exhausted
@@ -391,7 +391,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
 
 class PaddedWorkerEpoch(WorkerEpoch):
-    """Part of one worker for ``exact="mask"``: padded so that all batches are full.
+    """Part of one worker for ``remainder="mask"``: padded so that all batches are full.
 
     In the place of padding comes the id before it, or sample 0 if there is none; that sample is
     read and then masked. The arguments are those of WorkerEpoch.

@@ -476,8 +476,8 @@ def _read_custom(
             if places != len(batch):
                 name = type(dataset).__name__
                 raise ConfigError(
-                    f"exact='mask' marks every place of the order, and {name} made {len(batch)} "
-                    f"samples of {places} places. Use exact=True."
+                    f"remainder='mask' marks every place of the order, and {name} made "
+                    f"{len(batch)} samples of {places} places. Use remainder='short'."
                 )
             mask = epoch.next_mask(places)
         # A class may return lists of samples; each list counts as one sample, or by its entries.

@@ -4,7 +4,7 @@ A batch counts when the trainer receives it, not when it is made, so batches tha
 are not part of the position.
 
 *Places* are the numbers of samples in the order of an epoch, from 0, over all ranks. A rank's batch
-of 8 samples takes 8 places. With ``exact=True``, the last batch of some ranks is smaller or
+of 8 samples takes 8 places. With ``remainder="short"``, the last batch of some ranks is smaller or
 missing: then each rank counts as many places as the rank with the most (`CountedBatches._level`),
 so that all ranks save the same state.
 """
@@ -100,7 +100,9 @@ class CountedBatches:
         self._streaming = streaming = loader._streaming
         # Whether ranks may get different numbers of samples. Their states must be equal all the
         # same, so `_level` then adjusts the counts.
-        self._is_uneven = streaming.exact is True and streaming.packing is None and self.is_exact
+        self._is_uneven = (
+            streaming.remainder == "short" and streaming.packing is None and self.is_exact
+        )
         # Fewest and most samples of a rank from the beginning of this iteration on; None until
         # `_find_shares` computes them.
         self._shares: tuple[int, int] | None = None

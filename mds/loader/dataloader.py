@@ -274,13 +274,17 @@ class StreamingDataLoader(DataLoader[Any]):
         """Return ``len(dataset)`` in batches, as mosaicml-streaming does.
 
         `steps_per_epoch` is the exact number of batches of this rank. Both are equal with
-        ``exact``, ``schedule`` and ``packing``; if they differ, a warning is given once.
+        ``remainder``, ``schedule`` and ``packing``; if they differ, a warning is given once.
         """
         if not self._counts_steps:
             return super().__len__()
         streaming = self._streaming
         assert streaming is not None
-        if self._pack_as is not None or streaming.exact or streaming._order.schedule is not None:
+        if (
+            self._pack_as is not None
+            or streaming._order.spec.is_exact
+            or streaming._order.schedule is not None
+        ):
             return self.steps_per_epoch
         length = super().__len__()
         try:

@@ -255,7 +255,7 @@ class BatchPacker:
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
         self._pack_as, self._allocate = pack_as, allocate
         self._documents, self._dropped = documents, dropped
-        self._is_masked = dataset.exact == "mask" or not dataset._filter.keeps_everything
+        self._is_masked = dataset.remainder == "mask" or not dataset._filter.keeps_everything
         self._ramp = np.arange(1)  # 0, 1, 2, ...: positions in the longest document so far
 
     def pack(self, step: tuple[RankPacks, Rows | None]) -> Rows:

@@ -266,8 +266,8 @@ def with_mask(batch: Any, mask: Mask) -> Any:
         return batch, tensor
     if "mask" in batch:
         raise ConfigError(
-            "batches get a column 'mask' from exact='mask', filter() and on_error='skip', and the "
-            "samples have one already. Choose others with columns=, or name it otherwise in a "
+            "batches get a column 'mask' from remainder='mask', filter() and on_error='skip', and "
+            "the samples have one already. Choose others with columns=, or name it otherwise in a "
             "collate function."
         )
     return {**batch, "mask": tensor}

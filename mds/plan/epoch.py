@@ -440,7 +440,7 @@ class EpochPlan:
             # A state without a version is one of mosaicml-streaming. That library rounds the place
             # at which it continues, and so the same samples come.
             is_precise=self.resume_point.version is not None,
-            is_exact=bool(self.spec.exact),
+            is_exact=self.spec.is_exact,
             skips=skips,
             initial_shape=self._initial_shape,
         )
@@ -481,7 +481,7 @@ class EpochPlan:
         last_steps = np.arange(full_steps, batches.count)
         real = np.full(len(last_steps), shape.batch)  # samples of the rank in each of these
         # With masks or a schedule all batches are full, so nothing is looked up.
-        if self.spec.exact != "mask" and self.schedule is None:
+        if self.spec.remainder != "mask" and self.schedule is None:
             device = node * shape.ranks + rank
             slots = shape.slots(device, device + 1, batches.filled)
             # Lookups that return 0 for every position, as only padding (-1) matters here. These

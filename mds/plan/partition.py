@@ -85,7 +85,7 @@ class PaddedGrid:
         if self._pad and not self.is_cyclic and len(self._repeated_columns) not in {1, self._pad}:
             raise PlanError(
                 f"{samples} samples are too few for {nodes} nodes that share {canonical} canonical "
-                "nodes: use exact=True, or fewer nodes."
+                "nodes: use remainder='short', or fewer nodes."
             )
 
     @cached_property
@@ -240,7 +240,7 @@ class Partition:
         if grid.is_cyclic or (self._extra and self._repeat_distance > self._per_node):
             warnings.warn(
                 f"{grid.samples} samples are few for {nodes} nodes of {ranks} ranks: some are "
-                "repeated. Use exact=True for every sample once.",
+                "repeated. Use remainder='short' for every sample once.",
                 stacklevel=2,
             )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PARTITION_ALGOS = ("orig", "relaxed")
 BATCHING_METHODS = ("random", "stratified", "per_stream", "device_per_stream")
 SAMPLING_METHODS = ("balanced", "fixed")
+REMAINDERS = ("repeat", "short", "mask")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class OrderSpec:
         sampling_method: "balanced" to draw samples anew in each epoch, or "fixed".
         sampling_granularity: Consecutive samples that are drawn together.
         batching_method: How batches are made of streams, one of ``BATCHING_METHODS``.
-        exact: Whether every chosen sample comes exactly once over all ranks. Otherwise some are
-            repeated, so that all ranks get equally many. ``"mask"`` also gives all ranks equally
-            many full batches, with padding that is masked.
+        remainder: What the last batches of ranks have if the samples do not fill them: "repeat"
+            repeats some samples, so that all ranks get equally many. With "short" and "mask" every
+            chosen sample comes once over all ranks: with "short" some ranks get fewer, with "mask"
+            all get equally many full batches, with padding that is masked.
         skip_empty_streams: Whether a stream that gives no samples is ignored. Otherwise methods
             that build batches by stream refuse it, as mosaicml-streaming does.
         packing: Settings of packs, which are then dealt instead of samples.
@@ -62,7 +64,7 @@ class OrderSpec:
     sampling_method: str = "balanced"
     sampling_granularity: int = 1
     batching_method: str = "random"
-    exact: bool | str = False
+    remainder: str = "repeat"
     skip_empty_streams: bool = False
     packing: Packing | None = None
 
@@ -72,6 +74,7 @@ class OrderSpec:
             ("batching_method", self.batching_method, BATCHING_METHODS),
             ("sampling_method", self.sampling_method, SAMPLING_METHODS),
             ("partition_algo", self.partition_algo, PARTITION_ALGOS),
+            ("remainder", self.remainder, REMAINDERS),
         ):
             check_name(setting, name, names)
         if self.shuffle:
@@ -87,14 +90,12 @@ class OrderSpec:
             )
         if self.shuffle_seed < 0:
             raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
-        if self.exact not in {True, False, "mask"}:
-            raise ConfigError(f"exact is True, False or 'mask', got {self.exact!r}.")
         if self.packing is not None:
             self._check_packing(self.packing)
-        if self.exact and self.batching_method != "random":
+        if self.is_exact and self.batching_method != "random":
             raise PlanError(
-                f"exact=True and batching_method {self.batching_method!r}: batches by stream leave "
-                "out what does not fill one. Use batching_method 'random'."
+                f"remainder={self.remainder!r} and batching_method {self.batching_method!r}: "
+                "batches by stream leave out what does not fill one. Use batching_method 'random'."
             )
 
     def _check_packing(self, packing: Packing) -> None:
@@ -108,6 +109,11 @@ class OrderSpec:
                 f"packing and batching_method {self.batching_method!r}: a pack has documents of "
                 "all streams. Use batching_method 'random', with the share of each stream."
             )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every chosen sample comes exactly once over all ranks."""
+        return self.remainder != "repeat"
 
     @property
     def algorithm(self) -> type[Shuffle] | None:
@@ -172,7 +178,7 @@ class OrderSpec:
             "sampling_method": self.sampling_method,
             "sampling_granularity": self.sampling_granularity,
             "batching_method": self.batching_method,
-            "exact": bool(self.exact),
+            "exact": self.is_exact,
         }
         # With "random", samples are dealt to ranks one by one, so their order is the same with any
         # batch size. Batches by stream depend on it.

@@ -236,10 +236,11 @@ class ResumePoint:
             )
 
 
-#: Arguments that a digest in a state depends on.
+#: Arguments that a value of a state depends on, which has another name.
 _SETTINGS_OF = {
     "choose": " (a digest of epoch_size and of proportion, repeat and choose of the streams)",
     "schedule": " (a digest of the schedule)",
+    "exact": " (remainder='repeat' is False, 'short' and 'mask' are True)",
 }
 
 

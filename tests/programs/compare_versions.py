@@ -52,7 +52,7 @@ def draw_settings(seed: int) -> dict[str, Any]:
         "shuffle_algo": draw.choice(SHUFFLES),
         "shuffle_seed": draw.randint(0, 10_000),
         "shuffle_block_size": draw.choice((10, 64, 1 << 18)),
-        "exact": draw.choice((False, False, True, "mask")),
+        "remainder": draw.choice(("repeat", "repeat", "short", "mask")),
         "worlds": [draw.choice(WORLDS) for _ in range(PHASES)],
         "stops": [draw.randint(0, STEPS // 2) for _ in range(PHASES - 1)] + [STEPS],
         "workers": draw.choice((0, 0, 1, 2)),
@@ -83,7 +83,7 @@ def _settle(settings: dict[str, Any]) -> None:
         settings["worlds"] = [(nodes, ranks + ranks % 2) for nodes, ranks in settings["worlds"]]
         settings["worlds"] = [w if 24 % (w[0] * w[1]) == 0 else (1, 2) for w in settings["worlds"]]
     if "batching_method" in settings:
-        settings["exact"] = False
+        settings["remainder"] = "repeat"
     if "budget" in settings.get("packing", {}):
         settings["worlds"] = settings["worlds"][:1] * PHASES
 
@@ -160,11 +160,13 @@ def make_loader(folder: str, settings: dict[str, Any], num_ranks: int, topology:
     from mds import Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
 
     names = (
-        *("shuffle", "shuffle_algo", "shuffle_seed", "shuffle_block_size", "exact"),
+        *("shuffle", "shuffle_algo", "shuffle_seed", "shuffle_block_size", "remainder"),
         *("num_canonical_nodes", "epoch_size", "sampling_method", "sampling_granularity"),
         *("partition_algo", "replication", "batching_method"),
     )
     given = {name: settings[name] for name in names if name in settings}
+    if hasattr(StreamingDataset, "exact"):  # the name of ``remainder`` in earlier versions
+        given["exact"] = {"repeat": False, "short": True, "mask": "mask"}[given.pop("remainder")]
     batch_size = max(settings["global_batch"] // num_ranks, 1)
     if "packing" in settings:
         batch_size = 1 if "budget" in settings["packing"] else batch_size

@@ -177,7 +177,7 @@ class Program:
         self.options = {
             "batch_size": BATCH,
             "shuffle": rng.random() < 0.7,
-            "exact": True,
+            "remainder": "short",
             "predownload": rng.choice([None, 1, 20]),
             "cache_limit": rng.choice([None, None, "40kb"]) if self.is_remote else None,
             "download_retry": 0,

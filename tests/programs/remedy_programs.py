@@ -368,8 +368,8 @@ remedy(
 )
 remedy(
     "list(dataset(topology=(0, 64)))",
-    "Use exact=True for every sample once",
-    "list(dataset(topology=(0, 64), exact=True))",
+    "Use remainder='short' for every sample once",
+    "list(dataset(topology=(0, 64), remainder='short'))",
 )
 remedy(
     "batches(dataset().map(lambda sample: sample), num_workers=1, multiprocessing_context='spawn')",
@@ -402,9 +402,9 @@ remedy(
     "in_child(lambda: next(iter(dataset())))",
 )
 remedy(
-    "batches(Half(local=d, batch_size=2, exact='mask'))",
-    "Use exact=True",
-    "batches(Half(local=d, batch_size=2, exact=True))",
+    "batches(Half(local=d, batch_size=2, remainder='mask'))",
+    "Use remainder='short'",
+    "batches(Half(local=d, batch_size=2, remainder='short'))",
 )
 remedy(
     "batches(Wrapper(dataset()), num_workers=1, worker_type='threads')",
@@ -457,10 +457,10 @@ remedy(
 )
 remedy(
     "written(new, {'id': 'int', 'mask': 'int'}, {'id': 1, 'mask': 1}) "
-    "and batches(dataset(local=new, exact='mask'))",
+    "and batches(dataset(local=new, remainder='mask'))",
     "Choose others with columns=, or name it otherwise in a collate function",
-    "batches(dataset(local=new, exact='mask', columns=['id'])) "
-    "and batches(dataset(local=new, exact='mask'), collate_fn=rename_mask)",
+    "batches(dataset(local=new, remainder='mask', columns=['id'])) "
+    "and batches(dataset(local=new, remainder='mask'), collate_fn=rename_mask)",
 )
 remedy(
     "[*DataLoader(IterableDatasetShard(dataset(topology=(0, 2))), batch_size=2)]",
@@ -536,8 +536,8 @@ remedy(
 FEW = "list(dataset(num_canonical_nodes=1, topology=World({}, 1, 1, 0"
 remedy(
     FEW.format(16) + ")))",
-    "use exact=True, or fewer nodes",
-    FEW.format(16) + "), exact=True)) and " + FEW.format(4) + ")))",
+    "use remainder='short', or fewer nodes",
+    FEW.format(16) + "), remainder='short')) and " + FEW.format(4) + ")))",
 )
 SCHEDULED = (
     "batches(StreamingDataset(streams={{'web': Stream(local=tokens)}}, batch_size=2, "

@@ -192,8 +192,8 @@ class DatasetChecks:
     def check_epoch_size(self):
         return len(ids(self.dataset())), len(ids(self.dataset(epoch_size=20)))
 
-    def check_exact(self):
-        return self.orders("exact", True, topology=(2, 5))
+    def check_remainder(self):
+        return self.orders("remainder", "short", topology=(2, 5))
 
     def check_format(self):
         read = lambda **a: outcome(lambda: self.dataset("lines", **a)[0])
@@ -422,7 +422,7 @@ class LoaderChecks:
     def __init__(self, root):
         self.root = root
 
-    def loader(self, *, packing=None, exact=False, **arguments):
+    def loader(self, *, packing=None, remainder="repeat", **arguments):
         columns = ["vector"] if packing else ["id"]
         dataset = StreamingDataset(
             local=str(self.root / ("plain" if packing else "train")),
@@ -601,7 +601,7 @@ def test_every_argument_of_a_loader_has_an_effect(name, data):
 # Attributes that change the order of the next iteration: a value, and what else is needed.
 ORDER_ATTRIBUTES = {
     "batching_method": ("stratified", {"streams": 2}),
-    "exact": (True, {"topology": (2, 5)}),
+    "remainder": ("short", {"topology": (2, 5)}),
     "num_canonical_nodes": (4, {"shuffle": True}),
     "sampling_granularity": (8, {"streams": 2, "choose": 20}),
     "sampling_method": ("fixed", {"streams": 2, "choose": 20}),
@@ -712,7 +712,13 @@ def test_an_attribute_of_a_stream_in_use_is_refused(name, checks):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("shuffle", "yes"), ("batch_size", 0), ("shuffle_seed", -1), ("exact", "all"), ("packing", 8)],
+    [
+        ("shuffle", "yes"),
+        ("batch_size", 0),
+        ("shuffle_seed", -1),
+        ("remainder", "all"),
+        ("packing", 8),
+    ],
 )
 def test_an_assigned_value_is_checked_like_an_argument(name, value, checks):
     """A value that the constructor refuses is refused in an assignment too."""

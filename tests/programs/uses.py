@@ -112,7 +112,7 @@ class Program:
             "local": os.path.join(folder, str(seed)),
             "cache_limit": rng.choice([None, None, "24kb", "64kb"]),
             "batch_size": rng.choice([1, BATCH]),
-            "exact": rng.choice([True, False, "mask"]),
+            "remainder": rng.choice(["short", "repeat", "mask"]),
             "num_canonical_nodes": rng.choice([1, 7, 64]),
             "shuffle": rng.random() < 0.7,
             "shuffle_block_size": rng.choice([20, None]),
@@ -137,7 +137,8 @@ class Program:
                 self.numbers = sorted(rng.sample(self.numbers, 60))
                 self.dataset = self.dataset.select(self.numbers)
         nodes = self.dataset.num_canonical_nodes
-        repeats = 0 if self.dataset.exact or self.is_packed else -len(self.numbers) % nodes
+        is_exact = self.dataset.remainder != "repeat"
+        repeats = 0 if is_exact or self.is_packed else -len(self.numbers) % nodes
         self.repeats = range(0 if self.is_filtered else repeats, repeats + 1)
         self.readings = []
 

@@ -19,7 +19,7 @@ def test_the_explanation_of_local_parquet_says_that_nothing_is_fetched(tmp_path)
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_type": "processes"}])
-@pytest.mark.parametrize("settings", [{}, {"exact": True}, {"topology": (1, 2)}])
+@pytest.mark.parametrize("settings", [{}, {"remainder": "short"}, {"topology": (1, 2)}])
 def test_memory_follows_the_data_and_not_the_batch_size(make, settings, workers):
     """A batch as large as a trillion samples costs what a batch of all samples costs."""
     folder, batches = make(samples=100), []

@@ -54,7 +54,7 @@ def test_workers_change_nothing(folder, edited, kind, workers):
     "settings",
     [
         {},
-        {"shuffle_algo": "seekable", "exact": True},
+        {"shuffle_algo": "seekable", "remainder": "short"},
         {"batching_method": "stratified"},
         {"batching_method": "per_stream"},
         {"shuffle": False},

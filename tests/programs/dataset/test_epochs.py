@@ -38,13 +38,13 @@ def test_workers_of_every_start_method_write_into_the_parents_book(method):
 
 @pytest.mark.parametrize("rank", range(4))
 def test_the_state_of_any_rank_at_the_end_serves_all(make, rank):
-    """With exact=True every rank begins the next epoch, whose state was saved."""
-    loaders = ranks_of(make, exact=True)
+    """With remainder="short" every rank begins the next epoch, whose state was saved."""
+    loaders = ranks_of(make, remainder="short")
     for loader in loaders:
         list(loader)
     state = loaders[rank].state_dict()
     following = [[b["id"].tolist() for b in loader] for loader in loaders]
-    resumed = ranks_of(make, exact=True)
+    resumed = ranks_of(make, remainder="short")
     for loader in resumed:
         loader.load_state_dict(state)
     assert [[b["id"].tolist() for b in loader] for loader in resumed] == following

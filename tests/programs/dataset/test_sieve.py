@@ -9,13 +9,18 @@ from tests.unit.dataset.sieve_helpers import even, few
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:all 8 batches of this rank are empty")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("exact", [False, True, "mask"])
+@pytest.mark.parametrize("remainder", ["repeat", "short", "mask"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_filter_keeps_ranks_in_step(make, workers, exact, shuffle):
+def test_a_filter_keeps_ranks_in_step(make, workers, remainder, shuffle):
     """Each rank takes the steps of the unfiltered order; kept samples come once over all ranks."""
     kept, data = [], make(samples=96)
     for rank in range(3):
-        options = {"batch_size": 4, "exact": exact, "topology": (rank, 3), "shuffle": shuffle}
+        options = {
+            "batch_size": 4,
+            "remainder": remainder,
+            "topology": (rank, 3),
+            "shuffle": shuffle,
+        }
         plain = StreamingDataset(local=data, **options)
         filtered = StreamingDataset(local=data, **options).filter(few)
         loader = StreamingDataLoader(filtered, num_workers=workers)

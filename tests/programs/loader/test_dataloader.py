@@ -106,7 +106,9 @@ def test_exact_with_a_mask_gives_every_rank_as_many_full_batches(make, kind, wor
     """Each sample counts once over all ranks; the rest is told apart by the mask."""
     counted, steps = [], set()
     for rank in range(3):
-        dataset = kind(local=make(samples=samples), batch_size=4, exact="mask", topology=(rank, 3))
+        dataset = kind(
+            local=make(samples=samples), batch_size=4, remainder="mask", topology=(rank, 3)
+        )
         loader = StreamingDataLoader(dataset, num_workers=workers)
         batches = list(loader)
         assert len(loader) == len(batches)
@@ -169,12 +171,12 @@ def test_the_steps_follow_arguments_that_change_batches(make):
     where = make(samples=150)
     for rank in range(4):
         settings = {"local": where, "topology": (rank, 4), "shuffle": True, "shuffle_algo": "py1s"}
-        for exact in (True, False):
+        for remainder in ("short", "repeat"):
             for size in (3, 5, None):
-                dataset = StreamingDataset(batch_size=3, exact=exact, **settings)
+                dataset = StreamingDataset(batch_size=3, remainder=remainder, **settings)
                 loader = StreamingDataLoader(dataset, batch_size=size)
                 assert loader.steps_per_epoch == sum(1 for _ in loader)
-                if exact:
+                if remainder == "short":
                     assert len(loader) == loader.steps_per_epoch
 
 

@@ -116,7 +116,7 @@ def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
     """The packs are those of any other run; each rank has as many batches."""
     counts, real, tokens = set(), 0, 0
     for rank in range(8):
-        loader = StreamingDataLoader(make(corpus, (8, rank), exact="mask"), pack_as=pack_as)
+        loader = StreamingDataLoader(make(corpus, (8, rank), remainder="mask"), pack_as=pack_as)
         batches = list(loader)
         counts.add(len(batches))
         for batch in batches:

@@ -57,7 +57,7 @@ def test_each_stream_gives_what_it_chose(streams, world, algo, method, granulari
     plan = planned(
         streams,
         world,
-        exact=True,
+        remainder="short",
         shuffle=True,
         shuffle_algo=algo,
         sampling_method=method,
@@ -137,10 +137,10 @@ def test_a_position_of_our_own_is_honoured_to_the_sample(shards, nodes, seen, al
         "shuffle_block_size": 30,
         "num_canonical_nodes": 1,
     }
-    first = make_plan(shards, (1, 1, 1), exact=True, **order)
+    first = make_plan(shards, (1, 1, 1), remainder="short", **order)
     ids = joined(first.blocks(0, 0, 0))
     ids = ids[ids >= 0]
-    plan = make_plan(shards, (nodes, 2, 2), exact=True, resume=first.state(seen), **order)
+    plan = make_plan(shards, (nodes, 2, 2), remainder="short", resume=first.state(seen), **order)
     left = joined(map(np.asarray, steps_of(plan)))
     assert sorted(left.tolist()) == sorted(ids[seen:].tolist())
 
@@ -167,7 +167,7 @@ def test_the_global_order_does_not_depend_on_who_computes_it(shards, one, other,
 
 @given(mixtures, worlds, algorithms, st.sampled_from(BATCHING), st.integers(0, 500), st.booleans())
 @settings(max_examples=120)
-def test_blocks_are_the_worker_s_part_of_the_whole(streams, world, algo, method, start, exact):
+def test_blocks_are_the_worker_s_part_of_the_whole(streams, world, algo, method, start, is_exact):
     """From any position, for every worker, with every method."""
     order = {
         "batch_size": 3,
@@ -175,7 +175,7 @@ def test_blocks_are_the_worker_s_part_of_the_whole(streams, world, algo, method,
         "shuffle_algo": algo,
         "shuffle_block_size": 3_000,
         "batching_method": method,
-        "exact": exact and method == "random",
+        "remainder": "short" if is_exact and method == "random" else "repeat",
     }
     plan = planned(streams, world, **order)
     whole = epoch_order(streams, World(*world, 0), **order)

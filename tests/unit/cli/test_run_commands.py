@@ -65,7 +65,7 @@ def saved(state, path):
 KINDS = {
     "plain": {},
     "stratified": {"batching_method": "stratified", "epoch_size": 400},
-    "seekable": {"shuffle_algo": "seekable", "exact": True, "share": {"repeat": 1.5}},
+    "seekable": {"shuffle_algo": "seekable", "remainder": "short", "share": {"repeat": 1.5}},
     "scheduled": {"schedule": Schedule({0: {"web": 2, "math": 1}, 9: {"code": 1, "web": 1}})},
 }
 

@@ -226,7 +226,7 @@ def test_arguments_that_make_no_sense_are_refused(options, words):
         ("sampling_granularity", 0),
         ("shuffle_seed", -1),
         ("num_canonical_nodes", 1 << 30),
-        ("exact", "often"),
+        ("remainder", "often"),
     ],
 )
 def test_settings_of_the_order_are_checked_once(make, name, value):

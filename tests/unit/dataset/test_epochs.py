@@ -215,9 +215,9 @@ def test_an_epoch_of_packs_that_was_skipped_has_a_state_of_packs(make):
     assert resumed == [batch["tokens"].tolist() for batch in whole]
 
 
-@pytest.mark.parametrize("options", [{"exact": True}, {"exact": "mask"}, {}])
+@pytest.mark.parametrize("options", [{"remainder": "short"}, {"remainder": "mask"}, {}])
 def test_ranks_agree_on_the_position_of_every_step(make, options):
-    """Also at the end of an epoch, where with exact=True some have fewer samples than others."""
+    """Also at the end of an epoch, where with "short" some have fewer samples than others."""
     loaders = ranks_of(make, **options)
     iterators = [iter(loader) for loader in loaders]
     for _ in range(4):
@@ -227,7 +227,7 @@ def test_ranks_agree_on_the_position_of_every_step(make, options):
     for batches in iterators:
         next(batches, None)
     assert len({loader.state_dict()["sample_in_epoch"] for loader in loaders}) == 1
-    if options.get("exact") is True:
+    if options.get("remainder") == "short":
         assert {place(loader.state_dict()) for loader in loaders} == {(0, 52, True)}
     for batches in iterators:
         assert next(batches, None) is None
@@ -235,8 +235,8 @@ def test_ranks_agree_on_the_position_of_every_step(make, options):
 
 
 def test_an_edit_after_the_last_step_is_the_same_on_every_rank(make):
-    """With exact=True ranks without a last batch put the same edit into their states."""
-    loaders = ranks_of(make, exact=True)
+    """With remainder="short" ranks without a last batch put the same edit into their states."""
+    loaders = ranks_of(make, remainder="short")
     for batches in [iter(loader) for loader in loaders]:
         for _ in range(5):
             next(batches, None)
@@ -246,7 +246,7 @@ def test_an_edit_after_the_last_step_is_the_same_on_every_rank(make):
 
 def test_ranks_that_iterate_datasets_agree_at_the_end(make):
     """Without a loader, too, all of them count the end of an epoch as that of the largest part."""
-    datasets = [loader.dataset for loader in ranks_of(make, exact=True)]
+    datasets = [loader.dataset for loader in ranks_of(make, remainder="short")]
     for dataset in datasets:
         list(dataset)
     assert {place(dataset.state_dict()) for dataset in datasets} == {(0, 52, True)}
@@ -282,7 +282,7 @@ def test_a_packed_epoch_that_ended_is_followed_by_the_next(make):
         {"shuffle_block_size": np.int64(50)},
         {"sampling_granularity": np.int64(2)},
         {"epoch_size": np.int64(80)},
-        {"exact": np.bool_(True)},
+        {"remainder": np.str_("short")},
         {"replication": np.int64(1)},
         {"topology": (np.int64(0), np.int64(1))},
         {"shuffle_algo": np.str_("py1s")},

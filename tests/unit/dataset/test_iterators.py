@@ -146,7 +146,7 @@ def test_the_description_in_a_loop_names_the_running_epoch(make, workers):
             break
 
 
-@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}, {"exact": "mask"}])
+@pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}, {"remainder": "mask"}])
 def test_a_filter_leaves_no_epoch_running_behind_a_loop(make, settings):
     """After the loop of a loader a dataset with a filter has the position of that epoch's end."""
     whole = StreamingDataset(local=make(samples=100), batch_size=4, **settings)

@@ -25,12 +25,14 @@ def files():
     return sorted(folder.glob("*.ids")) if folder.is_dir() else []
 
 
-@pytest.mark.parametrize("exact", [False, True, "mask"])
-def test_batches_are_full_and_every_kept_sample_comes_once(make, exact):
+@pytest.mark.parametrize("remainder", ["repeat", "short", "mask"])
+def test_batches_are_full_and_every_kept_sample_comes_once(make, remainder):
     """As a dataset of those samples alone, over two ranks."""
     found = []
     for rank in range(2):
-        dataset = StreamingDataset(local=make(), batch_size=5, exact=exact, topology=(rank, 2))
+        dataset = StreamingDataset(
+            local=make(), batch_size=5, remainder=remainder, topology=(rank, 2)
+        )
         batches = list(StreamingDataLoader(dataset.select(where=even), num_workers=2))
         assert all(len(batch["id"]) == 5 for batch in batches)
         found += [i for batch in batches for i in batch["id"].tolist()]

@@ -81,13 +81,13 @@ def test_a_class_of_the_user_reads_by_number_below_a_filter(make):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("exact", [True, "mask"])
-def test_a_filter_with_padding_gives_each_sample_once(make, ranks, exact):
+@pytest.mark.parametrize("remainder", ["short", "mask"])
+def test_a_filter_with_padding_gives_each_sample_once(make, ranks, remainder):
     """Where the samples do not divide evenly too; padding is neither shown nor reported."""
     kept, dropped = [], []
     for rank in range(ranks):
         dataset = StreamingDataset(
-            local=make(), batch_size=8, exact=exact, topology=(rank, ranks)
+            local=make(), batch_size=8, remainder=remainder, topology=(rank, ranks)
         ).filter(even)
         for batch in StreamingDataLoader(dataset):
             kept += batch["id"][batch["mask"]].tolist()
@@ -195,7 +195,7 @@ def test_a_missing_shard_is_never_skipped(broken):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_broken_sample_is_dropped_from_its_batch(broken, workers):
     """on_error="skip" does as a filter: smaller batches, a mask, an exact position."""
-    dataset = StreamingDataset(local=broken, batch_size=4, on_error="skip", exact=True)
+    dataset = StreamingDataset(local=broken, batch_size=4, on_error="skip", remainder="short")
     loader = StreamingDataLoader(dataset, num_workers=workers)
     batches = {b["id"].tolist()[0]: b for b in loader}
     assert batches[4]["id"].tolist() == [4, 5, 6]

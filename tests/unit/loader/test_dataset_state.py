@@ -29,7 +29,7 @@ def without_hash(state):
 @pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
 def test_it_is_the_position_of_the_loader(make, workers):
     """After every batch, after the loop, in the next epoch and when the loader is gone."""
-    dataset = dataset_of(make, exact=True, topology=(0, 2))
+    dataset = dataset_of(make, remainder="short", topology=(0, 2))
     loader = StreamingDataLoader(dataset, **workers)
     assert dataset.state_dict()["epoch"] == -1
     for _ in range(2):

@@ -28,10 +28,10 @@ corpus = packed_helpers.corpus
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_the_dataset_of_packs_has_a_state_during_an_epoch(corpus, exact):
+@pytest.mark.parametrize("remainder", ["repeat", "short"])
+def test_the_dataset_of_packs_has_a_state_during_an_epoch(corpus, remainder):
     """It is that of the loader, which counts packs; without one, the beginning of the epoch."""
-    dataset = make(corpus, exact=exact)
+    dataset = make(corpus, remainder=remainder)
     loader = StreamingDataLoader(dataset)
     batches = iter(loader)
     next(batches)

@@ -10,9 +10,14 @@ from mds.world import World
 SHARDS = [2**20] * (3 * 2**11) + [7]
 SAMPLES = sum(SHARDS)
 ORDERS = [
-    {"shuffle": shuffle, "shuffle_algo": "seekable", "exact": exact, "num_canonical_nodes": nodes}
+    {
+        "shuffle": shuffle,
+        "shuffle_algo": "seekable",
+        "remainder": remainder,
+        "num_canonical_nodes": nodes,
+    }
     for shuffle in (False, True)
-    for exact in (False, True)
+    for remainder in ("repeat", "short")
     for nodes in (1, 4)
 ]
 

@@ -250,7 +250,7 @@ def test_a_state_from_before_the_first_epoch_asks_for_the_first():
 
 def test_resuming_at_the_end_gives_an_empty_epoch():
     """And the state of a finished epoch in a larger world fits a smaller one."""
-    first = make_plan([90], (4, 4, 1), exact=False)
+    first = make_plan([90], (4, 4, 1), remainder="repeat")
     state = first.state(first.steps * 64)
     plan = make_plan([90], (1, 1, 2), resume=state)
     assert plan.steps == 0

@@ -243,7 +243,7 @@ def test_keyed_sampling_is_fair(granularity):
             shuffle=True,
             shuffle_algo="seekable",
             sampling_granularity=granularity,
-            exact=True,
+            remainder="short",
             epoch=epoch,
         )
         ids = joined(plan.blocks(0, 0, 0))

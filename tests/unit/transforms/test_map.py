@@ -54,7 +54,7 @@ def drawn(loaders, column="drawn"):
 def ranks(make, count, chain, options=None, **settings):
     """A loader for each rank."""
     for rank in range(count):
-        dataset = make(shuffle=True, exact=True, topology=(rank, count), **settings)
+        dataset = make(shuffle=True, remainder="short", topology=(rank, count), **settings)
         yield StreamingDataLoader(chain(dataset), **(options or {}))
 
 

@@ -70,7 +70,7 @@ def rows(loaders):
 def ranks(make, count, chain, options=None, **settings):
     """A loader for each rank."""
     for rank in range(count):
-        dataset = make(shuffle=True, exact=True, topology=(rank, count), **settings)
+        dataset = make(shuffle=True, remainder="short", topology=(rank, count), **settings)
         yield StreamingDataLoader(chain(dataset), **(options or {}))
 
 
@@ -226,10 +226,10 @@ def test_samples_of_a_dataset_of_batches_are_refused(make):
 
 
 def test_a_mask_of_padding_comes_after_the_function(make):
-    """exact='mask' marks the rows as it does without functions."""
+    """remainder='mask' marks the rows as it does without functions."""
     found = []
     for rank in range(3):
-        dataset = make(exact="mask", topology=(rank, 3)).map_batches(halve)
+        dataset = make(remainder="mask", topology=(rank, 3)).map_batches(halve)
         for batch in StreamingDataLoader(dataset, num_workers=1):
             found += batch["id"][batch["mask"]].tolist()
     assert sorted(found) == list(range(100))
@@ -244,7 +244,7 @@ def test_each_batch_of_columns_of_fixed_width_has_its_own_mask(tmp_path, how):
 
     def batches(rank, chain):
         dataset = StreamingDataset(
-            local=str(tmp_path), batch_size=8, exact="mask", topology=(rank, 2)
+            local=str(tmp_path), batch_size=8, remainder="mask", topology=(rank, 2)
         )
         loader = StreamingDataLoader(chain(dataset), **HOWS[how])
         rows = [(batch["id"].tolist(), batch["mask"].tolist()) for batch in loader]

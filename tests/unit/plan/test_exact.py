@@ -57,7 +57,7 @@ def test_states_keep_their_key():
         plan = make_plan([50], (1, 2, 1), remainder=remainder)
         assert plan.order_facts()["exact"] is (remainder != "repeat")
     state = make_plan([50], (1, 2, 1)).state(8)
-    with pytest.raises(StateError, match="exact was False and is True .remainder='repeat' is Fal"):
+    with pytest.raises(StateError, match=r"exact was False and is True .remainder='repeat' is Fal"):
         plan.check(state)
 
 

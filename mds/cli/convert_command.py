@@ -116,8 +116,9 @@ class _FormatOption(click.Option):
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
 @click.option(
     "--split",
+    multiple=True,
     metavar="NAME=SHARE,...",
-    help="Write splits: train=0.98,val=0.02. Samples are "
+    help="Write splits: train=0.98,val=0.02. May be repeated. Samples are "
     "assigned by a hash of their content or path, the same on every machine and run.",
 )
 @click.option(
@@ -153,7 +154,7 @@ class _FormatOption(click.Option):
     help="Largest shard; none for a single one.",
 )
 @click.option(
-    "--workers",
+    "--num-workers",
     "-j",
     type=int,
     metavar="N",
@@ -164,7 +165,11 @@ class _FormatOption(click.Option):
     "--engine", default="local", metavar="NAME", help="Where work runs: local, spark, ray."
 )
 @click.option(
-    "--skip-bad", is_flag=True, help="Leave out records that cannot be samples, and list them."
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="skip: leave out records that cannot be samples, and list them.",
 )
 @click.option("--resume", is_flag=True, help="Continue a conversion that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
@@ -221,8 +226,8 @@ def _plan_and_run(
     lively = is_lively(stderr) and not quiet
     if options.pop("no_durable"):
         options["durable"] = False
-    # Keep only the options that were given. `is` False, because 0 equals False: --workers 0 is
-    # an option that was given.
+    # Keep only the options that were given. `is` False, because 0 equals False: --num-workers 0
+    # is an option that was given.
     options = {
         name: value
         for name, value in options.items()
@@ -233,7 +238,7 @@ def _plan_and_run(
     if source == NAME:
         conversion.source.name = "standard input"
     keeps_shards = conversion.spec.keep_shards
-    if "workers" not in options and not keeps_shards:
+    if "num_workers" not in options and not keeps_shards:
         conversion = _with_workers(conversion)
     if not quiet:
         show_plan(conversion, stderr)
@@ -313,7 +318,7 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
     if spec.limit:
         settings.append(f"the first {spec.limit:,} samples")
     if not spec.keep_shards:
-        settings.append("1 process" if spec.workers == 1 else f"{spec.workers} processes")
+        settings.append("1 process" if spec.num_workers == 1 else f"{spec.num_workers} processes")
     stderr.print(cell(f"to {conversion.out}: {'; '.join(settings)}"))
     if disk_space := conversion.describe_disk_space():
         stderr.print(cell(disk_space))
@@ -386,9 +391,9 @@ def _with_workers(conversion: Conversion) -> Conversion:
     A conversion to tokens takes long even for a small source.
     """
     small = conversion.source.size < _SMALL_SOURCE and conversion.spec.tokens is None
-    workers = 1 if small else os.cpu_count() or 1
+    num_workers = 1 if small else os.cpu_count() or 1
     return dataclasses.replace(
-        conversion, spec=dataclasses.replace(conversion.spec, workers=workers)
+        conversion, spec=dataclasses.replace(conversion.spec, num_workers=num_workers)
     )
 
 

@@ -31,10 +31,10 @@ _WITHOUT_OPTION = "Give its value alone, without an option: {usage}"
 _OPTIONS = (
     ("--limit", "--samples --sample --count --num --num-samples --max-samples --max-items"),
     ("--limit", "--max-rows --rows --head --first --take --lines"),
-    ("--workers", "--num-workers --n-workers --num-proc --num-procs --processes --nproc"),
-    ("--workers", "--jobs --threads --parallel --cpus --concurrency"),
-    ("--skip-bad", "--skip-errors --skip-invalid --on-error --on-bad --errors --keep-going"),
-    ("--skip-bad", "--ignore-errors --ignore-bad --ignore"),
+    ("--num-workers", "--workers --n-workers --num-proc --num-procs --processes --nproc"),
+    ("--num-workers", "--jobs --threads --parallel --cpus --concurrency"),
+    ("--on-error skip", "--skip-bad --skip-errors --skip-invalid --on-bad --errors --keep-going"),
+    ("--on-error skip", "--ignore-errors --ignore-bad --ignore"),
     ("--overwrite", "--force --replace --clobber --yes -f -y"),
     ("--remove", "--delete --force --yes --rm -f -y"),
     ("--columns", "--fields --only --select --select-columns --keep --include-columns"),
@@ -126,7 +126,7 @@ _COMMANDS = (
 def hint_of_option(option: str, command: str, options: Collection[str]) -> str:
     """Return a sentence with what to write for an option of other programs, or '' for none.
 
-    - ``option`` (str): The unknown option, such as "--num-workers".
+    - ``option`` (str): The unknown option, such as "--workers".
     - ``command`` (str): The command that it was given to, such as "mds convert".
     - ``options`` (Collection[str]): The options that the command has.
     """

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 @click.argument("dataset")
 @click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
 @click.option(
-    "-j", "--workers", type=click.IntRange(0), default=1, show_default=True,
+    "-j", "--num-workers", type=click.IntRange(0), default=1, show_default=True,
     help="Processes; 0: one a core.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
 @json_option()
-def verify(dataset: str, no_decode: bool, workers: int, quiet: bool, as_json: bool) -> None:
+def verify(dataset: str, no_decode: bool, num_workers: int, quiet: bool, as_json: bool) -> None:
     """Check every size, digest and sample of DATASET, and list all faults.
 
     DATASET is the folder or URL of a dataset, or the folder of its splits. The exit code is 1
@@ -58,7 +58,7 @@ def verify(dataset: str, no_decode: bool, workers: int, quiet: bool, as_json: bo
             began = time.monotonic()
             has_bar = is_lively(progress_terminal) and not quiet
             with _show_progress(progress_terminal if has_bar else None) as progress:
-                count = workers or os.cpu_count() or 1
+                count = num_workers or os.cpu_count() or 1
                 report = check(url, decode=not no_decode, workers=count, progress=progress)
             seconds = time.monotonic() - began
             is_faulty = is_faulty or bool(report.faults)

@@ -38,9 +38,11 @@ from mds.dataset.stream import (
     PLACE,
     STREAM_SETTINGS,
     Stream,
+    Streams,
     fill_streams,
     find_sources,
     name_place,
+    streams_of_places,
 )
 from mds.dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
 from mds.errors import ConfigError
@@ -106,7 +108,7 @@ class Samples(HasColumns):
         place: str | os.PathLike[str] | Sequence[Stream] | Mapping[str, Stream] | None = None,
         /,
         *,
-        streams: Sequence[Stream] | Mapping[str, Stream] | None = None,
+        streams: Streams | None = None,
         remote: str | os.PathLike[str] | None = None,
         local: str | os.PathLike[str] | None = None,
         split: str | os.PathLike[str] | None = None,
@@ -145,8 +147,8 @@ class Samples(HasColumns):
         arguments = locals()  # passed on by name, so that none is mistaken for another
         places = {name: arguments[name] for name in ("streams", "remote", "local")}
         arguments |= name_place(type(self).__name__, place, places)
-        streams = arguments["streams"]
         if self._is_strict:
+            arguments["streams"] = streams_of_places(arguments["streams"])
             check_settings(type(self).__name__, arguments)
         # Arguments that determine the order are kept in its spec alone; OrderSetting reads them.
         order_settings = {name: arguments[name] for name in SETTING_NAMES}
@@ -164,12 +166,12 @@ class Samples(HasColumns):
         # Copies of the user's streams, or one stream made from remote=, local= and others.
         place = {name: arguments[name] for name in PLACE} | dict(stream_config or {})
         defaults = {name: arguments[name] for name in STREAM_SETTINGS}
-        self.streams = fill_streams(streams, place, stream_name, defaults)
+        self.streams = fill_streams(arguments["streams"], place, stream_name, defaults)
         self._check_streams()
         # The order needs the numbers of samples, which `_reset` adds once the indexes are read.
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        run = check_schedule(schedule, streams, batching_method, packing)
+        run = check_schedule(schedule, arguments["streams"], batching_method, packing)
         self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)

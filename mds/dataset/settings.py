@@ -7,7 +7,6 @@ the data or on registered names are made where the argument is used.
 from __future__ import annotations
 
 import numbers
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -266,8 +265,6 @@ def _as_stream(key: object, value: object) -> str:
 
     ``key`` is its position or name, and ``value`` a path, the arguments of a Stream, or a weight.
     """
-    if isinstance(value, (str, os.PathLike)):
-        return f"Stream({shown(value)})"
     if isinstance(value, Mapping):
         return f"Stream(**{shown(value)})"
     if isinstance(key, str) and isinstance(value, numbers.Real):

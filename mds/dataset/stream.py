@@ -33,6 +33,10 @@ _DEFAULTS = {
     "validate_hash": None,
     "keep_zip": False,
 }
+#: Several places of a dataset, each a path, a URL or a `Stream`.
+Streams = (
+    Sequence["Stream | str | os.PathLike[str]"] | Mapping[str, "Stream | str | os.PathLike[str]"]
+)
 #: Arguments of a dataset without ``streams`` from which its only stream is made.
 PLACE = ("remote", "local", "split", "format")
 _MAX_NAME = 100  # letters of the name of a stream
@@ -408,7 +412,7 @@ def name_place(owner: str, place: Any, named: Mapping[str, Any]) -> dict[str, An
     remote, local, streams = named["remote"], named["local"], named.get("streams")
     is_path = isinstance(place, (str, os.PathLike))
     if not is_path and not ("streams" in named and _has_streams(place)):
-        kinds = ", or a list or dict of Streams" if "streams" in named else ""
+        kinds = ", or a list or dict of places" if "streams" in named else ""
         raise ArgumentError(
             f"{owner}({shown(place)}): the first argument is the path or the URL of the data"
             f"{kinds}. Write {owner}('data/train')."
@@ -443,6 +447,20 @@ def name_place(owner: str, place: Any, named: Mapping[str, Any]) -> dict[str, An
 def _has_streams(place: Any) -> bool:
     """Whether a value is a Stream, or a list, tuple or dict that may contain some."""
     return isinstance(place, (list, tuple, Mapping, Stream))
+
+
+def streams_of_places(streams: Any) -> Any:
+    """Return the argument ``streams`` of a dataset with a Stream in place of each path or URL.
+
+    Values of other types are left to `mds.dataset.settings.check_settings`.
+    """
+
+    def stream_of(value: Any) -> Any:
+        return Stream(value) if isinstance(value, (str, os.PathLike)) else value
+
+    if isinstance(streams, Mapping):
+        return {name: stream_of(value) for name, value in streams.items()}
+    return [*map(stream_of, streams)] if isinstance(streams, (list, tuple)) else streams
 
 
 def fill_streams(

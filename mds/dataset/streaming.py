@@ -19,8 +19,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
 
     - ``place`` (path, URL or streams, default None): Path or URL of the data, given first and
       without a name. A path is read in place, as with ``local``; a URL, or a path beside ``local``,
-      is fetched, as with ``remote``. A list or dict of Streams is ``streams``.
-    - ``streams`` (Sequence[Stream] | Mapping[str, Stream] | None, default None): Several places to
+      is fetched, as with ``remote``. A list or dict of places is ``streams``.
+    - ``streams`` (list or dict of Stream, str or os.PathLike[str], default None): Several places to
       mix samples from, by name where there is a schedule.
     - ``remote`` (str | os.PathLike[str] | None, default None): URL or path to read from.
     - ``local`` (str | os.PathLike[str] | None, default None): Folder that keeps what was fetched;

@@ -158,9 +158,9 @@ remedy(
     "schedule=Schedule({0: {'web': 1}}))",
 )
 remedy(
-    "StreamingDataset(streams=[d], batch_size=2)",
+    "StreamingDataset(streams={d: 1}, batch_size=2)",
     "Write Stream('",
-    "StreamingDataset(streams=[Stream(d, local=folder + '/copy')], batch_size=2)[0]",
+    "StreamingDataset(streams=[Stream(d, proportion=1)], batch_size=2)[0]",
 )
 remedy(
     "StreamingDataset(batch_size=2)",
@@ -337,8 +337,8 @@ remedy(
 )
 remedy(
     "mds-convert {bad} {new}",
-    "leave such records out with --skip-bad",
-    "mds-convert {bad} {new} --skip-bad",
+    "(mds-convert --on-error skip)",
+    "mds-convert {bad} {new} --on-error skip",
 )
 remedy(
     "mds-convert {parts} {new} --split train=0.5,val=0.5",
@@ -827,12 +827,13 @@ remedy(
 # ---------------------------------------------------------------- what was interrupted
 
 LONG = "put('long.jsonl', (json.dumps({'id': 1, 'text': 'x' * 300}) + '\\n') * 5000 + '{broken')"
-CONVERTED = "mds-convert {folder}/long.jsonl {new} --size-limit 200kb --workers 1"
+CONVERTED = "mds-convert {folder}/long.jsonl {new} --size-limit 200kb --num-workers 1"
 BROKEN = f"{LONG} and (attempt('{CONVERTED}') or True) and "
 remedy(
     BROKEN + "cli('mds clean {new}')",
     "Go on with mds-convert --resume, or start again with --overwrite",
-    f"cli('{CONVERTED} --resume --skip-bad') and cli('{CONVERTED} --overwrite --skip-bad')",
+    f"cli('{CONVERTED} --resume --on-error skip')"
+    f" and cli('{CONVERTED} --overwrite --on-error skip')",
 )
 remedy(
     "put('work/plan.json', '[]') and cli('mds-convert {lines} {new} --work {folder}/work')",
@@ -840,9 +841,9 @@ remedy(
     "cli('mds-convert {lines} {new} --work {folder}/empty')",
 )
 remedy(
-    BROKEN + f"cli('{CONVERTED} --resume --compression zstd --skip-bad')",
+    BROKEN + f"cli('{CONVERTED} --resume --compression zstd --on-error skip')",
     "Resume it with the same options, or start again with --overwrite",
-    BROKEN + f"cli('{CONVERTED} --overwrite --compression zstd --skip-bad')",
+    BROKEN + f"cli('{CONVERTED} --overwrite --compression zstd --on-error skip')",
 )
 REWRITTEN = (
     "once(MDSWriter(out=({}, many), columns={{'id': 'int'}}, exist_ok=True), "

@@ -192,7 +192,7 @@ def observe(event: Event) -> None:
 
 def change(source: str, out: str) -> None:
     assert_type(prepare(source, out).run().samples, int)
-    assert_type(convert(source, out, workers=1).samples, int)
+    assert_type(convert(source, out, num_workers=1).samples, int)
     rows = ({"id": number, "text": str(number)} for number in range(3))
     assert_type(mds.convert(rows, Path(out), columns=["id"], encodings={"id": "int32"}).out, str)
     mds.convert({"train": [{"id": 1}]}, out, engine="local", limit="10k", progress=print)

@@ -103,7 +103,7 @@ def convert(
     encoding: str | None = None,
     no_header: bool = False,
     limit: int | str | None = None,
-    skip_bad: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
     null: str | Sequence[str] = (),
     fill: Mapping[str, Any] | None = None,
     describe: Mapping[str, str] | None = None,
@@ -120,7 +120,7 @@ def convert(
     end_token: str | None = None,
     text_column: str | None = None,
     drop_last: bool = False,
-    workers: int = 1,
+    num_workers: int = 1,
     engine: Literal["local", "spark", "ray"] = "local",
     resume: bool = False,
     overwrite: bool = False,
@@ -163,7 +163,8 @@ def convert(
     - ``no_header`` (bool, default False): The first line of a CSV or TSV is a record.
     - ``null`` (Sequence[str], default ()): Texts of cells that count as missing values.
     - ``limit`` (int | str | None, default None): The most samples, such as 10000 or "10k".
-    - ``skip_bad`` (bool, default False): Leave out records that cannot be samples, and list them.
+    - ``on_error`` ("raise" or "skip", default "raise"): What a record does that cannot be a sample:
+      stop the conversion, or be left out and listed in the summary.
 
     What is written:
 
@@ -189,8 +190,8 @@ def convert(
 
     How it is done:
 
-    - ``workers`` (int, default 1): Number of processes; 0 is one per core. The bytes written do not
-      depend on it. Iterables are read by the calling process, and encoded by all.
+    - ``num_workers`` (int, default 1): Number of processes; 0 is one per core. The bytes written do
+      not depend on it. Iterables are read by the calling process, and encoded by all.
     - ``engine`` (str, default "local"): Where work runs: "local", "spark" or "ray".
     - ``resume`` (bool, default False): Continue a conversion that was interrupted. An iterable must
       yield the same samples again.
@@ -209,7 +210,7 @@ def convert(
     Raises SourceError for a source that cannot be read or has no sample, RecordError for a bad
     record, ConfigError for invalid options, FileExistsError for an output that is not empty.
 
-    >>> mds.convert("photos", "out/photos", workers=8)  # doctest: +SKIP
+    >>> mds.convert("photos", "out/photos", num_workers=8)  # doctest: +SKIP
     >>> mds.convert(({"text": text} for text in texts), "out/texts")  # doctest: +SKIP
     """
     options = dict(locals())

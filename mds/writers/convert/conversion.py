@@ -71,7 +71,7 @@ class Conversion:
     def run(self, progress: Callable[[Progress], None] | None = None) -> Summary:
         """Write the dataset. ``progress`` is called after every part and shard.
 
-        Raises RecordError for a record that cannot become a sample (unless `skip_bad`),
+        Raises RecordError for a record that cannot become a sample (unless `on_error="skip"`),
         FileExistsError if the output is not empty, and the errors of reading and writing.
         """
         if isinstance(self.source, AnyFormatInput) and self.spec.keep_shards:
@@ -195,7 +195,7 @@ class Conversion:
             key=self.key,
             tokens=tokens,
             limit=self.spec.limit,
-            skip_bad=self.spec.skip_bad,
+            skip_bad=self.spec.on_error == "skip",
             checkpoint=self.checkpoint(),
             lengths=self.spec.lengths if tokens is None else None,
         )

@@ -128,7 +128,8 @@ class _PartReader:
                 if not self._reading.skip_bad:
                     # The message has the text of a plain ValueError already, so that is no cause.
                     raise RecordError(
-                        f"{bad[0]}. Mend it, or leave such records out with --skip-bad."
+                        f"{bad[0]}. Mend it, or leave such records out with on_error='skip' "
+                        "(mds-convert --on-error skip)."
                     ) from (error if isinstance(error, MdsError) else None)
                 continue
             self._open_run(split).write(data)

@@ -127,7 +127,7 @@ def run(
         remove_temporary_files(output)
         with (
             _remove_if_nothing_read(reading.checkpoint),
-            open_engine(spec.engine, spec.workers) as engine,
+            open_engine(spec.engine, spec.num_workers) as engine,
         ):
             running = _RunningConversion(reading, output, engine, progress)
             running.run()

@@ -1,7 +1,7 @@
 """Options of a conversion, parsed and checked once.
 
 Most options decide what is written; a conversion that resumes must be given the same. Others only
-decide how the work is done (`workers`, `engine`, `skip_bad`, ...) and may change.
+decide how the work is done (`num_workers`, `engine`, `on_error`, ...) and may change.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class ConvertSpec(InputOptions):
     hashes: tuple[str, ...] = HASHES
     size_limit: int | None = 1 << 26
     tokens: TokenSpec | None = None
-    workers: int = 1
+    num_workers: int = 1
     engine: str = "local"
-    skip_bad: bool = False
+    #: "raise" for a record that cannot be a sample, or "skip".
+    on_error: str = "raise"
     resume: bool = False
     overwrite: bool = False
     work: str | None = None
@@ -62,9 +63,9 @@ class ConvertSpec(InputOptions):
 
     #: Options that a resumed conversion may change; one that keeps shards is never resumed.
     RUNTIME_OPTIONS = (
-        "workers",
+        "num_workers",
         "engine",
-        "skip_bad",
+        "on_error",
         "resume",
         "overwrite",
         "work",
@@ -126,11 +127,18 @@ def parse_spec(**options: Any) -> ConvertSpec:
         values["limit"] = parse_count(values["limit"])
         if values["limit"] < 1:
             raise ConfigError(f"limit={values['limit']}: at least one sample has to be taken.")
-    workers = values.get("workers", 1)
-    if workers == 0:
-        values["workers"] = os.cpu_count() or 1
-    elif workers < 0:
-        raise ConfigError(f"workers={workers}: give a number of processes, or 0 for all cores.")
+    num_workers = values.get("num_workers", 1)
+    if num_workers == 0:
+        values["num_workers"] = os.cpu_count() or 1
+    elif num_workers < 0:
+        raise ConfigError(
+            f"num_workers={num_workers}: give a number of processes, or 0 for all cores."
+        )
+    if values.get("on_error", "raise") not in ("raise", "skip"):
+        raise ConfigError(
+            f"on_error={values['on_error']!r}: write 'skip' to leave out records that cannot be "
+            "samples, or 'raise' to stop at the first."
+        )
     parse_compression(values.get("compression"))  # raises for an unknown name
     values["hashes"] = _hashes(values["hashes"])
     return ConvertSpec(**values, tokens=_tokens(tokens, values["encodings"]))
@@ -139,8 +147,8 @@ def parse_spec(**options: Any) -> ConvertSpec:
 #: Words of other libraries and earlier versions for options, with how to write them here.
 _OTHER_OPTIONS = {
     **dict.fromkeys(
-        ("num_workers", "num_proc", "n_jobs", "jobs", "processes", "num_processes", "max_workers"),
-        "workers={value}",
+        ("workers", "num_proc", "n_jobs", "jobs", "processes", "num_processes", "max_workers"),
+        "num_workers={value}",
     ),
     **dict.fromkeys(("kind", "input_format", "source_format", "type", "as_"), "format={value}"),
     **dict.fromkeys(
@@ -152,8 +160,8 @@ _OTHER_OPTIONS = {
     ),
     **dict.fromkeys(("schema", "features", "dtype", "dtypes", "types"), "encodings={value}"),
     **dict.fromkeys(
-        ("on_error", "errors", "on_bad_lines", "ignore_errors", "skip_errors", "handler"),
-        "skip_bad=True",
+        ("skip_bad", "errors", "on_bad_lines", "ignore_errors", "skip_errors", "handler"),
+        "on_error='skip'",
     ),
     **dict.fromkeys(("exist_ok", "force", "replace"), "overwrite={value}"),
     **dict.fromkeys(("hash", "hashing", "hash_algos"), "hashes={value}"),

@@ -90,7 +90,16 @@ def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
     path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
     script = tmp_path / "script.py"
     script.write_text("from mds.cli import convert\nif __name__ == '__main__':\n    convert()\n")
-    arguments = [str(path), out, "--workers", "2", "--size-limit", "1mb", "--compression", "zstd:9"]
+    arguments = [
+        str(path),
+        out,
+        "--num-workers",
+        "2",
+        "--size-limit",
+        "1mb",
+        "--compression",
+        "zstd:9",
+    ]
     shown, code = in_terminal(
         [sys.executable, str(script), *arguments], 100, press=(moment, b"\x03")
     )

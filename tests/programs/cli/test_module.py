@@ -24,4 +24,4 @@ def test_verify_finds_nothing_in_a_whole_dataset(dataset):
     assert result.exit_code == 0
     assert "25 samples in" in result.stdout
     assert "no faults" in result.stdout
-    assert run("verify", dataset, "--workers", "2", "--quiet").output == ""
+    assert run("verify", dataset, "--num-workers", "2", "--quiet").output == ""

@@ -424,7 +424,7 @@ def writers(tools: Tools) -> None:
         tools.attempt(write)
     elif how == 2:
         tools.put(files, home.remote)
-        tools.attempt(lambda: convert(home.remote, folder, source_format="mds", workers=1))
+        tools.attempt(lambda: convert(home.remote, folder, source_format="mds", num_workers=1))
     elif how == 3:
         path = os.path.join(home.remote, "x.tar")
         with tarfile.open(path, "w") as tar:
@@ -432,11 +432,11 @@ def writers(tools: Tools) -> None:
                 told = tarfile.TarInfo(mutations.name(rng).encode("utf-8", "replace").decode())
                 told.size = 5
                 tar.addfile(told, io.BytesIO(b"hello"))
-        tools.attempt(lambda: convert(home.remote, folder, workers=1))
+        tools.attempt(lambda: convert(home.remote, folder, num_workers=1))
     else:
         tools.put(files, folder)
         tools.attempt(lambda: list(read_index(os.path.join(folder, "index.json"))))
-        tools.attempt(lambda: convert(home.remote, folder, overwrite=True, workers=1))
+        tools.attempt(lambda: convert(home.remote, folder, overwrite=True, num_workers=1))
 
 
 KINDS: dict[Callable[[Tools], None], int] = {

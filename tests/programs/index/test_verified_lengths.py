@@ -21,7 +21,7 @@ def test_verify_compares_each_length_with_its_sample(tmp_path, workers):
     with MDSWriter(out=out, columns=columns, **settings) as writer:
         for i in range(40):
             writer.write({"tokens": np.zeros(i % 7 + 1, np.int32), "n": i})
-    verify = ["verify", out, "--workers", workers]
+    verify = ["verify", out, "--num-workers", workers]
     assert CliRunner().invoke(main, verify).exit_code == 0
     with open_store(out) as store:
         index = Index.parse(store.get("index.json"), out)

@@ -127,11 +127,13 @@ def test_convert_from_and_to_a_store(server, tmp_path, caplog):
         convert(source, "s3://bucket/data", progress=stop, **settings)
     assert (work / "plan.json").exists()
     assert_nowhere(SECRET, work)
-    convert(source, "s3://bucket/data", workers=2, resume=True, **settings)
+    convert(source, "s3://bucket/data", num_workers=2, resume=True, **settings)
     convert("s3://bucket/data", str(tmp_path / "back"), storage_options=options)
     with open_store("s3://bucket/raw", options=options) as store:
         store.put_file("a.jsonl", source)
-    convert("s3://bucket/raw/a.jsonl", str(tmp_path / "raw"), workers=2, storage_options=options)
+    convert(
+        "s3://bucket/raw/a.jsonl", str(tmp_path / "raw"), num_workers=2, storage_options=options
+    )
     for place in ("back", "raw"):
         dataset = StreamingDataset(local=str(tmp_path / place), batch_size=1)
         assert [dataset[i]["n"] for i in range(len(dataset))] == list(range(3000))

@@ -74,14 +74,14 @@ def test_errors_are_a_sentence_and_an_exit_code(texts, out, arguments, code, wor
 
 
 def test_bad_record_is_told_with_its_line(tmp_path, out):
-    """The command stops at a bad line and names it; with --skip-bad it lists it and goes on."""
+    """The command stops at a bad line and names it; with --on-error skip it lists it."""
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n{"a"\n{"a": 2}\n')
     result = run(str(path), out)
     assert result.exit_code == 2
     assert f"{path}, line 2, column 5: Expecting ':' delimiter" in result.stderr
-    assert "--skip-bad" in result.stderr
-    result = run(str(path), out, "--skip-bad")
+    assert "--on-error skip" in result.stderr
+    result = run(str(path), out, "--on-error", "skip")
     assert result.exit_code == 0
     assert f"Left out: {path}, line 2, column 5" in result.stderr
     assert "1 record left out" in result.stdout
@@ -91,7 +91,7 @@ def test_options_reach_the_conversion(texts, out):
     """Splits, hashes, columns and workers of the command line are those of `convert`."""
     result = run(
         texts, out, "--split", "train=0.5,val=0.5", "--hash", "sha1", "--hash", "xxh64",
-        "--encodings", "text:bytes", "--drop", "path", "--workers", "2", "--size-limit", "1kb",
+        "--encodings", "text:bytes", "--drop", "path", "--num-workers", "2", "--size-limit", "1kb",
         "--limit", "2",
     )  # fmt: skip
     assert result.exit_code == 0
@@ -106,7 +106,14 @@ def test_command_of_the_group_is_the_same(texts, out):
     """`mds convert` is mds-convert, and help names every option with what it does."""
     assert CliRunner().invoke(main, ["convert", texts, out]).exit_code == 0
     shown = CliRunner().invoke(main, ["convert", "--help"]).output
-    for option in ("--split", "--workers", "--resume", "--tokenizer", "--skip-bad", "--dry-run"):
+    for option in (
+        "--split",
+        "--num-workers",
+        "--resume",
+        "--tokenizer",
+        "--on-error",
+        "--dry-run",
+    ):
         assert option in shown
 
 

@@ -60,7 +60,7 @@ COMMANDS = {
     "wrong-option": ["info", "data", "--jsn"],
     "wrong-command": ["inof", "data"],
     "other-command": ["inspect", "data"],
-    "other-option": ["convert", "table.csv", "out", "--num-workers", "2"],
+    "other-option": ["convert", "table.csv", "out", "--workers", "2"],
 }
 
 

@@ -35,7 +35,7 @@ MISTAKES = [
     ("Own(d, d)", "Own(", "/d'", ", local='/"),
     ("Own()", "streams=", "nothing to read", "StreamingDataset('data/train')"),
     ("Own(streams=Stream(local=d))", "streams", "<Stream>", "streams=[Stream("),
-    ("Own(streams=[d])", "streams[0]", "str", "Write Stream('/"),
+    ("Own(streams=[3])", "streams[0]", "int", "Write Stream('data/train')"),
     ("dataset(local=d + '/nowhere')", "index.json", "nowhere", "remote="),
     ("dataset(remote='s3:/bucket/x')", "s3:/bucket/x", "'s3:/", "two slashes"),
     ("dataset(remote='htps://host/x')", "htps://host/x", "'htps'", "register_store()"),

@@ -54,6 +54,16 @@ def test_a_url_is_the_source():
     assert (both.remote, both.local, both.proportion) == ("s3://bucket/train", "cache", 0.5)
 
 
+@pytest.mark.parametrize("kind", [StreamingDataset, Samples])
+def test_several_places_may_be_paths(folder, kind):
+    """In a list or dict, beside Streams."""
+    for places in (["a", pathlib.Path("b")], {"a": "a", "b": Stream("b")}, ("a", Stream("b"))):
+        for dataset in (kind(places), kind(streams=places)):
+            assert sorted(ids(dataset)) == [*range(10), *range(100, 110)]
+    scheduled = kind({"a": "a", "b": "b"}, batch_size=4, schedule={0: {"b": 1}})
+    assert {*ids(scheduled)} == {*range(100, 110)}
+
+
 def test_a_stream_has_a_place_too(folder):
     """The same as with a name, also in what it prints."""
     stream = Stream("a", repeat=2)
@@ -88,7 +98,6 @@ REFUSED = [
     ("StreamingDataset('c', 's3://b/x')", "Write StreamingDataset('s3://b/x', local='c')"),
     ("StreamingDataset(3)", "Write StreamingDataset('data/train')"),
     ("StreamingDataset(Stream('a'))", "streams=[Stream('a'), Stream('b')]"),
-    ("StreamingDataset(['a', 'b'])", "Write Stream('a')"),
     ("StreamingDataset({'a': 0.75, 'b': 0.25})", "Write Stream('a', proportion=0.75)"),
     ("StreamingDataset({'a': {'local': 'a'}})", "Write Stream(**{'local': 'a'})"),
     ("StreamingDataset(place='a')", "without a name: StreamingDataset('a')"),

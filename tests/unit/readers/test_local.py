@@ -191,7 +191,7 @@ def test_files_given_as_a_dataset_name_the_command_that_makes_one(
     assert "direct cause" not in "".join(traceback.format_exception(told.value))
     command = shlex.split(str(told.value).rpartition(": ")[2])
     assert command[0] == "mds-convert"
-    assert CliRunner().invoke(main, ["convert", *command[1:], "--workers", "1"]).exit_code == 0
+    assert CliRunner().invoke(main, ["convert", *command[1:], "--num-workers", "1"]).exit_code == 0
     assert len(LocalDataset(command[2])) == 1
 
 

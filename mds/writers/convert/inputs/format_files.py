@@ -6,7 +6,7 @@ that reads them in place. An input adds what a conversion needs beyond that:
     detection       which paths, URLs and patterns are such files
     parts           pieces of a file that processes read side by side, smaller than its shards
     columns         encodings that old readers know; readers in place also have younger ones
-    bad records     what is wrong with a record, so that `--skip-bad` can leave it out
+    bad records     what is wrong with a record, so that `on_error="skip"` can leave it out
 
 A position is the row in a table, the key in a tar, and the byte at which a line begins.
 

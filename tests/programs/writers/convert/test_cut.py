@@ -94,6 +94,6 @@ def test_a_record_has_its_bound(tmp_path):
         (source / f"{name}.bin").write_bytes(bytes(size))
     with pytest.raises(RecordError, match=r"b\.bin.* bytes, and a shard has less than 4 GiB"):
         replace(prepare(str(source), str(tmp_path / "out")), max_shard_size=999).run()
-    rest = prepare(str(source), str(tmp_path / "rest"), skip_bad=True)
+    rest = prepare(str(source), str(tmp_path / "rest"), on_error="skip")
     replace(rest, max_shard_size=999).run()
     assert len(LocalDataset(str(tmp_path / "rest"))) == 2

@@ -55,7 +55,7 @@ class EngineContract:
             kit.write(f"{i:02}.txt", f"text {i} " * 500)
         options = {"size_limit": 50_000, "split": "a=0.5,b=0.5", "hashes": "sha1"}
         convert(str(kit.source), kit.out, **options)
-        convert(str(kit.source), kit.out + "2", engine=self.name, workers=2, **options)
+        convert(str(kit.source), kit.out + "2", engine=self.name, num_workers=2, **options)
         assert kit.files() == kit.files(kit.out + "2")
 
     def test_closing_twice_is_fine(self, engine):

@@ -59,7 +59,7 @@ def test_two_processes_write_what_one_writes(kit, kind):
     if kind == "splits":
         options |= {"split": "train=0.8,val=0.2"}
     one = convert(source, kit.out, **options)
-    two = convert(source, kit.out + "2", workers=2, **options)
+    two = convert(source, kit.out + "2", num_workers=2, **options)
     assert one.samples == two.samples
     assert kit.files() == kit.files(kit.out + "2")
 
@@ -159,7 +159,7 @@ def test_killed_with_its_processes_still_resumes(kit):
         "import os, signal, sys\n"
         "from mds.writers.convert import convert\n"
         "if __name__ == '__main__':\n"
-        "    convert(sys.argv[1], sys.argv[2], workers=2, size_limit=200_000,\n"
+        "    convert(sys.argv[1], sys.argv[2], num_workers=2, size_limit=200_000,\n"
         "        hashes=['xxh3_64'], compression='zstd:1', progress=lambda p:\n"
         "        p.shards > 3 and os.kill(os.getpid(), signal.SIGKILL))\n"
     )
@@ -171,7 +171,7 @@ def test_killed_with_its_processes_still_resumes(kit):
     )
     assert killed.returncode == -signal.SIGKILL
     assert not os.path.exists(os.path.join(out, "index.json"))
-    summary = convert(path, out, resume=True, workers=2, **OPTIONS)
+    summary = convert(path, out, resume=True, num_workers=2, **OPTIONS)
     assert summary.resumed_parts > 0
     convert(path, kit.out, **OPTIONS)
     assert kit.files(out) == kit.files()
@@ -200,7 +200,7 @@ def test_resume_may_change_how_but_not_what(kit):
         file.write("{broken\n")
     with pytest.raises(RecordError, match=r"many\.jsonl, line 5001, column 2"):
         convert(path, kit.out, **OPTIONS)
-    summary = convert(path, kit.out, resume=True, skip_bad=True, workers=2, **OPTIONS)
+    summary = convert(path, kit.out, resume=True, on_error="skip", num_workers=2, **OPTIONS)
     assert (summary.samples, summary.bad_count) == (5000, 1)
     assert summary.resumed_parts > 0
 
@@ -292,7 +292,7 @@ def test_a_dataset_that_took_the_place_of_the_output_stays(kit, workers, split):
                 writer.write({"x": 1})
             theirs.append(kit.files(out))
 
-    options = {**OPTIONS, "work": kit.out + "-work", "workers": workers}
+    options = {**OPTIONS, "work": kit.out + "-work", "num_workers": workers}
     with pytest.raises(WriterError, match="deleted or replaced"):
         convert(
             path, kit.out, progress=exchange, **options, **({"split": "all=1"} if split else {})

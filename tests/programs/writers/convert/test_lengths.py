@@ -32,7 +32,12 @@ def source(kit, records):
 def test_the_file_is_that_of_a_writer(kit, tmp_path, workers):
     """Byte for byte, with any number of processes, and so are index and shards."""
     records = documents()
-    options = {"encodings": COLUMNS, "lengths": "tokens", "size_limit": 40_000, "workers": workers}
+    options = {
+        "encodings": COLUMNS,
+        "lengths": "tokens",
+        "size_limit": 40_000,
+        "num_workers": workers,
+    }
     made = prepare(source(kit, records), kit.out, hashes="none", **options)
     made.__dict__["part_size"] = 30_000
     made.run()
@@ -110,7 +115,7 @@ def test_a_record_without_a_length_is_a_bad_record(kit):
     options = {"encodings": COLUMNS, "lengths": "tokens"}
     with pytest.raises(RecordError, match=r"shape \(2, 2\)"):
         convert(path, kit.out, **options)
-    convert(path, kit.out, **options, skip_bad=True, overwrite=True)
+    convert(path, kit.out, **options, on_error="skip", overwrite=True)
     assert recorded(kit.out) == [len(r["tokens"]) for r in records[:7] + records[8:]]
 
 

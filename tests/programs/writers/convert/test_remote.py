@@ -43,7 +43,7 @@ def test_remote_output_is_the_local_one(kit, bucket):
     url, folder = bucket
     path, _ = kit.many(3000)
     convert(path, kit.out, **OPTIONS)
-    convert(path, url, workers=2, **OPTIONS)
+    convert(path, url, num_workers=2, **OPTIONS)
     assert kit.files(folder) == kit.files()
     assert os.listdir(os.environ["TMPDIR"]) == []
 
@@ -89,7 +89,7 @@ def test_remote_dataset_is_a_source_like_any(kit, bucket):
     url, _ = bucket
     path, records = kit.many(1000)
     convert(path, url, **OPTIONS)
-    convert(url, kit.out, workers=2)
+    convert(url, kit.out, num_workers=2)
     assert [sample["id"] for sample in kit.samples()] == [record["id"] for record in records]
     run = CliRunner().invoke
     assert run(main, ["verify", url]).exit_code == 0

@@ -208,6 +208,6 @@ STOPPED = [
     ("a table of utf-16", {"a.csv": "a\tb\r\n1\tx\r\n".encode("utf-16")}, "iconv -f UTF-16"),
     ("a document of utf-16", {"a.txt": "hello".encode("utf-16")}, "iconv -f UTF-16"),
     ("an empty picture", {"a/1.jpg": b"", "b/1.jpg": JPEG}, "it is empty"),
-    ("half a surrogate", {"a.jsonl": '{"a": "\\ud800"}\n'}, "--skip-bad"),
+    ("half a surrogate", {"a.jsonl": '{"a": "\\ud800"}\n'}, "--on-error skip"),
     ("lists and lines", {"a.json": "[]", "b.json": '{"a": 1}'}, "--include"),
 ]

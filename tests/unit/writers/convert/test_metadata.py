@@ -89,7 +89,7 @@ def test_a_row_without_its_file_is_a_bad_record(kit):
     kit.write("metadata.csv", "file_name,text\n1.wav,one\n2.wav,two\n")
     with pytest.raises(RecordError, match=r"2\.wav: metadata\.csv names it, and there is no such"):
         convert(str(kit.source), kit.out)
-    summary = convert(str(kit.source), kit.out + "2", skip_bad=True)
+    summary = convert(str(kit.source), kit.out + "2", on_error="skip")
     assert (summary.samples, summary.bad_count) == (1, 1)
 
 

@@ -87,7 +87,8 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"hashes": "none,md5"}, "leaves no other"),
         ({"block": 0}, "give a tokenizer"),
         ({"tokenizer": "bytes", "block": 0}, "block of 0"),
-        ({"workers": -1}, "workers=-1"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"on_error": "ignore"}, "on_error='ignore': write 'skip'"),
         ({"limit": 0}, "at least one"),
         ({"engine": "slurm"}, "no engine 'slurm'"),
         ({"format": "video"}, "no format 'video'"),
@@ -157,9 +158,9 @@ def test_tokenizer_of_hugging_face(kit, tmp_path):
 
 
 def test_bad_records_are_counted_and_listed(kit):
-    """With skip_bad the good ones are written, the bad ones named with line and column."""
+    """With on_error="skip" the good ones are written, the bad ones named with line and column."""
     path = kit.write("x.jsonl", '{"a": 1}\n{"a": \n[1]\n{"a": 2, "b": 3}\n{"a": "x"}\n{"a": 3}\n')
-    summary = convert(path, kit.out, skip_bad=True, encodings="a:int", drop="b")
+    summary = convert(path, kit.out, on_error="skip", encodings="a:int", drop="b")
     assert [s["a"] for s in kit.samples()] == [1, 2, 3]
     assert summary.bad_count == 3
     assert [line.split("x.jsonl, ")[1][:27] for line in summary.bad] == [
@@ -184,7 +185,7 @@ def test_nothing_good_is_an_error(kit):
     """A source of bad records only gives no dataset, not an empty one."""
     path = kit.write("x.jsonl", "{\n[]\n")
     with pytest.raises((SourceError, ConfigError)):
-        convert(path, kit.out, skip_bad=True)
+        convert(path, kit.out, on_error="skip")
     assert not os.path.exists(os.path.join(kit.out, "index.json"))
 
 

@@ -182,17 +182,17 @@ def test_samples_that_are_wrong_are_named(kit):
     wrong = [*rows(), {"id": "six", "text": ""}, *rows()]
     with pytest.raises(RecordError, match=r"<list>, sample 5, column 'id' \(int\): expected"):
         convert(wrong, kit.out, encodings={"id": "int"})
-    assert convert(wrong, kit.out + "2", encodings={"id": "int32"}, skip_bad=True).bad_count == 1
+    assert convert(wrong, kit.out + "2", encodings={"id": "int32"}, on_error="skip").bad_count == 1
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_workers": 2}, r"no option 'num_workers'. Write workers=2"),
-        ({"num_proc": 2}, "Write workers=2"),
+        ({"workers": 2}, r"no option 'workers'. Write num_workers=2"),
+        ({"num_proc": 2}, "Write num_workers=2"),
         ({"kind": "csv"}, "Write format='csv'"),
         ({"only": ["id"]}, r"Write columns=\['id'\]"),
-        ({"on_error": "skip"}, "Write skip_bad=True"),
+        ({"skip_bad": True}, "Write on_error='skip'"),
         ({"map": len}, r"mds.convert\(map\(function, samples\), out\)"),
         ({"shuffle": True}, "where the dataset is read"),
         ({"format": "csv"}, "format='csv' is about files"),

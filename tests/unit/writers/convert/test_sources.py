@@ -124,7 +124,7 @@ def test_python_sources_may_declare_their_encoding(kit):
     kit.write("b.py", b"x = 1\ny = '\xe9'\n")
     with pytest.raises(RecordError, match=r"b\.py, line 2, column 6: byte 0xe9 is not UTF-8"):
         convert(str(kit.source), kit.out)
-    summary = convert(str(kit.source), kit.out, skip_bad=True)
+    summary = convert(str(kit.source), kit.out, on_error="skip")
     assert (summary.samples, summary.bad_count) == (1, 1)
     assert "é" in kit.samples()[0]["text"]
 

@@ -133,7 +133,7 @@ def test_null_that_no_statistics_foresee_is_named(kit):
         convert(path, kit.out)
     convert(path, kit.out + "2", encodings={"a": "json"})
     assert kit.samples(kit.out + "2")[-1] == {"a": None}
-    assert convert(path, kit.out + "3", skip_bad=True).samples == 3000
+    assert convert(path, kit.out + "3", on_error="skip").samples == 3000
 
 
 def test_files_of_another_schema_are_refused(kit):

@@ -191,7 +191,7 @@ def samples_per_second(
         listed = [Stream(local=place, proportion=share) for place, share in shares]
         dataset = StreamingDataset(streams=listed, batching_method="stratified", **order)
     for edit in drops(edits, dataset.num_samples):
-        dataset.drop(edit["drop"])
+        dataset.edits.replace_samples(edit["drop"])
     begin, count = time.process_time(), 0
     for batch in StreamingDataLoader(dataset):
         count += len(batch["id"])
@@ -242,7 +242,7 @@ def changed_weights(folder: pathlib.Path) -> dict[str, object]:
     take(iter(loader), DRAWN // batch)
     dataset, following = begin()
     following.load_state_dict(loader.state_dict())
-    dataset.set_weights(dict(zip("ab", AFTER, strict=True)))
+    dataset.edits.set_weights(dict(zip("ab", AFTER, strict=True)))
     batches = iter(following)
     while sum(stream == 1 for stream, _ in drawn_samples) < SAMPLES:
         take(batches, 1)

@@ -102,6 +102,13 @@ _OF_FUNCTIONS = {
 
 #: Advice for words that were given as arguments: by class, and by words separated by spaces.
 ARGUMENTS: dict[str, dict[str, str]] = {
+    "OrderEdits.replace_samples": {
+        "why": "Write reason={value}.",
+        "samples numbers indices sample_ids": "Give the numbers of the samples first.",
+        "step from_step": "Write at_step={value}.",
+    },
+    "OrderEdits.skip_steps": {"range start stop": "Give the steps first, as in range(a, b)."},
+    "OrderEdits.set_weights": {"step from_step": "Write at_step={value}."},
     **dict.fromkeys(("Samples.map", "Samples.filter", "Samples.map_batches"), _OF_FUNCTIONS),
     "Samples": {
         **_PLACE,
@@ -244,7 +251,16 @@ _STATE = "Write loader.load_state_dict(state)."
 ATTRIBUTES: dict[str, dict[str, str]] = {
     "Samples": {
         "take head first": _LIMIT,
-        "skip": "Write dataset.select(range(n, dataset.num_samples)) to leave out the first n.",
+        "skip": (
+            "Write dataset.select(range(n, dataset.num_samples)) to leave out the first n, or "
+            "dataset.edits.skip_steps(range(a, b)) for steps of a running training."
+        ),
+        "drop": (
+            "Write dataset.filter(function) for a dataset without some samples, {owner}(..., "
+            "columns=[...]) for fewer columns, or dataset.edits.replace_samples(ids) while a "
+            "training runs."
+        ),
+        "replace_samples skip_steps": "Write dataset.edits.{name}(...).",
         "batch batched iter_batches to_batches to_loader": _LOADER,
         "padded_batch": (
             "Write StreamingDataLoader(dataset, collate_fn=pad('tokens')), with pad of "
@@ -282,7 +298,9 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "apply pipe compose map_dict transform": _MAP,
         "pack": "Write {owner}(..., packing=Packing(8192)).",
         "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",
-        "set_proportions": "Write dataset.set_weights({{'web': 0.9, 'math': 0.1}}).",
+        "set_weights set_proportions update_weights": (
+            "Write dataset.edits.set_weights({{'web': 0.9, 'math': 0.1}}), with a schedule."
+        ),
         "profile diagnose why_slow report": _REPORT,
         "samples_at samples_at_step samples_of_step sample_ids lookup get_batch step_of": (
             _SAMPLES_OF_A_STEP
@@ -308,6 +326,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         ),
         "stats explain": "Write loader.dataset.{name}(), or loader.report() about waiting.",
         "profile diagnose why_slow": "Write print(loader.report()) after some batches.",
+        "skip skip_steps": (
+            "Write dataset.edits.skip_steps(range(a, b)), of the dataset that the loader reads."
+        ),
+        "replace_samples set_weights edits": "Write loader.dataset.edits, which has it.",
         "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
             _SAMPLES_OF_A_STEP
         ),
@@ -316,6 +338,15 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write it for the dataset, before the loader is made."
         ),
     },
+}
+
+ATTRIBUTES["OrderEdits"] = {
+    "drop drop_samples remove_samples replace exclude": "Write replace_samples(ids, reason=...).",
+    "skip": "Write skip_steps(range(a, b)).",
+    "set_proportions weights update_weights": "Write set_weights({{'web': 0.9, 'math': 0.1}}).",
+    "undo revert remove clear pop": (
+        "What came cannot change: load a state from before the edit, and go on without it."
+    ),
 }
 
 #: Advice for names that were imported from the package, or read as its attributes.

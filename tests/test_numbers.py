@@ -75,7 +75,7 @@ def test_a_step_at_which_weights_change(data, value):
     schedule = Schedule({0: {"a": 1, "b": 1}})
     dataset = StreamingDataset(streams=streams, schedule=schedule, batch_size=4)
     with pytest.raises(MdsError, match="at_step"):
-        dataset.set_weights({"a": 1}, at_step=HUGE[value])
+        dataset.edits.set_weights({"a": 1}, at_step=HUGE[value])
 
 
 @pytest.mark.parametrize("value", HUGE)

@@ -1,10 +1,10 @@
-"""Changes of the order during a run: new weights, dropped samples, skipped steps.
+"""Changes of the order during a run: new weights, replaced samples, skipped steps.
 
 Each change holds from a step on, on all ranks. When that step comes, a loader discards the batches
 that were made ahead of it and makes them anew, so prefetching does not delay a change.
 
 An edit is a dict, part of the state: ``{"step", "weights"}`` for weights (with ``"window"`` for
-packs), ``{"epoch", "from", "drop", "why"}`` for dropped samples (with ``"windows"`` for packs), and
+packs), ``{"epoch", "from", "drop", "why"}`` for samples (with ``"windows"`` for packs), and
 ``{"epoch", "from", "skip"}`` for skipped steps. ``from`` is a place of the epoch, which is a number
 of samples of all ranks, or of packs with packing.
 
@@ -17,14 +17,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from mds.arguments import shown
+from mds.arguments import no_attribute, shown, takes_names
 from mds.dataset.steps import TrainingSteps
 from mds.errors import ConfigError
-from mds.plan.edits import MAX_DROPPED, MAX_WHY, check_spare_samples, drops_of, too_many_dropped
+from mds.plan.edits import (
+    MAX_DROPPED,
+    MAX_WHY,
+    check_spare_samples,
+    describe_edit,
+    drops_of,
+    too_many_dropped,
+)
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.state import MAX_EDITS
 
@@ -36,19 +44,138 @@ if TYPE_CHECKING:
     from mds.world import World
 
 
-class OrderEdits:
-    """Changes of the order of a dataset, each from a step on that no rank has begun.
+class OrderEdits(Sequence[str]):
+    """Changes of the order of a dataset while a training runs: ``dataset.edits``.
 
-    Args:
-        order: Order that is changed.
-        world: Nodes, ranks and workers of the run.
+    Each method adds changes, which hold from a step on that has not come yet; the object is the
+    sequence of all of them in words, oldest first. They are part of the state. Ranks exchange
+    nothing: call a method on every rank after the same step with the same arguments. Different
+    arguments show in the order hash.
+
+    >>> dataset.edits.replace_samples([77123, 88012], reason="gibberish")  # doctest: +SKIP
+    >>> dataset.edits  # doctest: +SKIP
+    <1 edit of the order>
+    from step 1,200 on: 2 samples replaced: 77123, 88012 (gibberish)
     """
 
     def __init__(self, order: OrderState, world: World) -> None:
-        self._order, self._steps = order, TrainingSteps(order, world)
+        # The order that is changed, and the nodes, ranks and workers of the run.
+        self._order, self._world = order, world
 
-    def set_weights(self, weights: Mapping[str, float], at_step: int | None) -> int:
-        """Change the weights of a schedule; see `Samples.set_weights`."""
+    @takes_names
+    def replace_samples(
+        self, ids: Iterable[int], reason: str = "", *, at_step: int | None = None
+    ) -> None:
+        """Let other samples come in the place of bad ones from now on.
+
+        - ``ids`` (Iterable[int]): Numbers of the bad samples, as in ``dataset[number]``.
+        - ``reason`` (str, default ''): Reason in a few words, kept in the state.
+        - ``at_step`` (int | None, default None, steps): First global batch without the samples,
+          counted since the run began. None is the next batch that the loader gives.
+
+        In the place of each comes a spare sample of the same stream, which may also come at its own
+        place in the epoch. All other places stay as they are. At most half of a stream can be
+        replaced. With ``packing=`` the place of a document is padding, and later windows of
+        documents are packed without it. Unless a StreamingDataLoader is being iterated, the samples
+        are replaced from the next epoch on.
+
+        Raises ConfigError for numbers that no sample has, for more than can be replaced, and for a
+        step that is over.
+
+        >>> dataset.edits.replace_samples([77123], reason="gibberish")  # doctest: +SKIP
+        """
+        numbers = _parse_numbers(ids, self._order.num_samples)
+        text: Any = reason  # of any type, whatever the signature says
+        if not isinstance(text, str) or len(text) > MAX_WHY:
+            raise ConfigError(
+                f"reason {str(text)[:60]!r} of replace_samples() must be a text of at most "
+                f"{MAX_WHY} letters."
+            )
+        steps = self._steps
+        if at_step is None:
+            epoch, step_in_epoch = steps.next_at(*self._earliest_place())
+            place = step_in_epoch * steps.batch
+        else:
+            step = self._check_step(at_step)
+            epoch, place = steps.place_of(step, self._earliest_place()[0])
+        if not numbers:
+            return
+        edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": numbers, "why": reason}
+        if self._order.spec.packing is not None:
+            cursor = self._find_cursor(epoch, place)
+            # The first window of each canonical node that has not begun: the window of the cursor,
+            # or the next one if packs of it were read.
+            windows = cursor.windows if cursor is not None else ()
+            edit["windows"] = [window + (packs_read > 0) for window, packs_read in windows]
+        drops = drops_of([*self._order.epochs.edits, edit])
+        check_spare_samples(drops, self._order.samples_by_stream())
+        self._add([edit], epoch, place)
+
+    @takes_names
+    def skip_steps(self, steps: range) -> None:
+        """Leave out global batches that have not come yet.
+
+        - ``steps`` (range): Steps to leave out, counted since the training began, such as
+          ``range(12300, 12400)``.
+
+        Later steps keep their numbers: after 12,299 comes 12,400. Epochs become shorter, while
+        ``len()`` counts whole epochs. It is possible right after a state was loaded, too.
+
+        Raises ConfigError for steps that came already.
+
+        >>> dataset.edits.skip_steps(range(12300, 12400))  # doctest: +SKIP
+        """
+        given: Any = steps  # of any type, whatever the signature says
+        if not isinstance(given, range) or steps.step != 1 or not steps or steps.start < 0:
+            raise ConfigError(
+                f"skip_steps({shown(steps)}): give the global batches since the training began "
+                "that shall not come, as range(12300, 12400)."
+            )
+        if steps.stop > MAX_STEPS:
+            raise ConfigError(
+                f"skip_steps({shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
+                "range that ends there or before."
+            )
+        training, (current_epoch, earliest_place) = self._steps, self._earliest_place()
+        earliest = training.step_at(current_epoch, earliest_place)
+        if steps.start < earliest:
+            raise ConfigError(
+                f"skip_steps({steps}): step {earliest - 1} was the last that came, so steps can be "
+                f"skipped from {earliest} on. To leave out what came, load an earlier state first."
+            )
+        edits: list[dict[str, Any]] = []  # one for each epoch that has some of the steps
+        begin = epoch, place = training.place_of(steps.start, current_epoch)
+        last_epoch, last_place = training.place_of(steps.stop, current_epoch)
+        while (epoch, place) < (last_epoch, last_place) and len(edits) <= MAX_EDITS:
+            is_last = epoch == last_epoch
+            end = last_place if is_last else training.in_epoch(epoch) * training.batch
+            edits.append({"epoch": epoch, "from": place, "skip": end - place})
+            epoch, place = epoch + 1, 0
+        if len(edits) > MAX_EDITS:
+            raise ConfigError(
+                f"skip_steps({steps}): these are steps of more than {MAX_EDITS:,} epochs, and a "
+                "state has an entry for each. Skip fewer, or begin a new run."
+            )
+        self._add(edits, *begin)
+
+    @takes_names
+    def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> None:
+        """Change the weights of the streams of a schedule.
+
+        - ``weights`` (Mapping[str, float]): Weights by name, as at a milestone of the Schedule.
+        - ``at_step`` (int | None, default None, steps): First global batch with the new weights,
+          counted since the run began. None is the next batch that the loader gives.
+
+        The weights hold to the end of the run, in place of later milestones and of weights that
+        were set for later steps. With ``packing=``, packs of the current window of documents come
+        first; ``dataset.edits`` then has the step of the first pack after them. Unless a
+        StreamingDataLoader is being iterated, weights hold from the next epoch on.
+
+        Raises ConfigError for weights that are invalid, for a step that is over, and without a
+        schedule.
+
+        >>> dataset.edits.set_weights({"web": 0.2, "math": 0.8})  # doctest: +SKIP
+        """
         order = self._order
         if order.schedule is None:
             raise ConfigError(
@@ -63,80 +190,65 @@ class OrderEdits:
         step = self._check_step(at_step)
         changed = order.schedule.with_weights(step, checked)
         first_shares(changed, order.weights.choose)  # raises ConfigError for an empty stream
+        epoch, place = self._steps.place_of(step, self._earliest_place()[0])
         edit: dict[str, Any] = {"step": step, "weights": checked}
         if order.spec.packing is not None:
             # The weights hold from a window on, so the step may be later than the requested one.
-            edit["window"], step = self._next_window(step)
-        self._add([edit])
-        return step
+            edit["window"], edit["step"] = self._next_window(step)
+        self._add([edit], epoch, place)
 
-    def drop(self, samples: Iterable[int], why: Any, at_step: int | None) -> int:
-        """Leave samples out, and return the first step without them; see `Samples.drop`."""
-        ids = _parse_numbers(samples, self._order.num_samples)
-        if not isinstance(why, str) or len(why) > MAX_WHY:
-            raise ConfigError(
-                f"why {str(why)[:60]!r} of drop() must be a text of at most {MAX_WHY} letters."
-            )
+    def __len__(self) -> int:
+        return len(self._order.epochs.edits)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return [self._describe(edit) for edit in self._order.epochs.edits][index]
+
+    def __repr__(self) -> str:
+        count = len(self)
+        return "\n".join([f"<{count:,} edit{'s' * (count != 1)} of the order>", *self])
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, "OrderEdits")
+
+    def _describe(self, edit: Mapping[str, Any]) -> str:
+        """Return an edit in words, with steps in place of the places where these are known."""
+        if "weights" in edit:
+            return f"from step {edit['step']:,} on: weights {dict(edit['weights'])}"
+        is_packed = self._order.spec.packing is not None
+        if not self._order.spec.batch_size or (is_packed and edit["epoch"]):
+            # Earlier epochs of packs would have to be packed to count their steps.
+            return describe_edit(edit)
         steps = self._steps
-        if at_step is None:
-            epoch, step_in_epoch = steps.next_at(*self._earliest_place())
-            step, place = steps.before(epoch) + step_in_epoch, step_in_epoch * steps.batch
-        else:
-            step = self._check_step(at_step)
-            epoch, place = steps.place_of(step, self._earliest_place()[0])
-        edit: dict[str, Any] = {"epoch": epoch, "from": place, "drop": ids, "why": why}
-        if ids and self._order.spec.packing is not None:
-            cursor = self._find_cursor(epoch, place)
-            # The first window of each canonical node that has not begun: the window of the cursor,
-            # or the next one if packs of it were read.
-            windows = cursor.windows if cursor is not None else ()
-            edit["windows"] = [window + (packs_read > 0) for window, packs_read in windows]
-        if ids:
-            drops = drops_of([*self._order.epochs.edits, edit])
-            check_spare_samples(drops, self._order.samples_by_stream())
-            self._add([edit])
-        return step
+        first = steps.before(edit["epoch"]) + -(-edit["from"] // steps.batch)
+        if "skip" in edit:
+            last = first + edit["skip"] // steps.batch - 1
+            return (
+                f"steps {first:,} to {last:,} skipped"
+                if last > first
+                else f"step {first:,} skipped"
+            )
+        ids = ", ".join(map(str, edit["drop"][:4]))
+        ids += ", ..." if len(edit["drop"]) > 4 else ""
+        reason = f" ({edit['why']})" if edit["why"] else ""
+        count = len(edit["drop"])
+        noun = f"{count:,} {'document' if is_packed else 'sample'}{'s' * (count != 1)}"
+        verb = "left out" if is_packed else "replaced"
+        return f"from step {first:,} on: {noun} {verb}: {ids}{reason}"
 
-    def skip(self, steps: Any) -> int:
-        """Leave a range of global batches out; see `StreamingDataLoader.skip`.
+    @property
+    def _steps(self) -> TrainingSteps:
+        """Steps of the run, with the settings that the dataset has now."""
+        return TrainingSteps(self._order, self._world)
 
-        Returns the first step that comes after them.
+    def _add(self, edits: list[dict[str, Any]], epoch: int, place: int) -> None:
+        """Record edits, and make a running loader discard the batches that they change.
+
+        ``epoch`` and ``place`` are the first place that may have another sample.
         """
-        if not isinstance(steps, range) or steps.step != 1 or not steps or steps.start < 0:
-            raise ConfigError(
-                f"skip(steps={shown(steps)}): give the global batches since the training began "
-                "that shall not come, as range(12300, 12400)."
-            )
-        if steps.stop > MAX_STEPS:
-            raise ConfigError(
-                f"skip(steps={shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
-                "range that ends there or before."
-            )
-        training, (current_epoch, earliest_place) = self._steps, self._earliest_place()
-        earliest = training.step_at(current_epoch, earliest_place)
-        if steps.start < earliest:
-            raise ConfigError(
-                f"skip(steps={steps}): step {earliest - 1} was the last that came, so steps can be "
-                f"skipped from {earliest} on. To leave out what came, load an earlier state first."
-            )
-        edits: list[dict[str, Any]] = []  # one for each epoch that has some of the steps
-        epoch, place = training.place_of(steps.start, current_epoch)
-        last_epoch, last_place = training.place_of(steps.stop, current_epoch)
-        while (epoch, place) < (last_epoch, last_place) and len(edits) <= MAX_EDITS:
-            is_last = epoch == last_epoch
-            end = last_place if is_last else training.in_epoch(epoch) * training.batch
-            edits.append({"epoch": epoch, "from": place, "skip": end - place})
-            epoch, place = epoch + 1, 0
-        if len(edits) > MAX_EDITS:
-            raise ConfigError(
-                f"skip(steps={steps}): these are steps of more than {MAX_EDITS:,} epochs, and a "
-                "state has an entry for each. Skip fewer, or begin a new run."
-            )
-        self._add(edits)
-        return training.step_at(last_epoch, last_place)
-
-    def _add(self, edits: list[dict[str, Any]]) -> None:
-        """Record edits, and make a running loader discard the batches that they change."""
         epochs = self._order.epochs
         if len(epochs.edits) + len(edits) > MAX_EDITS:
             raise ConfigError(
@@ -146,11 +258,7 @@ class OrderEdits:
         epochs.edit(edits)
         loop = self._order.find_loop()
         if loop is not None:
-            for edit in edits:
-                if "step" in edit:
-                    loop.change_at(*self._steps.place_of(edit["step"]))
-                else:
-                    loop.change_at(edit["epoch"], edit["from"])
+            loop.change_at(epoch, place)
 
     def _check_step(self, at_step: Any) -> int:
         """Return the step from which a change holds. Raises ConfigError if it has begun."""
@@ -238,7 +346,7 @@ class OrderEdits:
 
 
 def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
-    """Return the distinct sample numbers in the argument ``samples`` of `drop`, ascending.
+    """Return the distinct sample numbers in the argument of `replace_samples`, ascending.
 
     ``count`` is the number of samples of the dataset. Raises ConfigError for a number that no
     sample has, for too many numbers, and for anything else.
@@ -253,8 +361,8 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
             array = np.asarray([*itertools.islice(samples, MAX_DROPPED + 1)])
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
         raise ConfigError(
-            f"drop() takes the numbers of samples, got {shown(samples)}. Write "
-            "drop([77123, 88012])."
+            f"replace_samples() takes the numbers of samples, got {shown(samples)}. Write "
+            "replace_samples([77123, 88012])."
         )
     if len(array) > MAX_DROPPED and not isinstance(samples, np.ndarray):
         raise too_many_dropped(f"More than {MAX_DROPPED:,}")
@@ -263,7 +371,7 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     wrong = [number for number in sorted_numbers if not 0 <= number < count]
     if wrong:
         raise ConfigError(
-            f"drop(): there is no sample {wrong[0]}; the {count:,} samples are numbered from 0 "
-            "through all streams."
+            f"replace_samples(): there is no sample {wrong[0]}; the {count:,} samples are "
+            "numbered from 0 through all streams."
         )
     return sorted_numbers

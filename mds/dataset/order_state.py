@@ -368,7 +368,7 @@ class OrderState:
     def place_after(self, epoch: int, begin: int, count: int) -> int:
         """Return the place after ``count`` samples from the place ``begin`` on.
 
-        Places of steps that `StreamingDataLoader.skip` leaves out are passed over.
+        Places of steps that `OrderEdits.skip_steps` leaves out are passed over.
         """
         edits = self.epochs.edits
         if not edits:

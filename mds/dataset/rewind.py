@@ -3,7 +3,7 @@
 Everything is computed from the state and the indexes of its data. Only samples that are shown are
 fetched.
 
-Steps are counted in two ways if `StreamingDataLoader.skip` has left some out. The run counts all
+Steps are counted in two ways if `OrderEdits.skip_steps` has left some out. The run counts all
 steps; the order of an epoch has, and counts, only those that are not skipped::
 
     step of the run, in its epoch   0  1  2  3  4

@@ -13,7 +13,7 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from mds.dataset.order_edits import OrderEdits
     from mds.index import Index
     from mds.plan import Packing, Schedule
     from mds.storage import Store
@@ -736,52 +737,19 @@ class Samples(HasColumns):
         self._loop_count = None
         vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
-    def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> int:
-        """Change the weights of the streams of a schedule; return the step from which they hold.
+    @property
+    def edits(self) -> OrderEdits:
+        """Changes of the order that were made while a training runs, and methods to make them.
 
-        - ``weights`` (Mapping[str, float]): Weights by name, as at a milestone of the Schedule.
-        - ``at_step`` (int | None, default None, steps): First global batch with the new weights,
-          counted since the run began. None is the next batch that the loader gives.
+        ``edits.replace_samples(ids)`` lets other samples come in the place of bad ones,
+        ``edits.skip_steps(range(a, b))`` leaves out global batches, and ``edits.set_weights``
+        changes the weights of a schedule. See `OrderEdits`.
 
-        The weights hold to the end of the run, in place of later milestones and of weights that
-        were set for later steps. With ``packing=``, packs of the current window of documents come
-        first, and the returned step has the first pack after them. Call it on every rank after the
-        same step with the same arguments: ranks exchange nothing, and different arguments show in
-        the order hash. Unless a StreamingDataLoader is being iterated, weights hold from the next
-        epoch on. They are part of the state.
-
-        Raises ConfigError for weights that are invalid, for a step that is over, and without a
-        schedule.
-
-        >>> step = dataset.set_weights({"web": 0.2, "math": 0.8})  # doctest: +SKIP
+        >>> dataset.edits.replace_samples([77123], reason="gibberish")  # doctest: +SKIP
         """
         from mds.dataset.order_edits import OrderEdits
 
-        return OrderEdits(self._order, self._world()).set_weights(weights, at_step)
-
-    def drop(self, samples: Iterable[int], why: str = "", *, at_step: int | None = None) -> int:
-        """Leave samples out from now on; return the first step without them.
-
-        - ``samples`` (Iterable[int]): Numbers of the samples, as in ``dataset[number]``.
-        - ``why`` (str, default ''): Reason in a few words, kept in the state.
-        - ``at_step`` (int | None, default None, steps): First global batch without the samples,
-          counted since the run began. None is the next batch that the loader gives.
-
-        In the place of each comes a spare sample of the same stream, which may also come at its own
-        place in the epoch. All other places stay as they are. At most half of a stream can be
-        dropped. Call it on every rank after the same step with the same arguments: ranks exchange
-        nothing, and different arguments show in the order hash. Unless a StreamingDataLoader is
-        being iterated, the samples are left out from the next epoch on. The numbers are part of the
-        state.
-
-        Raises ConfigError for numbers that no sample has, for more than can be dropped, and for a
-        step that is over.
-
-        >>> step = dataset.drop([77123, 88012], why="gibberish")  # doctest: +SKIP
-        """
-        from mds.dataset.order_edits import OrderEdits
-
-        return OrderEdits(self._order, self._world()).drop(samples, why, at_step)
+        return OrderEdits(self._order, self._world())
 
     # ------------------------------------------------------------------ the cache
 

@@ -144,7 +144,7 @@ class Stream:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. Raises an error if it looks like a setting and has no effect."""
         if "_is_in_use" in vars(self) and name in STREAM_RULES:
-            remedy = ", or call set_weights() of the dataset" if name == "proportion" else ""
+            remedy = ", or call dataset.edits.set_weights()" if name == "proportion" else ""
             raise_fixed(self, name, value, remedy)
         if "_file_costs" in vars(self) and self._is_strict:  # __init__ has set it, so it is over
             check_assignment(self, name, value, STREAM_RULES, STREAM_RULES)

@@ -538,31 +538,6 @@ class StreamingDataLoader(DataLoader[Any]):
                 stacklevel=stacklevel,
             )
 
-    def skip(self, steps: range) -> int:
-        """Leave out global batches that have not come yet; return the step that comes instead.
-
-        - ``steps`` (range): Steps to leave out, counted since the training began, such as
-          ``range(12300, 12400)``.
-
-        Later steps keep their numbers: after 12,299 comes 12,400. Epochs become shorter, while
-        ``len()`` counts whole epochs. Call it on every rank after the same step with the same
-        argument; right after loading a state is possible too. Skipped steps are part of the state.
-
-        Raises ConfigError for steps that came already, and for a dataset that is not a streaming
-        one.
-
-        >>> step = loader.skip(steps=range(12300, 12400))  # doctest: +SKIP
-        """
-        if self._streaming is None:
-            raise ConfigError(
-                f"skip() leaves out steps of streaming datasets, and this loader reads a "
-                f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
-                "an IterableDataset that iterates one."
-            )
-        from mds.dataset.order_edits import OrderEdits
-
-        return OrderEdits(self._streaming._order, self._streaming._world()).skip(steps)
-
     def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
         """Continue from a state with the next iteration.
 

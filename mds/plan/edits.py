@@ -4,7 +4,8 @@ An edit is plain JSON. It holds from a place of the run on, so what came before 
 state has all edits, in the order in which they were made::
 
     {"step": 1200, "weights": {"web": 0.5, "math": 0.5}}      weights, from a step on
-    {"step": 1200, "weights": {...}, "window": 37}            the same with packs: from a window on
+    {"step": 1200, "weights": {...}, "window": 37}            the same with packs: from a window on,
+                                                               which has its first pack in the step
     {"epoch": 0, "from": 4096, "skip": 512}                   512 places that are skipped
     {"epoch": 0, "from": 4096, "drop": [77], "why": "noise"}  samples that are dropped from there on
 

@@ -269,10 +269,15 @@ def edit(loaders: list[Any], settings: dict[str, Any], step: int) -> None:
     for name in ("drop", "skip"):
         if name in settings and settings[name][0] == step:
             for loader in loaders:
-                if name == "drop":
-                    loader.dataset.drop(settings["drop"][1])
+                dataset, edit_argument = loader.dataset, settings[name][1:]
+                if not hasattr(dataset, "edits"):  # an earlier version
+                    dataset.drop(*edit_argument) if name == "drop" else loader.skip(
+                        steps=range(*edit_argument)
+                    )
+                elif name == "drop":
+                    dataset.edits.replace_samples(*edit_argument)
                 else:
-                    loader.skip(steps=range(*settings["skip"][1:]))
+                    dataset.edits.skip_steps(range(*edit_argument))
 
 
 def train(

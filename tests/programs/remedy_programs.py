@@ -48,12 +48,16 @@ def remedy(situation, asked, applied):
 
 
 remedy(
-    "dataset().set_weights({'web': 2})",
+    "dataset().edits.set_weights({'web': 2})",
     "give schedule=Schedule({0: {...}})",
     "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
-    "schedule=Schedule({0: {'web': 1}})).set_weights({'web': 2}) >= 0",
+    "schedule=Schedule({0: {'web': 1}})).edits.set_weights({'web': 2}) or True",
 )
-remedy("dataset().drop('all')", "Write drop([77123, 88012])", "dataset().drop([3, 4]) or True")
+remedy(
+    "dataset().edits.replace_samples('all')",
+    "Write replace_samples([77123, 88012])",
+    "dataset().edits.replace_samples([3, 4]) or True",
+)
 remedy(
     "batches(dataset(packing=Packing(budget=16, lengths='tokens'), local=tokens))",
     "use batch_size=1",
@@ -351,9 +355,9 @@ remedy(
     "mds-convert {lines} {new} --work {folder}/empty",
 )
 remedy(
-    "StreamingDataLoader(dataset(), batch_size=2).skip(steps=3)",
+    "dataset().edits.skip_steps(3)",
     "as range(12300, 12400)",
-    "StreamingDataLoader(dataset(), batch_size=2).skip(steps=range(2, 4)) or True",
+    "dataset().edits.skip_steps(range(2, 4)) or True",
 )
 remedy(
     "batches(dataset(packing=Packing(8, lengths='id'), local=d))",
@@ -362,7 +366,7 @@ remedy(
 )
 remedy("seeded(3)", "Write dataset.map(seeded(function))", "dataset().map(seeded(dict))[0]")
 remedy(
-    "dataset().drop(range(15))",
+    "dataset().edits.replace_samples(range(15))",
     "leave them out with select()",
     "dataset().select([15, 16, 17]).num_samples == 3",
 )
@@ -560,7 +564,7 @@ remedy(
         ")))", ")), batch_size=1)"),
 )  # fmt: skip
 remedy(
-    "dataset().drop(range(100_001))",
+    "dataset().edits.replace_samples(range(100_001))",
     "leave them out with select()",
     "dataset().select([15, 16, 17]).num_samples == 3",
 )

@@ -23,6 +23,7 @@ from mds import (
     TSVWriter,
     XSVWriter,
 )
+from mds.dataset.order_edits import OrderEdits
 from mds.errors import MdsError
 from mds.plan import register_packer
 
@@ -452,26 +453,31 @@ class MethodChecks:
         dataset.evict_shard(1)
         return before, dataset.cache_usage
 
-    def check_drop_samples(self):
+    def check_replace_samples_ids(self):
         dataset = self.make()
-        dataset.drop([3, 5])
+        dataset.edits.replace_samples([3, 5])
         return self.ids(self.make()), self.ids(dataset)
 
-    def check_drop_why(self):
+    def check_replace_samples_reason(self):
         edits = []
-        for why in ("", "a duplicate"):
+        for reason in ("", "a duplicate"):
             dataset = self.make()
-            dataset.drop([3], why=why)
+            dataset.edits.replace_samples([3], reason=reason)
             edits.append(json.dumps(dataset.state_dict()))
         return edits
 
-    def check_drop_at_step(self):
+    def check_replace_samples_at_step(self):
         return self.dropped(), self.dropped(at_step=3)
 
     def dropped(self, **arguments):
         dataset = self.make()
-        dataset.drop([3], **arguments)
+        dataset.edits.replace_samples([3], **arguments)
         return self.ids(dataset)
+
+    def check_skip_steps_steps(self):
+        dataset = self.make()
+        dataset.edits.skip_steps(range(1, 2))
+        return self.ids(self.make()), self.ids(dataset)
 
     def check_set_weights_weights(self):
         return self.weighted(None), self.weighted({"a": 0.0, "b": 1.0})
@@ -483,14 +489,16 @@ class MethodChecks:
     def weighted(self, weights, **arguments):
         dataset = self.make(schedule=Schedule({0: {"a": 0.5, "b": 0.5}}))
         if weights is not None:
-            dataset.set_weights(weights, **arguments)
+            dataset.edits.set_weights(weights, **arguments)
         return self.ids(dataset)
 
 
 def method_arguments():
     """Yield the arguments of the public methods of a dataset that are not torch's."""
-    for name in sorted(set(dir(StreamingDataset)) - set(dir(object))):
-        method = getattr(StreamingDataset, name)
+    kinds = dict.fromkeys(dir(StreamingDataset), StreamingDataset)
+    kinds |= dict.fromkeys(vars(OrderEdits), OrderEdits)
+    for name in sorted(set(kinds) - set(dir(object))):
+        method = getattr(kinds[name], name)
         if name.startswith("_") or not inspect.isfunction(method) or "torch" in method.__module__:
             continue
         for argument in inspect.signature(method).parameters:

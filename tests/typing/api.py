@@ -98,9 +98,10 @@ def read(remote: str) -> None:
     assert_type(dataset.stats(), dict[str, float])
     assert_type(dataset.cache_usage, int)
     assert_type(dataset.state_dict(0, True), dict[str, Any])
-    assert_type(dataset.set_weights({"web": 1.0}, at_step=7), int)
-    assert_type(dataset.drop([7, 8], why="noise", at_step=7), int)
-    assert_type(StreamingDataLoader(dataset).skip(range(7, 9)), int)
+    dataset.edits.set_weights({"web": 1.0}, at_step=7)
+    dataset.edits.replace_samples([7, 8], reason="noise", at_step=7)
+    dataset.edits.skip_steps(range(7, 9))
+    assert_type(dataset.edits[-1], str)
     assert_type([each.reason for each in dataset.skipped], list[str])
     schedule = Schedule({0: {"web": 0.9, "math": 0.1}, 500: {"web": 1}}, between="linear")
     named = {"web": Stream(remote=remote), "math": Stream(local="more")}

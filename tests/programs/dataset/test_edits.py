@@ -83,30 +83,87 @@ def test_stops_and_other_worlds_change_nothing(folder, settings):
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (lambda loader: loader.dataset.drop([SAMPLES]), "there is no sample 960"),
-        (lambda loader: loader.dataset.drop([-1]), "there is no sample -1"),
-        (lambda loader: loader.dataset.drop([1.5]), "takes the numbers of samples"),
-        (lambda loader: loader.dataset.drop("seven"), "takes the numbers of samples"),
-        (lambda loader: loader.dataset.drop(5), "takes the numbers of samples, got 5"),
-        (lambda loader: loader.dataset.drop(b"12"), "takes the numbers of samples, got b'12'"),
-        (lambda loader: loader.dataset.drop(bytearray(b"12")), "takes the numbers of samples"),
-        (lambda loader: loader.dataset.drop([[1], [2, 3]]), "takes the numbers of samples"),
-        (lambda loader: loader.dataset.drop([[1, 2]]), "takes the numbers of samples"),
-        (lambda loader: loader.dataset.drop([1], why=3), "must be a text"),
-        (lambda loader: loader.dataset.drop([1], at_step=4), "the earliest step .* is 5"),
-        (lambda loader: loader.dataset.drop([1], at_step=np.int64(4)), "the earliest .* is 5"),
-        (lambda loader: loader.dataset.drop([1], at_step=6.0), "6.0 is not a whole number"),
-        (lambda loader: loader.dataset.drop([1], at_step=True), "True is not a whole number"),
-        (lambda loader: loader.dataset.drop(range(720, 841)), "121 of the 240 samples of stream 1"),
-        (lambda loader: loader.skip(range(4, 9)), "step 4 was the last that came"),
-        (lambda loader: loader.skip(range(9, 9)), "give the global batches"),
-        (lambda loader: loader.skip(range(9, 20, 2)), "give the global batches"),
-        (lambda loader: loader.skip(7), "give the global batches"),
-        (lambda loader: loader.skip(range(7, 10**9)), "of more than 10,000 epochs"),
-        (lambda loader: loader.skip(range(7, 10**12)), "a training has at most 2,147,483,648"),
-        (lambda loader: loader.skip(range(10**18, 10**18 + 1)), "has at most 2,147,483,648 steps"),
-        (lambda loader: loader.skip(range(10**30)), "a training has at most 2,147,483,648 steps"),
-        (lambda loader: loader.skip(range(10**5000, 10**5000 + 1)), "a training has at most"),
+        (lambda loader: loader.dataset.edits.replace_samples([SAMPLES]), "there is no sample 960"),
+        (lambda loader: loader.dataset.edits.replace_samples([-1]), "there is no sample -1"),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([1.5]),
+            "takes the numbers of samples",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples("seven"),
+            "takes the numbers of samples",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples(5),
+            "takes the numbers of samples, got 5",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples(b"12"),
+            "takes the numbers of samples, got b'12'",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples(bytearray(b"12")),
+            "takes the numbers of samples",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([[1], [2, 3]]),
+            "takes the numbers of samples",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([[1, 2]]),
+            "takes the numbers of samples",
+        ),
+        (lambda loader: loader.dataset.edits.replace_samples([1], reason=3), "must be a text"),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([1], at_step=4),
+            "the earliest step .* is 5",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([1], at_step=np.int64(4)),
+            "the earliest .* is 5",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([1], at_step=6.0),
+            "6.0 is not a whole number",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples([1], at_step=True),
+            "True is not a whole number",
+        ),
+        (
+            lambda loader: loader.dataset.edits.replace_samples(range(720, 841)),
+            "121 of the 240 samples of stream 1",
+        ),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(4, 9)),
+            "step 4 was the last that came",
+        ),
+        (lambda loader: loader.dataset.edits.skip_steps(range(9, 9)), "give the global batches"),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(9, 20, 2)),
+            "give the global batches",
+        ),
+        (lambda loader: loader.dataset.edits.skip_steps(7), "give the global batches"),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(7, 10**9)),
+            "of more than 10,000 epochs",
+        ),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(7, 10**12)),
+            "a training has at most 2,147,483,648",
+        ),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(10**18, 10**18 + 1)),
+            "has at most 2,147,483,648 steps",
+        ),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(10**30)),
+            "a training has at most 2,147,483,648 steps",
+        ),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(10**5000, 10**5000 + 1)),
+            "a training has at most",
+        ),
     ],
 )
 def test_edits_that_make_no_sense_are_refused(folder, edit, told):

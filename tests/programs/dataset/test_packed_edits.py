@@ -21,9 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 FAR = [
-    lambda loader: loader.skip(range(10**9, 10**9 + 1)),
-    lambda loader: loader.skip(range(5, 10**9)),
-    lambda loader: loader.dataset.drop([5], at_step=10**9),
+    lambda loader: loader.dataset.edits.skip_steps(range(10**9, 10**9 + 1)),
+    lambda loader: loader.dataset.edits.skip_steps(range(5, 10**9)),
+    lambda loader: loader.dataset.edits.replace_samples([5], at_step=10**9),
 ]
 
 
@@ -42,7 +42,8 @@ def test_a_step_that_is_too_far_ahead_to_be_found_is_refused(corpus, edit, monke
     assert counted == [0, 1, 2, 3]
     assert "edits" not in loader.state_dict()
     most = int(str(caught.value).split("before step ")[1].split(",")[0])
-    assert loader.dataset.drop([5], at_step=most - 1) == most - 1
+    loader.dataset.edits.replace_samples([5], at_step=most - 1)
+    assert len(loader.dataset.edits) == 1
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ WEIGHTS = [{"web": 1}, {"code": 2, "math": 1}, {"web": 3, "code": 1, "math": 1}]
 
 
 def change(number):
-    return lambda loader: loader.dataset.set_weights(WEIGHTS[number % 3])
+    return lambda loader: loader.dataset.edits.set_weights(WEIGHTS[number % 3])
 
 
 EDITS = [(3, change(1)), (7, change(2)), (25, change(0)), (38, change(1)), (50, change(2))]
@@ -112,20 +112,19 @@ def test_many_stops_each_in_another_world(corpus, edited, seed):
 
 
 def test_weights_hold_from_the_first_window_that_has_not_begun(corpus, undisturbed):
-    """The step that is returned has the first pack of it; what is before stays as it was."""
-    told = []
+    """The step of the edit has the first pack of it; what is before stays as it was."""
     loader = loader_of(corpus)
-    act = [(3, lambda loader: told.append(loader.dataset.set_weights({"math": 1})) or 0)]
+    act = [(3, lambda loader: loader.dataset.edits.set_weights({"math": 1}))]
     rows, _, state = train([loader], 3, act)
-    (step,) = told
+    (edit,) = state["edits"]
+    step = edit["step"]
+    assert [*loader.dataset.edits] == [f"from step {step} on: weights {{'math': 1}}"]
     assert 3 <= step < 3 + 4
     flat = [*itertools.chain(*rows)]
     old = [*itertools.chain(*undisturbed[0])]
     assert flat[:step] == old[:step]
     assert {stream_of(n) for row in flat[step + 1 :] for n in row} == {"math"}
     assert "math" not in {stream_of(n) for row in flat[:step] for n in row}
-    (edit,) = state["edits"]
-    assert edit["step"] == 3
     table = plan_of(loader).table
     node, window, _ = table.places(step * BATCH, (step + 1) * BATCH)
     assert edit["window"] in window.tolist()
@@ -254,7 +253,8 @@ def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undistur
     """The window is that of the step; at the beginning of an epoch its first."""
     steps = len(undisturbed[0][0])
     loader = loader_of(corpus)
-    assert loader.dataset.set_weights({"code": 1}, at_step=steps) == steps
+    loader.dataset.edits.set_weights({"code": 1}, at_step=steps)
+    assert loader.dataset.edits[0].startswith(f"from step {steps} on")
     rows, _, state = train([loader], 2)
     assert rows[0] == undisturbed[0][0]
     assert {stream_of(n) for row in rows[1] for n in row} == {"code"}
@@ -264,7 +264,9 @@ def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undistur
 def test_dropped_documents_never_come(corpus, undisturbed):
     """In windows that had begun their places are padding; later ones are packed without them."""
     gone = [undisturbed[0][0][4][0], undisturbed[0][0][9][1], undisturbed[0][1][3][0]]
-    rows, _, _ = train([loader_of(corpus)], 2, [(3, lambda loader: loader.dataset.drop(gone))])
+    rows, _, _ = train(
+        [loader_of(corpus)], 2, [(3, lambda loader: loader.dataset.edits.replace_samples(gone))]
+    )
     assert rows[0][:3] == undisturbed[0][0][:3]
     assert {*gone}.isdisjoint(itertools.chain(*rows[0][3:], *rows[1]))
 

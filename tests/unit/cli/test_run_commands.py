@@ -51,7 +51,7 @@ def train(folder, steps, *, weights=None, share=(), **settings):
             found.append([batch["id"].tolist() for batch in batches])
             if len(found) == weights:
                 for loader in loaders:
-                    loader.dataset.set_weights({"web": 1})
+                    loader.dataset.edits.set_weights({"web": 1})
             if len(found) == steps:
                 break
     return found, loaders[0].state_dict()
@@ -132,7 +132,7 @@ def test_the_newest_state_of_a_folder_is_taken(folder, tmp_path):
 def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
     """With the reason that was given."""
     dataset = StreamingDataset(local=str(folder / "web"), batch_size=4)
-    dataset.drop([7, 9], why="gibberish")
+    dataset.edits.replace_samples([7, 9], reason="gibberish")
     path = saved(StreamingDataLoader(dataset).state_dict(), tmp_path / "state.json")
     assert "2 samples dropped" in (told := run("sample", path, 7).stdout)
     assert "Sample 7 comes 0 times" in told
@@ -177,9 +177,9 @@ def test_edits_are_known(folder, tmp_path, kind):
             place = loader.dataset._order.place_after(*count.begin[:2], count.samples - 1)
             seen[count.begin.epoch * steps + place // 8] = batch["id"].tolist()
             if len(seen) == 6:
-                loader.skip(range(9, 12))
+                loader.dataset.edits.skip_steps(range(9, 12))
                 dropped = [seen[5][0], seen[2][1]]
-                loader.dataset.drop(dropped, "noise")
+                loader.dataset.edits.replace_samples(dropped, "noise")
     rewind = Rewind(json.loads(json.dumps(loader.state_dict())))
     assert rewind.steps_per_epoch == steps
     for step, ids in seen.items():
@@ -224,7 +224,7 @@ def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
             seen.append([[*map(int, batch["id"])] for batch in batches])
             if len(seen) == 9:
                 for loader in loaders:
-                    loader.dataset.drop([7, 8])
+                    loader.dataset.edits.replace_samples([7, 8])
     state = loaders[0].state_dict()
     path = saved(state, tmp_path / "state.json")
     rewind = Rewind(json.loads(path.read_text()))

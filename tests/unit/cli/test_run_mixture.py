@@ -33,7 +33,7 @@ def checkpoint(folder, path, steps, weights=None, schedule=None):
     loader = StreamingDataLoader(dataset)
     for number, _ in enumerate(loader, 1):
         if weights and number == steps:
-            dataset.set_weights(weights)
+            dataset.edits.set_weights(weights)
         if number == steps + bool(weights):
             break
     path.write_text(json.dumps(loader.state_dict()))

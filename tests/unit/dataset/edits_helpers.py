@@ -77,12 +77,24 @@ def place_before(loader, size):
     return epoch * STEPS + order.place_after(epoch, first, (count.samples - size) * ranks) // BATCH
 
 
-def drop(ids, why="", at_step=None):
-    return lambda loader: loader.dataset.drop(ids, why, at_step=at_step)
+def drop(ids, reason="", at_step=None):
+    """Returns the step from which the samples do not come."""
+
+    def act(loader):
+        loader.dataset.edits.replace_samples(ids, reason, at_step=at_step)
+        return int(loader.dataset.edits[-1].split()[2])
+
+    return act
 
 
 def skip(first, last):
-    return lambda loader: loader.skip(range(first, last))
+    """Returns the step after those that are skipped."""
+
+    def act(loader):
+        loader.dataset.edits.skip_steps(range(first, last))
+        return int(loader.dataset.edits[-1].split()[-2]) + 1
+
+    return act
 
 
 EDITS = [

@@ -62,9 +62,9 @@ def gone(unedited):
 @pytest.fixture(scope="module")
 def edits(gone):
     return [
-        (3, lambda loader: loader.dataset.drop(gone, "noise")),
-        (5, lambda loader: loader.skip(range(6, 8))),
-        (6, lambda loader: loader.dataset.drop([gone[0] ^ 1])),
+        (3, lambda loader: loader.dataset.edits.replace_samples(gone, "noise")),
+        (5, lambda loader: loader.dataset.edits.skip_steps(range(6, 8))),
+        (6, lambda loader: loader.dataset.edits.replace_samples([gone[0] ^ 1])),
     ]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mds import Stream, StreamingDataLoader, StreamingDataset, World
+from mds import Stream, StreamingDataset, World
 from mds.dataset.order_state import SharedEpochCounter
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderHash
@@ -38,8 +38,8 @@ def test_skipped_steps_never_come(unedited, edited):
 def test_an_order_hash_proves_that_all_else_is_equal(folder):
     """That of a loader is the plan's; batches without a dropped sample have the hash as before."""
     plain, changed = loader_of(folder), loader_of(folder)
-    changed.dataset.drop([7, 800])
-    changed.skip(range(3, 8))
+    changed.dataset.edits.replace_samples([7, 800])
+    changed.dataset.edits.skip_steps(range(3, 8))
     for loader in (plain, changed):
         for _ in loader:
             pass
@@ -61,9 +61,9 @@ def test_an_order_hash_proves_that_all_else_is_equal(folder):
 def test_locate_and_batch_know_the_edits(folder):
     """Every sample is found where the batches have it, on both sides of an edit."""
     loader = loader_of(folder)
-    loader.dataset.drop([7, 800])
-    loader.dataset.drop(range(100, 300), at_step=20)
-    loader.skip(range(40, 44))
+    loader.dataset.edits.replace_samples([7, 800])
+    loader.dataset.edits.replace_samples(range(100, 300), at_step=20)
+    loader.dataset.edits.skip_steps(range(40, 44))
     plan = loader.dataset._order.plan(ResumePoint(Position(0)), loader.dataset._world())
     assert plan.steps == STEPS - 4
     assert plan.epoch_steps == STEPS
@@ -85,7 +85,7 @@ def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
     for turn in range(1, 12):
         table = order.plan(ResumePoint(Position(0)), world).drops
         following = table.at(np.array([5]), np.array([turn * BATCH]))[0]
-        assert loader.dataset.drop([following], at_step=turn) == turn
+        loader.dataset.edits.replace_samples([following], at_step=turn)
         dropped.append(int(following))
     table = order.plan(ResumePoint(Position(0)), world).drops
     assert len({*dropped}) == 11
@@ -98,9 +98,9 @@ def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
 def test_the_spare_samples_of_a_stream_come_once_each(folder):
     """Half of a stream dropped: all others stand in, once each, in every epoch."""
     loader = loader_of(folder)
-    loader.dataset.drop(range(360))
+    loader.dataset.edits.replace_samples(range(360))
     with pytest.raises(ConfigError, match="half of a stream is the most"):
-        loader.dataset.drop([370])
+        loader.dataset.edits.replace_samples([370])
     for epoch in range(3):
         table = loader.dataset._order.plan(
             ResumePoint(Position(epoch)), loader.dataset._world()
@@ -127,25 +127,35 @@ def test_another_global_batch_goes_on_with_the_same_samples(folder):
 def test_edits_between_epochs_and_without_a_loader(folder):
     """They hold from where the next iteration begins, in what iterates the dataset as well."""
     loader = loader_of(folder)
-    assert loader.dataset.drop([3]) == 0
-    assert loader.skip(range(2)) == 2
+    edits = loader.dataset.edits
+    edits.replace_samples([3])
+    edits.skip_steps(range(2))
+    assert edits[:] == ["from step 0 on: 1 sample replaced: 3", "steps 0 to 1 skipped"]
     ids = [sample["id"] for sample in loader.dataset]
     assert len(ids) == SAMPLES - 2 * BATCH
     assert 3 not in ids
     iterator = iter(loader.dataset)
     next(iterator)
-    assert loader.dataset.drop([4]) == 2 * STEPS
-    assert loader.skip(range(2 * STEPS, 3 * STEPS + 1)) == 3 * STEPS + 1
+    edits.replace_samples([4, 5], "noise")
+    edits.skip_steps(range(2 * STEPS, 3 * STEPS + 1))
+    assert repr(edits).splitlines() == [
+        "<5 edits of the order>",
+        "from step 0 on: 1 sample replaced: 3",
+        "steps 0 to 1 skipped",
+        f"from step {2 * STEPS} on: 2 samples replaced: 4, 5 (noise)",
+        f"steps {2 * STEPS} to {3 * STEPS - 1} skipped",
+        f"step {3 * STEPS} skipped",
+    ]
     for epoch, count in ((1, SAMPLES - 1), (2, 0), (3, SAMPLES - BATCH)):
         assert len([*iterator]) == count, epoch
         iterator = iter(loader.dataset)
 
 
 def test_a_part_of_a_dataset_numbers_its_own(folder):
-    """drop() takes the numbers of a selection, and another of it takes the place."""
+    """replace_samples() takes the numbers of a selection, and another of it takes the place."""
     loader = loader_of(folder)
     part = loader.dataset.select(np.arange(0, SAMPLES, 2))
-    part.drop([1])
+    part.edits.replace_samples([1])
     ids = [sample["id"] for sample in part]
     assert 2 not in ids
     assert all(number % 2 == 0 for number in ids)
@@ -164,7 +174,7 @@ def test_many_epochs_are_skipped_at_once(folder, monkeypatch):
     )
     loader = loader_of(folder)
     next(iter(loader))
-    assert loader.skip(range(STEPS, 4000 * STEPS)) == 4000 * STEPS
+    loader.dataset.edits.skip_steps(range(STEPS, 4000 * STEPS))
     assert noted == [3999]
     assert len(loader.state_dict()["edits"]) == 3999
 
@@ -172,7 +182,7 @@ def test_many_epochs_are_skipped_at_once(folder, monkeypatch):
 def test_a_step_is_a_number_of_numpy_too(folder):
     """As counters are."""
     loader = loader_of(folder)
-    assert loader.dataset.drop([1], at_step=np.int64(40)) == 40
+    loader.dataset.edits.replace_samples([1], at_step=np.int64(40))
     assert as_json(loader.state_dict())["edits"][0]["from"] == 40 * BATCH
 
 
@@ -181,16 +191,40 @@ def test_the_last_step_that_a_training_can_have_is_skipped(folder):
     loader = loader_of(folder)
     batches = iter(loader)
     next(batches)
-    assert loader.skip(range((1 << 31) - 1, 1 << 31)) == 1 << 31
+    loader.dataset.edits.skip_steps(range((1 << 31) - 1, 1 << 31))
     state = as_json(loader.state_dict())
     rest = [batch["id"].tolist() for batch in batches]
     assert [batch["id"].tolist() for batch in loader_of(folder, state=state)] == rest
 
 
-def test_a_loader_of_another_dataset_skips_nothing():
-    """With the reason."""
-    with pytest.raises(ConfigError, match="leaves out steps of streaming datasets"):
-        StreamingDataLoader([1, 2, 3]).skip(range(2))
+def test_the_former_methods_are_told_what_to_write(folder):
+    """`drop` and `skip` mean new datasets elsewhere, so both meanings are named."""
+    loader = loader_of(folder)
+    dataset = loader.dataset
+    for owner, name, remedies in (
+        (dataset, "drop", ["filter(", "columns=", "dataset.edits.replace_samples(ids)"]),
+        (dataset, "skip", ["select(range(", "dataset.edits.skip_steps(range(a, b))"]),
+        (dataset, "set_weights", ["dataset.edits.set_weights({"]),
+        (loader, "skip", ["dataset.edits.skip_steps(range(a, b))"]),
+        (dataset.edits, "drop", ["replace_samples(ids, reason=...)"]),
+        (dataset.edits, "undo", ["load a state from before"]),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            getattr(owner, name)
+        assert all(remedy in str(caught.value) for remedy in remedies), name
+    with pytest.raises(ConfigError, match="Write reason='noise'"):
+        dataset.edits.replace_samples([1], why="noise")
+    with pytest.raises(AttributeError):
+        dataset.edits = []
+    assert not dataset.edits
+    assert repr(dataset.edits) == "<0 edits of the order>"
+
+
+def test_edits_are_shown_without_a_batch_size(folder):
+    """Then steps are unknown, and places are shown."""
+    dataset = StreamingDataset(local=str(folder / "a"))
+    dataset._order.epochs.edit([{"epoch": 0, "from": 8, "drop": [1], "why": ""}])
+    assert dataset.edits[0] == "1 samples dropped from place 8 of epoch 0 on: 1"
 
 
 def test_a_plan_carries_its_edits():
@@ -220,7 +254,7 @@ def test_too_many_samples_are_refused_before_they_are_listed(folder):
 
     for samples in (range(10**12), numbers()):
         with pytest.raises(ConfigError, match=r"More than 100,000 samples would be dropped"):
-            dataset.drop(samples)
+            dataset.edits.replace_samples(samples)
     assert taken == 100_001
 
 
@@ -228,9 +262,9 @@ def test_explain_tells_what_was_dropped_and_skipped(folder):
     """As many samples as there are, each once, and what does not come of this epoch."""
     loader = loader_of(folder)
     assert "dropped" not in loader.dataset.explain()
-    loader.dataset.drop([3, 5])
-    loader.dataset.drop([5, 9])
-    loader.skip(range(2, 4))
+    loader.dataset.edits.replace_samples([3, 5])
+    loader.dataset.edits.replace_samples([5, 9])
+    loader.dataset.edits.skip_steps(range(2, 4))
     told = loader.dataset.explain()
     assert "dropped samples      3" in told
     assert f"skipped              {2 * BATCH}" in told
@@ -240,7 +274,7 @@ def test_a_skip_of_more_epochs_than_a_state_has_room_for_is_refused(folder):
     """In words of steps and epochs, and nothing is skipped."""
     loader = loader_of(folder)
     with pytest.raises(ConfigError, match=r"steps of more than 10,000 epochs"):
-        loader.skip(range(2, 10_002 * STEPS))
+        loader.dataset.edits.skip_steps(range(2, 10_002 * STEPS))
     assert "edits" not in loader.state_dict()
 
 
@@ -249,4 +283,4 @@ def test_too_many_dropped_samples_name_their_stream(folder):
     streams = {name: Stream(local=str(folder / name)) for name in "ab"}
     dataset = StreamingDataset(streams=streams, batch_size=BATCH)
     with pytest.raises(ConfigError, match="121 of the 240 samples of stream 'b'"):
-        dataset.drop(range(720, 841))
+        dataset.edits.replace_samples(range(720, 841))

@@ -206,7 +206,7 @@ def test_an_epoch_of_packs_that_was_skipped_has_a_state_of_packs(make):
 
     whole = load()
     steps = len(list(whole))
-    whole.skip(steps=range(steps, 2 * steps))
+    whole.dataset.edits.skip_steps(range(steps, 2 * steps))
     assert list(whole) == []
     state = whole.state_dict()
     assert (state["unit"], state["epoch"], state["finished"]) == ("packs", 1, True)
@@ -240,7 +240,8 @@ def test_an_edit_after_the_last_step_is_the_same_on_every_rank(make):
     for batches in [iter(loader) for loader in loaders]:
         for _ in range(5):
             next(batches, None)
-    assert len({loader.dataset.drop([3]) for loader in loaders}) == 1
+    for loader in loaders:
+        loader.dataset.edits.replace_samples([3])
     assert len({json.dumps(loader.state_dict()["edits"]) for loader in loaders}) == 1
 
 

@@ -33,7 +33,7 @@ def test_what_is_padding_for_a_dropped_document_is_counted(corpus, gone):
     """And a window that had not begun has no place for one."""
     loader = loader_of(corpus)
     assert "dropped_samples" not in loader.dataset.stats()
-    train([loader], 1, [(3, lambda loader: loader.dataset.drop(gone))])
+    train([loader], 1, [(3, lambda loader: loader.dataset.edits.replace_samples(gone))])
     assert 2 <= loader.dataset.stats()["dropped_samples"] < len(gone)
 
 
@@ -44,7 +44,7 @@ def test_a_pack_of_dropped_documents_alone_is_padding(corpus, pack_as):
     batches = iter(loader)
     next(batches)
     left = steps_of(loader).packs(0).batch(1)[0]
-    loader.dataset.drop(left.ids)
+    loader.dataset.edits.replace_samples(left.ids)
     loader._pack_as = loader._batches._pack_as = pack_as
     batch = next(batches)
     if pack_as == "varlen":
@@ -59,8 +59,9 @@ def test_steps_of_packs_count_over_epochs(corpus, unedited):
     """A drop and a skip in the second epoch, by the steps since the training began."""
     loader = loader_of(corpus)
     first = len(unedited[0])
-    assert loader.skip(range(first + 1, first + 3)) == first + 3
-    assert loader.dataset.drop([unedited[1][5][0]], at_step=first + 4) == first + 4
+    loader.dataset.edits.skip_steps(range(first + 1, first + 3))
+    loader.dataset.edits.replace_samples([unedited[1][5][0]], at_step=first + 4)
+    assert loader.dataset.edits[0].endswith("of epoch 1 on")
     rows, _, _ = train([loader], 2)
     assert rows[0] == unedited[0]
     assert rows[1][0] == unedited[1][0]

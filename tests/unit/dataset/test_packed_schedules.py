@@ -116,7 +116,7 @@ def test_a_state_of_samples_is_refused_for_its_unit_first(corpus):
     plain = loader_of(corpus, packing=None)
     batches = iter(plain)
     next(batches)
-    plain.dataset.set_weights({"web": 1, "math": 1})
+    plain.dataset.edits.set_weights({"web": 1, "math": 1})
     next(batches)
     counted = plain.state_dict()
     assert counted["edits"]

@@ -46,14 +46,16 @@ def test_an_order_hash_shows_who_disagrees(folder):
 def test_weights_before_the_first_batch_and_between_epochs(folder):
     """They hold from where the next iteration begins, also after a state was loaded."""
     loader = loader_of(folder)
-    assert loader.dataset.set_weights({"math": 1}) == 0
+    loader.dataset.edits.set_weights({"math": 1})
+    assert [*loader.dataset.edits] == ["from step 0 on: weights {'math': 1}"]
     first = next(iter(loader))["id"]
     assert int(first.min()) >= 900
     loader = loader_of(folder)
     _, state = train([loader], STEPS, [])
-    assert loader.dataset.set_weights({"code": 1}) == STEPS
+    loader.dataset.edits.set_weights({"code": 1})
     fresh = loader_of(folder, state=state)
-    assert fresh.dataset.set_weights({"code": 1}) == STEPS
+    fresh.dataset.edits.set_weights({"code": 1})
+    assert [*fresh.dataset.edits] == [f"from step {STEPS} on: weights {{'code': 1}}"]
     batches = [train([each], STEPS + 5, [])[0] for each in (loader, fresh)]
     assert batches[0] == batches[1]
     assert all(700 <= number < 900 for step in batches[0] for number in step)
@@ -64,9 +66,10 @@ def test_without_a_loader_weights_hold_from_the_next_epoch(folder):
     dataset = dataset_of(folder)
     iterator = iter(dataset)
     next(iterator)
-    assert dataset.set_weights({"math": 1}) == STEPS
+    dataset.edits.set_weights({"math": 1})
+    assert dataset.edits[0].startswith(f"from step {STEPS} on")
     with pytest.raises(ConfigError, match=f"at_step 3: .* is {STEPS}"):
-        dataset.set_weights({"math": 1}, at_step=3)
+        dataset.edits.set_weights({"math": 1}, at_step=3)
     assert sum(sample["id"] >= 900 for sample in iterator) < 300
     assert all(sample["id"] >= 900 for sample in dataset)
 
@@ -115,7 +118,7 @@ def test_weights_that_make_no_sense_are_refused(folder, weights, more, told):
     for _ in range(5):
         next(batches)
     with pytest.raises(ConfigError, match=told):
-        loader.dataset.set_weights(weights, **more)
+        loader.dataset.edits.set_weights(weights, **more)
     assert "edits" not in loader.state_dict()
 
 
@@ -138,7 +141,7 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
     with pytest.raises(ConfigError, match="has '3' for a name"):
         StreamingDataset(streams={3: listed[0]}, batch_size=4)
     with pytest.raises(ConfigError, match=r"this dataset has none"):
-        StreamingDataset(streams=listed, batch_size=4).set_weights({"web": 1})
+        StreamingDataset(streams=listed, batch_size=4).edits.set_weights({"web": 1})
 
 
 def test_names_alone_change_nothing(folder):

@@ -41,6 +41,8 @@
 
 Names of builtins in parentheses are further parents, so that code keeps working which catches the
 exceptions of the package `streaming`.
+
+Examples begin with ``import mds``, and with a dataset of eight samples in the folder `data/train`.
 """
 
 from __future__ import annotations
@@ -58,6 +60,12 @@ class MdsError(Exception):
     """The root of all errors of the library.
 
     Its text holds no character that acts on a terminal, and no password that the library was given.
+
+    >>> try:
+    ...     mds.StreamingDataset("nowhere")
+    ... except mds.errors.MdsError as error:
+    ...     print(type(error).__name__)
+    NotFoundError
     """
 
     def __str__(self) -> str:
@@ -71,65 +79,168 @@ class MdsError(Exception):
 
 
 class FormatError(MdsError, ValueError):
-    """Bytes or an index that cannot be what they claim to be."""
+    """Bytes or an index that cannot be what they claim to be.
+
+    >>> pathlib.Path("bad.jsonl").write_text("{")
+    1
+    >>> mds.StreamingDataset("bad.jsonl")
+    Traceback (most recent call last):
+        ...
+    mds.errors.FormatError: ./bad.jsonl, line at byte 0: Expecting property name ...
+    """
 
 
 class IndexFileError(FormatError):
-    """An index.json that is broken, hostile, or of another version."""
+    """An index.json that is broken, hostile, or of another version.
+
+    >>> pathlib.Path("index.json").write_text("{}")
+    2
+    >>> mds.LocalDataset(".")
+    Traceback (most recent call last):
+        ...
+    mds.errors.IndexFileError: ./index.json: shards and version missing.
+    """
 
 
 class ShardError(FormatError):
-    """A shard file whose size, offsets, counts or digests make no sense."""
+    """A shard file whose size, offsets, counts or digests make no sense.
+
+    >>> os.truncate("data/train/shard.00000.mds", 10)
+    >>> mds.LocalDataset("data/train")[0]
+    Traceback (most recent call last):
+        ...
+    mds.errors.ShardError: data/train/shard.00000.mds: the shard has 10 bytes, but ...
+    """
 
 
 class EncodingError(MdsError, ValueError):
-    """A value that does not fit the encoding of its column."""
+    """A value that does not fit the encoding of its column.
+
+    >>> mds.encodings.parse_encoding("int").decode(b"123")
+    Traceback (most recent call last):
+        ...
+    mds.errors.EncodingError: encoding int: cannot decode 3 bytes: 8 are needed
+    """
 
 
 class EncodingTypeError(EncodingError, AttributeError, TypeError):
-    """A value of another type than the encoding takes."""
+    """A value of another type than the encoding takes.
+
+    >>> mds.encodings.parse_encoding("str").encode(3)
+    Traceback (most recent call last):
+        ...
+    mds.errors.EncodingTypeError: encoding str: expected a str, got int 3. Write str(value), ...
+    """
 
 
 class FixedSizeError(EncodingError, KeyError):
-    """A value of another size than its fixed-size column."""
+    """A value of another size than its fixed-size column.
+
+    >>> mds.encodings.parse_encoding("ndarray:uint8:4").pack(b"abc")
+    Traceback (most recent call last):
+        ...
+    mds.errors.FixedSizeError: encoding ndarray:uint8:4: a value has 4 bytes, got 3 ...
+    """
 
 
 class EncodingRangeError(EncodingError, OverflowError):
-    """A number that is too large or too small for its column."""
+    """A number that is too large or too small for its column.
+
+    >>> mds.encodings.parse_encoding("uint8").encode(300)
+    Traceback (most recent call last):
+        ...
+    mds.errors.EncodingRangeError: encoding uint8: expected a number from 0 to 255, got int 300. ...
+    """
 
 
 class MissingColumnError(EncodingError, KeyError):
-    """A sample without one of the columns."""
+    """A sample without one of the columns.
+
+    >>> with mds.MDSWriter("out", {"id": "int", "text": "str"}) as writer:
+    ...     writer.write({"id": 1})
+    Traceback (most recent call last):
+        ...
+    mds.errors.MissingColumnError: column 'text' of sample 0 is missing: ...
+    """
 
 
 class SeparatorError(EncodingError, AssertionError):
-    """Text with a separator or newline in it, which the formats without quoting cannot hold."""
+    """Text with a separator or newline in it, which the formats without quoting cannot hold.
+
+    >>> with mds.CSVWriter(out="out", columns={"text": "str"}) as writer:
+    ...     writer.write({"text": "red, green"})
+    Traceback (most recent call last):
+        ...
+    mds.errors.SeparatorError: sample 0: expected text without the separator ',' ...
+    """
 
 
 class UnknownEncodingError(EncodingError, TypeError, KeyError, AttributeError, AssertionError):
-    """An encoding that is not registered, or whose parameters make no sense."""
+    """An encoding that is not registered, or whose parameters make no sense.
+
+    >>> mds.encodings.parse_encoding("integer32")
+    Traceback (most recent call last):
+        ...
+    mds.errors.UnknownEncodingError: there is no encoding 'integer32'. ...
+    """
 
 
 class UnsafeTypeError(EncodingError):
-    """A pickle column met without ``allow_unsafe_types=True``."""
+    """A pickle column met without ``allow_unsafe_types=True``.
+
+    >>> with mds.MDSWriter("pickles", {"words": "pkl"}) as writer:
+    ...     writer.write({"words": {"a", "b"}})
+    >>> mds.StreamingDataset("pickles")
+    Traceback (most recent call last):
+        ...
+    mds.errors.UnsafeTypeError: pickles: column 'words' (pkl) holds pickles, ...
+    >>> len(mds.StreamingDataset("pickles", allow_unsafe_types=True))
+    1
+    """
 
 
 class ConfigError(MdsError, ValueError):
-    """An argument that makes no sense, alone or beside the others."""
+    """An argument that makes no sense, alone or beside the others.
+
+    >>> mds.StreamingDataset("data/train", batch_size=0)
+    Traceback (most recent call last):
+        ...
+    mds.errors.ConfigError: StreamingDataset(batch_size=0): batch_size is a whole number ...
+    """
 
 
 class ArgumentError(ConfigError, TypeError):
-    """An argument that does not exist, has no name, or is of another type."""
+    """An argument that does not exist, has no name, or is of another type.
+
+    >>> mds.StreamingDataset("data/train", shufle=True)
+    Traceback (most recent call last):
+        ...
+    mds.errors.ArgumentError: StreamingDataset(shufle=True): ... Did you mean shuffle=?
+    """
 
 
 class PlanError(MdsError, ValueError):
-    """An order that cannot be made from these numbers."""
+    """An order that cannot be made from these numbers.
+
+    >>> mds.plan.get_sampling([4, 4], choose=2, granularity=0, seed=1, epoch=0)
+    Traceback (most recent call last):
+        ...
+    mds.errors.PlanError: sampling_granularity 0 must be at least 1.
+    """
 
 
 class StreamPlanError(PlanError):
     """An order that cannot be made because of one stream.
 
     ``stream`` is its number, which the text names too.
+
+    >>> streams = [{"shards": [900], "proportion": 0.99}, {"shards": [9], "proportion": 0.01}]
+    >>> world = mds.World(num_nodes=1, ranks_per_node=1, workers_per_rank=1, worker=0)
+    >>> try:
+    ...     mds.plan.epoch_order(streams, world, batch_size=8, batching_method="stratified")
+    ... except mds.errors.StreamPlanError as error:
+    ...     print(error.stream)
+    1
     """
 
     def __init__(self, text: str, stream: int = 0) -> None:
@@ -141,11 +252,23 @@ class StreamPlanError(PlanError):
 
 
 class UnknownNameError(ConfigError, PlanError, KeyError):
-    """No shuffle, partition, batching or sampling method of that name."""
+    """No shuffle, partition, batching or sampling method of that name.
+
+    >>> mds.StreamingDataset("data/train", shuffle_algo="py9")
+    Traceback (most recent call last):
+        ...
+    mds.errors.UnknownNameError: no shuffle_algo 'py9': choose one of naive, py1b, ...
+    """
 
 
 class StateError(MdsError, ValueError):
-    """A checkpoint that does not fit the run."""
+    """A checkpoint that does not fit the run.
+
+    >>> mds.StreamingDataset("data/train", batch_size=2).load_state_dict({"epoch": 0})
+    Traceback (most recent call last):
+        ...
+    mds.errors.StateError: the state has no sample_in_epoch, ...
+    """
 
 
 class StoreError(MdsError, OSError):
@@ -157,6 +280,12 @@ class StoreError(MdsError, OSError):
         verb: Kind of the request, such as "get".
         seconds: Time until the request was given up.
         tries: Number of tries until then.
+
+    >>> try:
+    ...     mds.storage.open_store("memory://bucket").get("missing")
+    ... except mds.errors.StoreError as error:
+    ...     print(error.verb, error.url, error.tries)
+    get memory://bucket/missing 1
     """
 
     def __init__(
@@ -174,68 +303,174 @@ class StoreError(MdsError, OSError):
 
 
 class NotFoundError(StoreError, FileNotFoundError):
-    """There is no such object."""
+    """There is no such object.
+
+    >>> mds.StreamingDataset("nowhere")
+    Traceback (most recent call last):
+        ...
+    mds.errors.NotFoundError: open nowhere/index.json: there is no such file. ...
+    """
 
 
 class DeniedError(StoreError, PermissionError):
-    """The credentials are known and may not do this."""
+    """The credentials are known and may not do this.
+
+    >>> mds.StreamingDataset("s3://private/train", batch_size=8)  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.DeniedError: get s3://private/train/index.json: ... AccessDenied ...
+    """
 
 
 class UnauthenticatedError(StoreError, PermissionError):
-    """There are no credentials, or they are expired or unknown."""
+    """There are no credentials, or they are expired or unknown.
+
+    >>> mds.StreamingDataset("s3://private/train", batch_size=8)  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.UnauthenticatedError: get s3://private/train/index.json: ... ExpiredToken ...
+    """
 
 
 class TransientError(StoreError):
-    """A failure that another try may mend: throttling, a dropped connection, a server error."""
+    """A failure that another try may mend: throttling, a dropped connection, a server error.
+
+    >>> try:
+    ...     train(mds.StreamingDataset("s3://bucket/train", batch_size=8))  # doctest: +SKIP
+    ... except mds.errors.TransientError as error:
+    ...     print(f"gave up after {error.tries} tries in {error.seconds:.0f} s: {error}")
+    """
 
     #: Seconds after which the store asked to be tried again; 0 when it did not say.
     retry_after: float = 0.0
 
 
 class StalledError(TransientError, TimeoutError):
-    """A transfer that received too few bytes for too long."""
+    """A transfer that received too few bytes for too long.
+
+    >>> store = mds.storage.open_store("https://example.com/train", timeout=5)
+    >>> store.get("shard.00000.mds")  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.StalledError: get https://example.com/train/shard.00000.mds: ...
+    """
 
 
 class UnreachableError(TransientError):
-    """The host of a store does not resolve, refuses connections, or has no route to it."""
+    """The host of a store does not resolve, refuses connections, or has no route to it.
+
+    >>> once = mds.storage.RetryPolicy(attempts=1)
+    >>> mds.storage.open_store("http://127.0.0.1:9", retry=once).get("index.json")
+    Traceback (most recent call last):
+        ...
+    mds.errors.UnreachableError: get http://127.0.0.1:9/index.json: ... Connection refused.
+    """
 
 
 class CorruptError(StoreError, ValueError):
-    """An object whose size or digest is not the expected one."""
+    """An object whose size or digest is not the expected one.
+
+    >>> store = mds.storage.open_store("memory://bucket")
+    >>> store.put("word", b"hello").size
+    5
+    >>> store.get_range("word", 3, 9)
+    Traceback (most recent call last):
+        ...
+    mds.errors.CorruptError: get memory://bucket/word: bytes 3 to 9 were asked for, the object has 5
+    """
 
 
 class NoSpaceError(StoreError):
-    """The local disk is full."""
+    """The local disk is full.
+
+    >>> try:
+    ...     train(dataset)  # doctest: +SKIP
+    ... except mds.errors.NoSpaceError as error:
+    ...     print(f"set cache_limit=, or choose another local folder: {error}")
+    """
 
 
 class VanishedError(StoreError, FileNotFoundError):
-    """A file, folder or object that was deleted while it was used."""
+    """A file, folder or object that was deleted while it was used.
+
+    >>> try:
+    ...     train(dataset)  # doctest: +SKIP
+    ... except mds.errors.VanishedError as error:
+    ...     print(f"who deleted {error.url}?")
+    """
 
 
 class ReplacedError(VanishedError, CorruptError):
-    """An object that was replaced while it was read."""
+    """An object that was replaced while it was read.
+
+    >>> dataset = mds.StreamingDataset(remote="data/train", local="cache", batch_size=2)
+    >>> pathlib.Path("data/train/shard.00001.mds").write_bytes(b"another object")
+    14
+    >>> dataset[7]
+    Traceback (most recent call last):
+        ...
+    mds.errors.ReplacedError: get data/train/shard.00001.mds: it has 14 bytes, ...
+    """
 
 
 class CacheError(MdsError, RuntimeError):
-    """A cache folder that cannot be used with these settings."""
+    """A cache folder that cannot be used with these settings.
+
+    >>> try:
+    ...     mds.StreamingDataset(remote="data/train", local="cache", cache_limit="1kb")
+    ... except mds.errors.CacheError as error:
+    ...     print(type(error).__name__)
+    CacheLimitError
+    """
 
 
 class CacheLimitError(CacheError, ValueError):
-    """A ``cache_limit`` below the size of the shards that are needed at the same time."""
+    """A ``cache_limit`` below the size of the shards that are needed at the same time.
+
+    >>> mds.StreamingDataset(remote="data/train", local="cache", cache_limit="1kb")
+    Traceback (most recent call last):
+        ...
+    mds.errors.CacheLimitError: cache_limit=1024 (1.0 KB) is too small: ... Set cache_limit to ...
+    """
 
 
 class IterationError(MdsError, RuntimeError):
-    """An iterator that cannot continue: it was interrupted, or another process made it."""
+    """An iterator that cannot continue: it was interrupted, or another process made it.
+
+    >>> def interrupt(sample):
+    ...     raise KeyboardInterrupt
+    >>> samples = iter(mds.StreamingDataset("data/train", batch_size=2).map(interrupt))
+    >>> with contextlib.suppress(KeyboardInterrupt):
+    ...     sample = next(samples)
+    >>> next(samples)
+    Traceback (most recent call last):
+        ...
+    mds.errors.IterationError: this iteration was ended by KeyboardInterrupt. ...
+    """
 
 
 class WriterError(MdsError, RuntimeError):
-    """A writer that is used after it ended, or whose files could not be published."""
+    """A writer that is used after it ended, or whose files could not be published.
+
+    >>> with mds.MDSWriter("out", {"id": "int"}) as writer:
+    ...     writer.write({"id": 1})
+    >>> writer.write({"id": 2})
+    Traceback (most recent call last):
+        ...
+    mds.errors.WriterError: this MDSWriter has finished; it takes no more samples. ...
+    """
 
 
 class FunctionError(MdsError, RuntimeError):
     """An exception of the caller's function, which is the ``__cause__``.
 
     The text names the function and the sample. From a worker process it contains the traceback.
+
+    >>> dataset = mds.StreamingDataset("data/train", batch_size=2).map(lambda sample: 1 / 0)
+    >>> dataset[0]
+    Traceback (most recent call last):
+        ...
+    mds.errors.FunctionError: map(<lambda>) failed on sample 0: ZeroDivisionError: division by zero
     """
 
     def __str__(self) -> str:
@@ -244,23 +479,57 @@ class FunctionError(MdsError, RuntimeError):
 
 
 class SourceError(MdsError, ValueError):
-    """Something to convert that is missing, empty, or not what it seems."""
+    """Something to convert that is missing, empty, or not what it seems.
+
+    >>> mds.convert("nowhere", "out")
+    Traceback (most recent call last):
+        ...
+    mds.errors.SourceError: nowhere: there is no such file or folder.
+    """
 
 
 class RecordError(SourceError):
-    """A record that cannot become a sample; the text names file, line and column."""
+    r"""A record that cannot become a sample; the text names file, line and column.
+
+    >>> pathlib.Path("people.jsonl").write_text('{"age": 31}\n{"age": \n')
+    21
+    >>> mds.convert("people.jsonl", "out")
+    Traceback (most recent call last):
+        ...
+    mds.errors.RecordError: people.jsonl, line 2, column 8: Expecting value ...
+    """
 
 
 class MissingDependencyError(MdsError, ImportError):
-    """An optional package that is not installed; the text has the pip command."""
+    """An optional package that is not installed; the text has the pip command.
+
+    >>> mds.StreamingDataset("s3://bucket/train", batch_size=8)  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.MissingDependencyError: s3:// URLs need the package boto3: pip install ...
+    """
 
 
 class CompatError(MdsError, ImportError):
-    """``import streaming`` that this library cannot provide."""
+    """``import streaming`` that this library cannot provide.
+
+    >>> import streaming, mds.compat.streaming  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.CompatError: a module 'streaming' from ... is already imported, ...
+    """
 
 
 class SealedNameError(MdsError, TypeError):
-    """A name of ``import streaming`` that was replaced or overridden, but is never called."""
+    """A name of ``import streaming`` that was replaced or overridden, but is never called.
+
+    >>> import mds.compat.streaming  # doctest: +SKIP
+    >>> from streaming.base.shared import SharedBarrier  # doctest: +SKIP
+    >>> SharedBarrier("filelock", "barrier")  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    mds.errors.SealedNameError: SharedBarrier can be imported but not used through mds. ...
+    """
 
 
 def _rebuild(kind: type[StoreError], args: tuple[str], fields: dict[str, object]) -> StoreError:

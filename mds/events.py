@@ -15,7 +15,14 @@ from mds.process.fork_safe import new_lock
 
 
 class Fetched(NamedTuple):
-    """A shard, or a range of it, was fetched from its remote."""
+    """A shard, or a range of it, was fetched from its remote.
+
+    >>> events = []
+    >>> with subscribe(events.append):
+    ...     sample = mds.StreamingDataset(remote="data/train", local="cache")[0]
+    >>> events[0].url, events[0].size, events[0].ranged
+    ('data/train/shard.00000.mds', 289, False)
+    """
 
     url: str
     size: int  # bytes transferred
@@ -24,14 +31,26 @@ class Fetched(NamedTuple):
 
 
 class Evicted(NamedTuple):
-    """A shard was evicted from the cache folder."""
+    """A shard was evicted from the cache folder.
+
+    >>> Evicted("cache/shard.00000.mds", size=67108864)
+    Evicted(path='cache/shard.00000.mds', size=67108864)
+    """
 
     path: str
     size: int  # bytes
 
 
 class Retried(NamedTuple):
-    """A request failed and is repeated."""
+    """A request failed and is repeated.
+
+    >>> def log(event):
+    ...     if isinstance(event, Retried):
+    ...         print(f"{event.url}: attempt {event.attempt} failed: {event.error}")
+    >>> with subscribe(log):
+    ...     emit(Retried("s3://bucket/shard.00000.mds", attempt=1, error="503 Slow Down"))
+    s3://bucket/shard.00000.mds: attempt 1 failed: 503 Slow Down
+    """
 
     url: str
     attempt: int  # number of the attempt that failed, from 1
@@ -39,21 +58,46 @@ class Retried(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """The reader waited for a shard that had not arrived."""
+    """The reader waited for a shard that had not arrived.
+
+    >>> waits = []
+    >>> def record_wait(event):
+    ...     if isinstance(event, Waited):
+    ...         waits.append(event.seconds)
+    >>> with subscribe(record_wait):
+    ...     emit(Waited(shard=7, seconds=0.25))
+    >>> sum(waits)
+    0.25
+    """
 
     shard: int  # number of the shard in its dataset
     seconds: float
 
 
 class Replaced(NamedTuple):
-    """A damaged file of the cache was deleted and is fetched again."""
+    """A damaged file of the cache was deleted and is fetched again.
+
+    >>> def warn(event):
+    ...     if isinstance(event, Replaced):
+    ...         print(f"fetch {event.path} again: {event.reason}")
+    >>> with subscribe(warn):
+    ...     emit(Replaced("cache/shard.00000.mds", reason="its digest differs"))
+    fetch cache/shard.00000.mds again: its digest differs
+    """
 
     path: str
     reason: str
 
 
 class Uploaded(NamedTuple):
-    """A file of a writer was uploaded."""
+    """A file of a writer was uploaded.
+
+    >>> events = []
+    >>> with subscribe(events.append), mds.MDSWriter("memory://out", {"id": "int"}) as writer:
+    ...     writer.write({"id": 1})
+    >>> events[0].url, events[0].size
+    ('memory://out/shard.00000.mds', 184)
+    """
 
     url: str
     size: int  # bytes
@@ -61,7 +105,15 @@ class Uploaded(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Files of a source to convert were found; more may follow."""
+    """Files of a source to convert were found; more may follow.
+
+    >>> def show(event):
+    ...     if isinstance(event, Listed):
+    ...         print(f"{event.files} files found in {event.root}")
+    >>> with subscribe(show):
+    ...     emit(Listed("photos", files=1000))
+    1000 files found in photos
+    """
 
     root: str  # folder or URL of the source
     files: int  # number of files found so far
@@ -75,7 +127,10 @@ _lock = new_lock()
 
 
 def emit(event: Event) -> None:
-    """Call every subscriber with an event."""
+    """Call every subscriber with an event.
+
+    >>> emit(Evicted("shard.00000.mds", size=10))
+    """
     for subscriber in _subscribers:
         subscriber(event)
 

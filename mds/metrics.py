@@ -86,6 +86,13 @@ def prometheus(
 
     Serve the registry yourself, for example with ``prometheus_client.start_http_server``. Raises
     MissingDependencyError if the package is not installed.
+
+    >>> import prometheus_client
+    >>> registry = prometheus_client.CollectorRegistry()
+    >>> with prometheus(registry):
+    ...     sample = mds.StreamingDataset(remote="data/train", local="cache")[0]
+    ...     registry.get_sample_value("mds_fetched_bytes_total")
+    289.0
     """
     try:
         import prometheus_client as client
@@ -174,6 +181,11 @@ def chrome_trace(path: str) -> Iterator[None]:
 
     Each thread has a row. Transfers and waits are bars, other events are marks. The file is
     complete when the block ends, also by an exception. A worker process must write its own file.
+
+    >>> with chrome_trace("trace.json"):
+    ...     sample = mds.StreamingDataset(remote="data/train", local="cache")[0]
+    >>> json.loads(pathlib.Path("trace.json").read_text())[0]["name"]
+    'Fetched'
     """
     started = time.monotonic()
     lock = new_lock()
@@ -221,6 +233,11 @@ def dump_state(file: IO[str] | None = None) -> None:
     """Write the stack of every thread, and the state of every cache of this process.
 
     ``file`` (default None): a text file; None: standard error.
+
+    >>> with open("state.txt", "w") as file:
+    ...     dump_state(file)
+    >>> pathlib.Path("state.txt").read_text().splitlines()[0]
+    '--- state of process ...'
     """
     out = file if file is not None else sys.stderr
     print(f"--- state of process {os.getpid()} ---", file=out, flush=True)
@@ -240,6 +257,9 @@ def dump_state_on(number: int = signal.SIGUSR1, file: IO[str] | None = None) -> 
     Args:
         number: Number of the signal (default SIGUSR1).
         file: Text file for the dump; None (default): standard error.
+
+    >>> undo = dump_state_on()  # then `kill -USR1 PID` in a shell
+    >>> undo()
     """
 
     def handle(_: int, __: FrameType | None) -> None:

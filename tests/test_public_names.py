@@ -17,16 +17,18 @@ mds.dataset:StreamingDataset
 mds.dataset.rewind:Rewind compare
 mds.dataset.stream:Stream
 mds.formats:Arrow Delta Iceberg ImageFiles JsonLines Megatron Parquet RawFiles Tar TextLines
+mds.formats:Block DataFile FilePlan Files Format ShardPlace encode_records join_columns
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus
-mds.plan:EpochPlan OrderHash PackPlan register_packer
+mds.plan:EpochPlan OrderHash PackPlan epoch_order get_partitions get_sampling register_packer
 mds.plan.audit:OrderHash
-mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle get_shuffle register_shuffle
+mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle ShuffleSpec get_shuffle register_shuffle
 mds.errors:NotFoundError TransientError
 mds.storage:Body ObjectInfo RetryPolicy Store open_store register_store
 mds.storage.memory:MemoryStore
 mds.testing.contract:StoreContract
+mds.testing.file_format_contract:FormatContract
 mds.testing.format_contracts:CodecContract EncodingContract
 mds.testing.input_contract:InputContract
 mds.testing.packer_contract:PackerContract

@@ -64,6 +64,12 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     Raises NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
     (ValueErrors) for one that is broken or has pickles that are not allowed.
+
+    >>> dataset = LocalDataset("data/train")
+    >>> len(dataset), dataset[0]
+    (8, {'id': 0, 'text': 'sample 0'})
+    >>> [sample["id"] for sample in dataset[:3]]
+    [0, 1, 2]
     """
 
     @takes_names

@@ -78,6 +78,9 @@ class Samples(HasColumns):
 
     Raises ConfigError (a ValueError) for invalid arguments, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.
+
+    >>> [sample["id"] for sample in Samples("data/train", shuffle=True, shuffle_seed=1)]
+    [7, 0, 1, 4, 6, 5, 3, 2]
     """
 
     batch_size: OrderSetting[int | None] = OrderSetting()

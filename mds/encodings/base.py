@@ -27,7 +27,12 @@ LARGEST = (1 << 32) - 1
 
 
 class DecodeKind(Enum):
-    """Way to decode many values of a column without a call of `decode` for each."""
+    """Way to decode many values of a column without a call of `decode` for each.
+
+    >>> from mds.encodings import parse_encoding
+    >>> parse_encoding("ndarray:int32:2048").decode_kind.name
+    'ARRAY'
+    """
 
     OPAQUE = "the result of `decode`, which must be called for each value"
     BYTES = "the bytes themselves"
@@ -58,6 +63,24 @@ class Encoding(ABC):
       True.
     - `expects`: the values that the encoding takes, in words, for errors.
     - `own_type`: type of the values that `encode` stores without a conversion; None: not one type.
+
+    >>> class Utf16Encoding(Encoding):
+    ...     expects = "a str"
+    ...
+    ...     def encode(self, value):
+    ...         if not isinstance(value, str):
+    ...             raise self.refuse(value)
+    ...         return value.encode("utf-16-le")
+    ...
+    ...     def decode(self, data):
+    ...         try:
+    ...             return bytes(data).decode("utf-16-le")
+    ...         except UnicodeDecodeError as error:
+    ...             raise self.broken(data, error) from error
+    >>> encoding = Utf16Encoding("utf16")
+    >>> encoding.decode(encoding.encode("word"))
+    'word'
+    >>> mds.encodings.register_encoding("utf16", Utf16Encoding)  # doctest: +SKIP
     """
 
     name: str

@@ -47,6 +47,22 @@ class Format(ABC):
       takes all.
     - ``missing`` (str | None, default None): ``"null"`` fills a column that a file does not have
       with None; without it such a file is an error.
+
+    >>> class Words(Format):
+    ...     name, endings = "words", (".words",)
+    ...
+    ...     def plan_file(self, file, files):  # a shard of all words of a file
+    ...         count = len(files.get(file).split())
+    ...         return mds.formats.FilePlan({"word": "str"}, [count], sizes=[file.size + 8 * count])
+    ...
+    ...     def blocks(self, shard, files):
+    ...         words = files.get(shard.file).decode().split()
+    ...         records = [{"word": word} for word in words]
+    ...         yield from mds.formats.encode_records(shard.columns, records, files.url(shard.file))
+    >>> pathlib.Path("text.words").write_text("one two three")
+    13
+    >>> [sample["word"] for sample in mds.StreamingDataset("text.words", format=Words())]
+    ['one', 'two', 'three']
     """
 
     #: Name of the format in ``format=``.

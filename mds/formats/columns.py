@@ -51,6 +51,9 @@ class Column:
     - ``note``: why this encoding was chosen, if that needs a reason.
     - ``class_names``: the meaning of the numbers 0, 1, ... of a column of classes.
     - ``description``: of the column, in words. Both are kept beside the dataset.
+
+    >>> Column("label", "int", class_names=("cat", "dog")).class_names[1]
+    'dog'
     """
 
     name: str

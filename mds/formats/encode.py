@@ -48,6 +48,11 @@ def join_columns(rows: int, values: Sequence[ColumnBytes]) -> Block:
     between two variable ones. The sizes of the variable columns come first:
 
         sizes, fixed, fixed | variable | fixed, fixed | variable
+
+    >>> numbers = np.array([[1], [2]], np.uint8)
+    >>> block = join_columns(2, [numbers, [b"a", b"bc"]])
+    >>> block.sizes.tolist(), len(block.data)
+    ([6, 7], 13)
     """
     variable = [each for each in values if not isinstance(each, np.ndarray)]
     sizes = np.zeros((rows, len(variable)), "<u4")
@@ -92,6 +97,11 @@ def encode_records(
 
     ``location`` names the shard in errors. Raises FormatError for a value that its column does not
     take, and for a record without one of the columns.
+
+    In the method `Format.blocks` of your format::
+
+        records = [{"id": 1, "text": "a"}, {"id": 2, "text": "bc"}]
+        yield from encode_records(shard.columns, records, files.url(shard.file))
     """
     encode = sample_encoder(columns)
     samples: list[bytes] = []

@@ -18,6 +18,9 @@ class DataFile(NamedTuple):
     - ``key``: path below the root of the dataset.
     - ``size``: in bytes; -1 if unknown.
     - ``version``: version or ETag that the store gives to the content; '' if it gives none.
+
+    >>> DataFile("train/genes.fa", size=1200)
+    DataFile(key='train/genes.fa', size=1200, version='')
     """
 
     key: str
@@ -67,6 +70,10 @@ class Block(NamedTuple):
 
     - ``sizes``: bytes of each sample, int64.
     - ``data``: the samples, one after the other.
+
+    >>> block = Block(sizes=np.array([3, 2]), data=b"abcde")
+    >>> int(block.sizes.sum()) == len(block.data)
+    True
     """
 
     sizes: npt.NDArray[np.int64]
@@ -83,6 +90,13 @@ class FilePlan:
     - ``spans``: two numbers for each shard, by which the format finds it in the file, such as first
       and last byte; None means (0, 0), (1, 1), ...
     - ``note``: bytes that the format gets again whenever it reads a shard of the file.
+
+    A file of two shards, the bytes 0 to 99 with ten samples and the bytes 100 to 149 with four:
+
+    >>> spans = [(0, 100), (100, 150)]
+    >>> plan = FilePlan({"text": "str"}, samples=[10, 4], sizes=[300, 200], spans=spans)
+    >>> sum(plan.samples)
+    14
     """
 
     columns: Mapping[str, str]
@@ -101,6 +115,13 @@ class ShardPlace:
       number of samples, and the file's note, as in its `FilePlan`.
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
+
+    A format gets it in `Format.blocks`, here with spans that are the first and the last byte::
+
+        def blocks(self, shard, files):
+            lines = files.range(shard.file, *shard.span).splitlines()
+            records = [{"text": line.decode()} for line in lines]
+            yield from encode_records(shard.columns, records, files.url(shard.file))
     """
 
     file: DataFile

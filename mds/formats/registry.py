@@ -98,7 +98,11 @@ def register_format(kind: type[Format]) -> type[Format]:
 
 
 def format_names() -> list[str]:
-    """Return the names of all known formats, sorted."""
+    """Return the names of all known formats, sorted.
+
+    >>> format_names()[:5]
+    ['arrow', 'delta', 'files', 'iceberg', 'images']
+    """
     from mds.lazy_imports import plugin_names
 
     return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})

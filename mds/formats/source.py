@@ -56,6 +56,11 @@ class Files:
       after each fetch.
     - ``submit`` (Submit | None, default None): Starts the calls of `map` in a pool that outlives a
       shard; None makes a pool for each call of `map`.
+
+    >>> files = Files(mds.storage.open_store("data/train"))
+    >>> file = DataFile("index.json", size=-1)
+    >>> files.range(file, 0, 10), files.path(file)
+    (b'{"shards":', 'data/train/index.json')
     """
 
     def __init__(

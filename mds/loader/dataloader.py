@@ -120,9 +120,13 @@ class StreamingDataLoader(DataLoader[Any]):
     Raises ConfigError (a ValueError) for arguments that contradict each other or the dataset, and
     for threads if a class of yours iterates by itself.
 
-    >>> loader = StreamingDataLoader(dataset, num_workers=8)  # doctest: +SKIP
+    >>> loader = StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
     >>> for batch in loader:
-    ...     torch.save(loader.state_dict(), "position.pt")
+    ...     state = loader.state_dict()
+    ...     break
+    >>> loader.load_state_dict(state)
+    >>> next(iter(loader))["id"]
+    tensor([2, 3])
     """
 
     #: Whether arguments that break a rule are refused.

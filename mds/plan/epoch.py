@@ -276,6 +276,13 @@ class EpochPlan:
 
     Raises ConfigError, PlanError or UnknownNameError for settings that make no order, at once or
     when ids are asked for, and StateError for a ``resume`` that is not a state.
+
+    >>> world = mds.World(num_nodes=1, ranks_per_node=2, workers_per_rank=1, worker=0)
+    >>> plan = EpochPlan([{"shards": [4, 4]}], world, batch_size=2)
+    >>> plan.steps
+    2
+    >>> plan.batch(1).tolist()  # the samples of rank 0 and of rank 1
+    [[4, 6], [5, 7]]
     """
 
     unit = "samples"
@@ -816,6 +823,10 @@ def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any
     """Return all ids of an epoch, int64 (nodes, ranks, workers, batches, batch), -1 for padding.
 
     Takes the arguments of EpochPlan and raises what it raises.
+
+    >>> world = mds.World(num_nodes=1, ranks_per_node=2, workers_per_rank=1, worker=0)
+    >>> epoch_order([{"shards": [4, 4]}], world, batch_size=2)[0, 1, 0].tolist()  # node 0, rank 1
+    [[1, 3], [5, 7]]
     """
     plan = EpochPlan(streams, world, **order)
     return all_batches(

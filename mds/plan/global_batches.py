@@ -417,6 +417,10 @@ def get_partitions(
 
     Returns int64 of shape (nodes, ranks, workers, batches, batch size). Raises UnknownNameError for
     an unknown ``algo`` and PlanError for numbers that do not fit.
+
+    >>> ids = get_partitions("relaxed", 8, 1, 1, ranks_per_node=2, workers_per_rank=1, batch_size=2)
+    >>> ids[0, 1, 0].tolist()  # node 0, rank 1, worker 0
+    [[1, 3], [5, 7]]
     """
     shape = Shape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
     spec = PartitionSpec(shape, num_canonical_nodes, algo, initial_physical_nodes, drop_first)

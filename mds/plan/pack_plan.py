@@ -152,6 +152,17 @@ class PackPlan:
 
     Raises PlanError for an order that packs cannot have, and StateError for a state that counts
     samples.
+
+    >>> from mds.plan import EpochPlan
+    >>> class Lengths:
+    ...     digest, total, count = "", 36, 8
+    ...
+    ...     def take(self, ids):  # document 0 has one token, document 1 two, ...
+    ...         return ids + 1
+    >>> world = mds.World(num_nodes=1, ranks_per_node=1, workers_per_rank=1, worker=0)
+    >>> plan = EpochPlan([{"shards": [8]}], world, batch_size=1, packing=mds.Packing(8))
+    >>> PackPlan(plan, Lengths()).steps  # 36 tokens in packs of 8
+    5
     """
 
     unit = "packs"

@@ -50,6 +50,9 @@ def get_sampling(
     - ``use_epoch`` (bool, default True): Whether each epoch picks others.
 
     Raises PlanError for negative numbers or a granularity below one.
+
+    >>> get_sampling([4, 4, 4], choose=6, granularity=1, seed=1, epoch=0)
+    array([1, 3, 2])
     """
     for name, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
         if value < 0:

@@ -77,6 +77,13 @@ class WaitReport:
     - ``text`` (str): The paragraph.
     - ``waited`` (float, share): How much of the time since the first batch the trainer waited.
     - ``seconds`` (Mapping[str, float], seconds): The wait by cause.
+
+    >>> loader = mds.StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+    >>> batches = list(loader)
+    >>> print(loader.report())  # doctest: +SKIP
+    In 60.4 s and 800 batches the trainer waited 41% of the time, 31 ms a batch; ...
+    >>> loader.report().cause in CAUSES
+    True
     """
 
     cause: str

@@ -76,6 +76,9 @@ def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
     built-in name, whose order must not change.
+
+    >>> register_shuffle("whole_shards", WholeShards)  # doctest: +SKIP
+    >>> mds.StreamingDataset("data/train", shuffle_algo="whole_shards")  # doctest: +SKIP
     """
     if name in _BUILT_IN:
         raise ConfigError(f"shuffle_algo {name!r} is built in: take another name.")
@@ -129,6 +132,9 @@ def get_shuffle(
     - ``block_size`` (int, default 262144, samples): Size of a block, if the shuffle has any.
 
     Raises UnknownNameError for an unknown ``algo`` and PlanError for numbers that make no order.
+
+    >>> get_shuffle("py1s", [3, 3], num_canonical_nodes=1, seed=1, epoch=0)
+    array([0, 1, 2, 5, 3, 4])
     """
     algorithm = find_shuffle(algo)
     sizes = np.asarray(shard_sizes, np.int64).reshape(-1)

@@ -40,6 +40,10 @@ class ShuffleSpec:
         block_size: Samples of a block, for algorithms that have blocks.
 
     Raises PlanError for negative sizes, seeds or epochs, and for less than one node.
+
+    >>> spec = ShuffleSpec(np.array([4, 6]), 2, seed=1, epoch=0, block_size=8)
+    >>> spec.node_starts().tolist()  # of two canonical nodes of five samples
+    [0, 5, 10]
     """
 
     sizes: NDArray[np.int64]
@@ -80,6 +84,10 @@ class Shuffle(abc.ABC):
     Ids number the samples through all shards. Node k has the positions ``starts[k]`` to
     ``starts[k + 1]`` - 1 of the order. The order must follow from ``spec`` alone. A constructor
     raises PlanError for a spec that makes no order.
+
+    >>> from mds.shuffle import get_shuffle
+    >>> get_shuffle("py1s", [3, 3], num_canonical_nodes=1, seed=1, epoch=0).tolist()
+    [0, 1, 2, 5, 3, 4]
     """
 
     #: Whether the id at any position can be computed alone.
@@ -106,7 +114,18 @@ class Shuffle(abc.ABC):
 
 
 class RandomAccessShuffle(Shuffle):
-    """Shuffle whose id at any position can be computed alone."""
+    """Shuffle whose id at any position can be computed alone.
+
+    >>> class Reversed(RandomAccessShuffle):
+    ...     def ids_at(self, positions):
+    ...         return self.spec.samples - 1 - positions
+    ...
+    ...     def find(self, ids):
+    ...         return self.spec.samples - 1 - ids
+    >>> spec = ShuffleSpec(np.array([4, 2]), 1, seed=1, epoch=0, block_size=8)
+    >>> Reversed(spec).ids_at(np.arange(6)).tolist()
+    [5, 4, 3, 2, 1, 0]
+    """
 
     is_random_access = True
 

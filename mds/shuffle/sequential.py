@@ -33,6 +33,18 @@ class SequentialShuffle(Shuffle):
     Subclasses implement `prepare` and `generate`. They draw from the generator that `generate`
     gets, and keep no generator themselves. They should override `advance` if the draws of a node
     can be repeated faster than its ids can be made.
+
+    >>> class WholeShards(SequentialShuffle):  # shards in random order; for one canonical node
+    ...     def prepare(self):
+    ...         return np.random.default_rng([self.spec.seed, self.spec.epoch])
+    ...
+    ...     def generate(self, node, rng):
+    ...         ends = np.cumsum(self.spec.sizes)
+    ...         for shard in rng.permutation(len(ends)):
+    ...             yield np.arange(ends[shard] - self.spec.sizes[shard], ends[shard])
+    >>> spec = mds.shuffle.ShuffleSpec(np.array([2, 2, 2]), 1, seed=2, epoch=0, block_size=8)
+    >>> np.concatenate([*WholeShards(spec).windows(0)]).tolist()
+    [4, 5, 0, 1, 2, 3]
     """
 
     #: Most samples of a node for which a subclass may keep all ids in memory to save time.

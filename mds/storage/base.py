@@ -63,6 +63,9 @@ class ObjectInfo:
 
     ``version`` is an etag, a generation or a time of change. It differs when the content does. It
     is '' if the store gives none of these.
+
+    >>> mds.storage.open_store("data/train").head("shard.00000.mds").size
+    289
     """
 
     key: str
@@ -118,6 +121,11 @@ class Body(Iterator[bytes]):
         length: Number of bytes that must arrive (None: unknown).
         url: URL of the object in errors.
         close: Function that releases the connection.
+
+    >>> with mds.storage.open_store("data/train").stream("index.json") as body:
+    ...     size = sum(len(chunk) for chunk in body)
+    >>> size == body.info.size == body.length
+    True
     """
 
     def __init__(
@@ -180,6 +188,25 @@ class Store(ABC):
     """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself.
 
     Subclasses implement the abstract methods. Wrappers (`Wrapper`) are stores, too.
+
+    >>> with mds.storage.open_store("memory://bucket/train") as store:
+    ...     store.put("a/word", b"hello").size
+    ...     [info.key for info in store.list("a/")]
+    ...     store.get_range("a/word", 1, 3)
+    5
+    ['a/word']
+    b'el'
+
+    A provider of your own inherits it::
+
+        class Shelf(Store):
+            def stream(self, key, start=0, end=None): ...
+            def head(self, key): ...
+            def list(self, prefix=""): ...
+            def delete(self, key): ...
+            def _write(self, key, file, size): ...
+
+        mds.storage.register_store("shelf", Shelf)
     """
 
     _url = Url("")

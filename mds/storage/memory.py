@@ -23,7 +23,14 @@ _write_numbers = itertools.count(1)  # they serve as versions
 
 
 class MemoryStore(Store):
-    """Objects in a dictionary of this process, named by their URLs; options are ignored."""
+    """Objects in a dictionary of this process, named by their URLs; options are ignored.
+
+    >>> store = MemoryStore("memory://bucket")
+    >>> store.put("word", b"hello").size
+    5
+    >>> MemoryStore("memory://bucket").get("word")
+    b'hello'
+    """
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, timeout: float = 60.0

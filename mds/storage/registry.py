@@ -81,8 +81,9 @@ def open_store(
     a package that is not installed.
 
     >>> with open_store("memory://docs") as store:
-    ...     store.put("word", b"hello")
+    ...     store.put("word", b"hello").size
     ...     store.get_range("word", 1, 3)
+    5
     b'el'
     """
     if timeout <= 0:

@@ -49,6 +49,23 @@ class FormatContract:
 
     Inherit it, name the class ``Test...``, set ``format`` and add the fixtures ``folder`` and
     ``damaged``; the module shows an example.
+
+    For example::
+
+        from mds.testing import FormatContract
+
+        class TestFasta(FormatContract):
+            format = Fasta()
+
+            @pytest.fixture
+            def folder(self, tmp_path):  # files with at least ten samples and two shards
+                (tmp_path / "genes.fa").write_text(GOOD)
+                return tmp_path
+
+            @pytest.fixture
+            def damaged(self, tmp_path):  # a broken file, and words that the error contains
+                (tmp_path / "broken.fa").write_text(BROKEN)
+                return tmp_path / "broken.fa", "broken.fa"
     """
 
     format: ClassVar[Format]

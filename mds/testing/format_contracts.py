@@ -53,6 +53,21 @@ class EncodingContract:
 
     Inherit it, name the class ``Test...`` and add the fixtures ``encoding`` and ``values``, which
     are values that the encoding accepts. ``refused`` lists values that it must not accept.
+
+    For example::
+
+        from mds.testing import EncodingContract
+
+        class TestUtf16(EncodingContract):
+            refused = [3, b"word"]
+
+            @pytest.fixture
+            def encoding(self):
+                return parse_encoding("utf16")
+
+            @pytest.fixture
+            def values(self):
+                return ["", "word"]
     """
 
     refused: Sequence[Any] = ()
@@ -119,6 +134,15 @@ class CodecContract:
     """Tests that every compression must pass.
 
     Inherit it, name the class ``Test...`` and add a fixture ``codec``.
+
+    For example::
+
+        from mds.testing import CodecContract
+
+        class TestZstd(CodecContract):
+            @pytest.fixture
+            def codec(self):
+                return parse_compression("zstd:7")
     """
 
     def _samples(self) -> list[bytes]:

@@ -48,6 +48,23 @@ class InputContract:
 
     Inherit it, name the class ``Test...``, set ``input`` to the class of the input and add the
     fixtures ``place`` and ``damaged``; the module shows an example.
+
+    For example::
+
+        from mds.testing import InputContract
+
+        class TestFasta(InputContract):
+            input = Fasta
+
+            @pytest.fixture
+            def place(self, tmp_path):  # ten records or more
+                (tmp_path / "genes.fa").write_text(GOOD)
+                return str(tmp_path / "genes.fa")
+
+            @pytest.fixture
+            def damaged(self, tmp_path):  # a broken place, and words that the error contains
+                (tmp_path / "broken.fa").write_text(BROKEN)
+                return str(tmp_path / "broken.fa"), "broken.fa, sequence 2"
     """
 
     input: ClassVar[type[Input]]

@@ -68,6 +68,15 @@ class PackerContract:
     """Tests that every packer must pass.
 
     Inherit it, name the class ``Test...`` and set ``packer`` to the registered name.
+
+    For example::
+
+        from mds.testing import PackerContract
+
+        register_packer("pairs", pairs)
+
+        class TestPairs(PackerContract):
+            packer = "pairs"
     """
 
     packer: ClassVar[str]

@@ -36,6 +36,13 @@ class ShuffleContract:
     """Tests that every shuffle must pass.
 
     Inherit it, name the class ``Test...`` and set ``algorithm`` to the class of the shuffle.
+
+    For example::
+
+        from mds.testing import ShuffleContract
+
+        class TestWholeShards(ShuffleContract):
+            algorithm = WholeShards
     """
 
     algorithm: ClassVar[type[Shuffle]]

@@ -37,6 +37,15 @@ class StoreContract:
     """Tests that every store must pass.
 
     Inherit it, name the class ``Test...`` and add a fixture ``store`` that returns an empty store.
+
+    For example::
+
+        from mds.testing import StoreContract
+
+        class TestShelf(StoreContract):
+            @pytest.fixture
+            def store(self, tmp_path):
+                return open_store(f"shelf://{tmp_path}")
     """
 
     def test_what_was_put_is_got(self, store: Store) -> None:

@@ -69,7 +69,7 @@ class MDSWriter(Writer):
     TypeError and KeyError too) for an encoding that does not exist, FileExistsError for a
     destination that is not empty and WriterError for a folder that another writer is filling.
 
-    >>> with MDSWriter("data/", {"tokens": "ndarray:int32"}) as writer:
+    >>> with MDSWriter("data/tokens", {"tokens": "ndarray:int32"}) as writer:
     ...     writer.write({"tokens": np.arange(7, dtype=np.int32)})
     """
 

@@ -108,7 +108,15 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     no data arrive for `download_timeout` seconds. `storage_options` are the settings of the stores
     of all URLs, as those of `StreamingDataset`.
 
-    >>> merge_index("s3://bucket/all", storage_options={"endpoint_url": "https://..."})
+    >>> for part in ("all/0", "all/1"):
+    ...     with mds.MDSWriter(part, {"id": "int"}) as writer:
+    ...         writer.write({"id": 1})
+    >>> merge_index("all")
+    >>> len(mds.LocalDataset("all"))
+    2
+    >>> merge_index(
+    ...     "s3://bucket/all", storage_options={"endpoint_url": "https://example.com"}
+    ... )  # doctest: +SKIP
 
     Raises NotFoundError (a FileNotFoundError) if there is nothing to merge, IndexFileError for a
     broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError

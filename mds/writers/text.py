@@ -172,6 +172,11 @@ class JSONWriter(LineWriter):
 
     * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
+
+    >>> with JSONWriter(out="out", columns={"id": "int", "text": "str"}) as writer:
+    ...     writer.write({"id": 1, "text": "red, green"})
+    >>> print(pathlib.Path("out/shard.00000.json").read_text().strip())
+    {"id": 1, "text": "red, green"}
     """
 
     format = "json"
@@ -200,6 +205,12 @@ class XSVWriter(LineWriter):
 
     Raises SeparatorError (an AssertionError and ValueError) for a name with a separator in it, and
     `write` does for such a value.
+
+    >>> with XSVWriter(out="out", columns={"id": "int", "text": "str"}, separator=";") as writer:
+    ...     writer.write({"id": 1, "text": "red, green"})
+    >>> print(pathlib.Path("out/shard.00000.xsv").read_text().strip())
+    id;text
+    1;red, green
     """
 
     format = "xsv"
@@ -290,6 +301,12 @@ class CSVWriter(_FixedSeparatorWriter):
 
     * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
+
+    >>> with CSVWriter(out="out", columns={"id": "int", "text": "str"}) as writer:
+    ...     writer.write({"id": 1, "text": "red"})
+    >>> print(pathlib.Path("out/shard.00000.csv").read_text().strip())
+    id,text
+    1,red
     """
 
     format = "csv"
@@ -303,6 +320,11 @@ class TSVWriter(_FixedSeparatorWriter):
 
     * ``columns`` (dict[str, str | type]): the type of each column: "str" or `str`, "int", "float".
     * ``newline`` (str, '\n'): what ends a line.
+
+    >>> with TSVWriter(out="out", columns={"id": "int", "text": "str"}) as writer:
+    ...     writer.write({"id": 1, "text": "red, green"})
+    >>> mds.LocalDataset("out")[0]
+    {'id': 1, 'text': 'red, green'}
     """
 
     format = "tsv"

@@ -88,6 +88,11 @@ def dataframe_to_mds(
 
     Raises ConfigError (a ValueError) for arguments and types that make no sense, FileExistsError
     where there is a dataset, and whatever a partition raised.
+
+    >>> from mds.writers import dataframe_to_mds  # doctest: +SKIP
+    >>> frame = spark.read.parquet("s3://bucket/table")  # doctest: +SKIP
+    >>> dataframe_to_mds(frame, mds_kwargs={"out": "data/train"})  # doctest: +SKIP
+    ('data/train', '')
     """
     options = dict(mds_kwargs or {})
     if not options.get("out"):

@@ -29,7 +29,11 @@ PROBE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Options of an input besides its path."""
+    """Options of an input besides its path.
+
+    >>> InputOptions(format="fasta", encodings={"id": "int32"}).encodings
+    {'id': 'int32'}
+    """
 
     #: Name of the input or format; None to recognise it.
     format: str | None = None
@@ -62,6 +66,10 @@ class InputPart:
     - ``address`` (Any): Where it is, such as (file, first byte, last byte + 1). Each input has its
       own kind of addresses; they are pickled.
     - ``split`` (str | None): The split of its samples.
+
+    >>> name, start, end = InputPart(0, 4096, ("genes.fa", 0, 4096)).address
+    >>> end - start
+    4096
     """
 
     number: int
@@ -75,6 +83,9 @@ class BadRecord:
     """A record that cannot become a sample.
 
     ``why`` is the reason, ``column`` the place in its line from 1 (0: unknown).
+
+    >>> str(BadRecord("expected a number", column=12))
+    'column 12: expected a number'
     """
 
     why: str
@@ -92,6 +103,22 @@ class Input(ABC):
     """A source that can be converted, such as a Hugging Face dataset.
 
     Inherit it, or `FileInput` for files, and pass the class to `register_input`.
+
+    For example, rows of a table that is read in parts of a thousand::
+
+        class Rows(Input):
+            title = "table"
+
+            @classmethod
+            def open(cls, path, options): ...  # return cls(path)
+            def infer_columns(self): ...  # return [Column("text", "str")]
+            def cut_parts(self, size): ...  # yield InputPart(number, size, (first, last))
+            def read(self, part): ...  # yield (row, {"text": "..."}) for the rows of a part
+            def locate(self, part, position): ...  # return f"row {position}"
+            def describe(self): ...  # return "80 rows"
+            def fingerprint(self): ...  # return a digest that changes with the rows
+
+        register_input("rows", Rows)
     """
 
     #: Name of the kind of input for people.
@@ -235,6 +262,29 @@ class FileInput(Input):
 
     Only `infer_columns`, `read` and `locate` are needed. Files and folders that are all named after
     splits (``train``, ``test``, ...) give the dataset these splits.
+
+    For example, files with a name and a number on each line::
+
+        class Scores(FileInput):
+            title = "scores"
+            endings = frozenset({".scores"})
+
+            def infer_columns(self):
+                return [Column("name", "str"), Column("score", "int")]
+
+            def read(self, part):  # part.address is (file, first byte, last byte + 1)
+                with open(self.listing.path(part.address[0])) as file:
+                    for number, line in enumerate(file, 1):
+                        name, _, score = line.strip().rpartition(" ")
+                        if score.isdigit():
+                            yield number, {"name": name, "score": int(score)}
+                        else:
+                            yield number, BadRecord(f"{score!r} is no number")
+
+            def locate(self, part, position):
+                return f"{part.address[0]}, line {position}"
+
+        register_input("scores", Scores)
     """
 
     #: Endings by which its files are recognised, in lower case and with the dot.

@@ -69,7 +69,9 @@ class Lines(Format):
     # ------------------------------------------------------------------ methods to write
 
     @abstractmethod
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
+    def columns_of(
+        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
+    ) -> Mapping[str, str]:
         """Infer the encoding of each column from some lines of a file.
 
         ``lines`` are pairs: the byte at which a line begins, and the line.
@@ -92,7 +94,12 @@ class Lines(Format):
         size = None if ending else int(self.shard_size)
         stretches = cut_lines(chunks, size, skips_blank=self.skips_blank, location=location)
         # All chunks have passed the probe now.
-        columns = self.columns_of(probe.lines(skips_blank=self.skips_blank), location)
+        columns = self.columns_of(
+            probe.lines(skips_blank=self.skips_blank),
+            location,
+            # Lines of other files are encoded by shards, so one that is broken breaks its shard.
+            drops_broken=not ending and not files.is_far,
+        )
         return FilePlan(
             columns,
             samples=[each.lines for each in stretches],
@@ -237,9 +244,25 @@ class JsonLines(Lines):
     endings: ClassVar[tuple[str, ...]] = packed_endings(".jsonl", ".ndjson")
     skips_blank: ClassVar[bool] = True
 
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
-        """Return the encodings that hold the values of all these lines, by column."""
-        records = [self._record(line, offset, None, location) for offset, line in lines]
+    def columns_of(
+        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
+    ) -> Mapping[str, str]:
+        """Return the encodings that hold the values of all these lines, by column.
+
+        With ``drops_broken``, broken lines are left out here: each is an error when it is read.
+        Raises FormatError for a broken line, or if all are broken.
+        """
+        records: list[dict[str, Any]] = []
+        first_error: FormatError | None = None
+        for offset, line in lines:
+            try:
+                records.append(self._record(line, offset, None, location))
+            except FormatError as error:  # noqa: PERF203 - one line hides no other
+                if not drops_broken:
+                    raise
+                first_error = first_error or error
+        if first_error is not None and not records:
+            raise first_error
         return {column.name: column.encoding for column in infer_columns(records)}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:
@@ -279,9 +302,11 @@ class TextLines(Lines):
         """Return "text", the name before ``text`` meant whole files everywhere."""
         return "text"
 
-    def columns_of(self, lines: Sequence[tuple[int, bytes]], location: str) -> Mapping[str, str]:
+    def columns_of(
+        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
+    ) -> Mapping[str, str]:
         """Return the only column."""
-        del lines, location
+        del lines, location, drops_broken
         return {"text": "str"}
 
     def record(self, line: bytes | memoryview) -> dict[str, Any]:

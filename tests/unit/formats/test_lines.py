@@ -264,3 +264,27 @@ def test_words_for_formats(word, words, tmp_path):
     """A word of another library, or of the converter, is refused with what to write."""
     with pytest.raises(ConfigError, match=words):
         StreamingDataset(local=str(tmp_path), batch_size=1, format=word)
+
+
+@pytest.mark.parametrize("line", [b'{"id": 0, "text": "bro', b"nonsense", b"[1, 2]"])
+def test_broken_lines_are_errors_when_they_are_read(tmp_path, line):
+    """They can be left out wherever they are, also among those by which columns are inferred."""
+    lines = [b'{"id": %d}' % number for number in range(20)]
+    lines[0] = lines[13] = line
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    dataset = StreamingDataset(tmp_path, on_error="skip")
+    assert [sample["id"] for sample in dataset] == [*range(1, 13), *range(14, 20)]
+    assert [each.sample for each in dataset.skipped] == [0, 13]
+    with pytest.raises(FormatError, match=r"a\.jsonl, line at byte 0: "):
+        StreamingDataset(tmp_path)[0]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([line] * 3) + b"\n")
+    with pytest.raises(FormatError, match=r"a\.jsonl, line at byte 0: "):
+        StreamingDataset(tmp_path, on_error="skip")
+
+
+def test_a_broken_line_of_a_compressed_file_is_an_error_when_it_is_opened(tmp_path):
+    """Its lines are encoded together."""
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        file.write(b'{"id": 0}\nnonsense\n')
+    with pytest.raises(FormatError, match=r"a\.jsonl\.gz, line at byte 10: "):
+        StreamingDataset(tmp_path, on_error="skip")

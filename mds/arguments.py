@@ -15,7 +15,7 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -65,11 +65,38 @@ class Rule(NamedTuple):
         )
 
 
+class ShuffleFlag(int):
+    """Value of the setting ``shuffle`` of a dataset: a bool that raises an error if it is called.
+
+    It equals and prints as the bool, is accepted as one, and is pickled as one. In other libraries
+    ``dataset.shuffle()`` is a method.
+    """
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+        """Raise ArgumentError (a TypeError) that says how samples are shuffled."""
+        del args
+        seed = options.get("seed")
+        seeded = f", shuffle_seed={shown(seed)}" if seed is not None else ""
+        raise ArgumentError(
+            f"dataset.shuffle is a setting and no method, and it is {self!r}. Write "
+            f"StreamingDataset(..., shuffle=True{seeded}): it needs no buffer, and each epoch has "
+            "another order."
+        )
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return bool, (int(self),)
+
+
 def plain_scalar(value: Any) -> Any:
     """Return a NumPy scalar as Python's own number, bool or text, and any other value as it is.
 
     Settings go into states, which hold what JSON and ``torch.load(weights_only=True)`` know.
     """
+    if isinstance(value, ShuffleFlag):
+        return bool(value)
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -77,7 +104,7 @@ def plain_fields(settings: Any) -> None:
     """Replace NumPy scalars among the fields of a frozen dataclass by Python's own values."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if isinstance(value, np.generic):
+        if isinstance(value, (np.generic, ShuffleFlag)):
             object.__setattr__(settings, field.name, plain_scalar(value))
 
 
@@ -170,16 +197,18 @@ def takes_names(function: F) -> F:
         # Check the arguments in this order: too many, unknown, missing.
         if len(args) > len(positional):
             names = [name for name in by_name if name not in positional]
-            raise _positional(owner, args, len(positional), names, required)
+            raise _positional(owner, args, len(positional), names, required, kind)
         if not is_open:
             refuse_unknown(owner, given, by_name, kind)
         missing = [n for n in required if n not in given and n not in positional[: len(args)]]
         if missing:
-            from mds.foreign_words import argument_advice
+            from mds.foreign_words import argument_advice, missing_advice
 
             advice = [argument_advice(kind, owner, n, shown(given[n])) for n in given]
+            advice += [missing_advice(kind, owner, n) for n in missing]
+            listed = _listed([*positional[: len(args)], *given])
             raise ArgumentError(
-                f"{owner}() needs {_listed(missing)}, and was given {_listed(given)}: see "
+                f"{owner}() needs {_listed(missing)}, and was given {listed}: see "
                 f"help({owner}).{''.join(advice)}"
             )
         return function(self, *args, **given)
@@ -235,7 +264,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _positional(
-    owner: str, args: Sequence[Any], most: int, names: Sequence[str], required: Sequence[str]
+    owner: str,
+    args: Sequence[Any],
+    most: int,
+    names: Sequence[str],
+    required: Sequence[str],
+    kind: str,
 ) -> ArgumentError:
     """Return the error for arguments that were given by position but need a name.
 
@@ -249,8 +283,13 @@ def _positional(
         names: Names that the others may have had. A path gets ``local``, ``remote`` or ``out`` if
             it is one of them; any other value gets the first one that is required.
         required: Names of arguments that must be given.
+        kind: Class of `mds`, and method, see `refuse_unknown`.
     """
+    from mds.foreign_words import surplus_advice
+
     value = args[most]
+    if advice := surplus_advice(kind, shown(list(args))):
+        return ArgumentError(f"{owner}({', '.join(map(shown, args))}):{advice}")
     likely = [name for name in names if name in required]
     if isinstance(value, (str, os.PathLike)):
         place = "remote" if "://" in str(value) else "local"
@@ -422,7 +461,7 @@ def _has_raw_bytes(text: Any) -> bool:
 
 
 def _is_bool(value: Any) -> bool:
-    return isinstance(value, (bool, np.bool_))
+    return isinstance(value, (bool, np.bool_, ShuffleFlag))
 
 
 def _is_whole(value: Any) -> bool:

@@ -11,7 +11,10 @@ another remedy in another class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+
+from mds import errors
 
 _PLACE = {
     "input_dir data_dir dataset_dir base_dir dir path paths data_path dataset_path folder dirname "
@@ -26,9 +29,11 @@ _PLACE = {
     "retries max_retries num_retries retry": "Write download_retry={value}.",
     "timeout request_timeout read_timeout": "Write download_timeout={value}, in seconds.",
     "checksum verify_checksum hash hashes": "Write validate_hash='xxh3_64', or another digest.",
+}
+_CLIENTS = {
     "client s3_client fs filesystem session boto_session store": (
-        "A dataset is copied into processes, and a client cannot be. Write what makes the client: "
-        "storage_options={{'endpoint_url': ..., 'profile_name': ...}}."
+        "It is copied into other threads and processes, and a client cannot be. Write what makes "
+        "the client: storage_options={{'endpoint_url': ..., 'profile_name': ...}}."
     ),
     "client_kwargs s3_kwargs fs_kwargs filesystem_kwargs config_kwargs session_options "
     "client_options gcs_kwargs": "Write storage_options={{...}}; docs/storage.md lists the names.",
@@ -112,6 +117,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     **dict.fromkeys(("Samples.map", "Samples.filter", "Samples.map_batches"), _OF_FUNCTIONS),
     "Samples": {
         **_PLACE,
+        **_CLIENTS,
         "max_cache_size cache_size max_cache_bytes cache_size_limit max_size cache_bytes "
         "disk_limit": "Write cache_limit={value}.",
         "seed random_seed random_state": "Write shuffle_seed={value}.",
@@ -132,7 +138,11 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "weights weight probabilities probs proportions proportion": (
             "Write streams=[Stream(..., proportion=...), Stream(..., proportion=...)]."
         ),
-        "repeat choose": "Write streams=[Stream(..., {name}={value})].",
+        "choose": "Write streams=[Stream(..., {name}={value})].",
+        "repeat": (
+            "Each loop over the dataset is one epoch, and remainder='short' repeats no sample in it. "
+            "streams=[Stream(..., repeat=2)] reads a stream twice in an epoch."
+        ),
         _RANKS: _TOPOLOGY,
         _BAD_SAMPLES: "Write on_error='skip'.",
         "exact": (
@@ -143,6 +153,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
         "fields usecols select_columns keys": "Write columns={value}.",
         "epochs num_epochs": "Leave it out: each loop over the dataset is the next epoch.",
+        "epoch": "Write dataset.next_epoch = {value}, after the dataset is made.",
         "streaming": "Leave it out: samples are always fetched when they are needed.",
         "allow_pickle trust_remote_code unsafe": "Write allow_unsafe_types={value}.",
         "algo shuffle_type": "Write shuffle_algo={value}.",
@@ -154,6 +165,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "Stream": {
         **_PLACE,
+        **_CLIENTS,
         "weight weights probability ratio fraction share p": "Write proportion={value}.",
         "epochs times upsample": "Write repeat={value}.",
         "num_samples samples limit take n max_samples": "Write choose={value}.",
@@ -168,7 +180,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "StreamingDataLoader": {
         "batch bs batchsize": "Write batch_size={value}.",
-        "num_proc n_workers num_threads threads max_workers": "Write num_workers={value}.",
+        "num_proc n_workers num_threads threads max_workers workers": (
+            "Write num_workers={value}."
+        ),
         "collate": "Write collate_fn={value}.",
         "prefetch prefetch_batches": "Write prefetch_factor={value}, batches of each worker.",
         "seed random_seed": (
@@ -193,6 +207,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         ),
     },
     "Writer": {
+        **_CLIENTS,
         "path dir dirname folder directory output output_dir output_path out_dir out_path dest "
         "destination root url remote local filename data_dir": "Write out={value}.",
         "schema features fields dtypes encodings column_types": "Write columns={value}.",
@@ -235,6 +250,24 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
 }
 
+#: Advice for arguments that are missing, by class.
+MISSING = {
+    "Writer": {
+        "columns": (
+            "Write {owner}(out, {{'text': 'str', 'label': 'int'}}), or mds.convert(samples, out), "
+            "which finds the columns itself."
+        )
+    }
+}
+#: Advice for methods that are called with several values in place of a list; ``{value}`` is it.
+SURPLUS = {
+    "Samples.select": (
+        "Give the numbers of samples in a list. For columns write StreamingDataset(..., "
+        "columns={value})."
+    ),
+    "Samples.split": "Give the parts in a list: split({value}).",
+}
+
 _LIMIT = "Write dataset.limit(n), or dataset[:n] for a list of samples."
 _LOADER = "Write StreamingDataLoader(dataset, batch_size=...)."
 _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
@@ -246,6 +279,7 @@ _SAMPLES_OF_A_STEP = (
 )
 _REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
 _STATE = "Write loader.load_state_dict(state)."
+_CONVERT = "Write mds.convert(samples, out), where samples are dicts, a table or files."
 
 #: Advice for words that were read or called as attributes, in the same form.
 ATTRIBUTES: dict[str, dict[str, str]] = {
@@ -305,7 +339,12 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "samples_at samples_at_step samples_of_step sample_ids lookup get_batch step_of": (
             _SAMPLES_OF_A_STEP
         ),
-        "resume restore load_state": _STATE,
+        "order epoch_order permutation indices": _SAMPLES_OF_A_STEP,
+        "resume restore load_state set_state": _STATE,
+        "get_state": "Write loader.state_dict().",
+        "seed": "Write dataset.shuffle_seed.",
+        "weights proportions": "Write [stream.proportion for stream in dataset.streams].",
+        "path place root location": "Write dataset.streams[0].remote, or .local for its folder.",
     },
     "LocalDataset": {
         "take head first limit": "Write dataset[:n], a list of samples.",
@@ -333,9 +372,22 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
             _SAMPLES_OF_A_STEP
         ),
-        "resume restore load_state load": _STATE,
+        "resume restore load_state load set_state": _STATE,
+        "get_state": "Write loader.state_dict().",
         "map filter limit select split shuffle take": (
             "Write it for the dataset, before the loader is made."
+        ),
+    },
+    "Writer": {
+        "close end done save commit complete finalize": (
+            "Write writer.finish(), or 'with {owner}(...) as writer:', which calls it."
+        ),
+        "add append add_item add_sample add_row put push write_sample write_row writerow": (
+            "Write writer.write(sample)."
+        ),
+        "extend add_all add_items write_all write_batch write_many write_rows writerows "
+        "write_samples write_table": (
+            "Write 'for sample in samples: writer.write(sample)', or mds.convert(samples, out)."
         ),
     },
 }
@@ -351,11 +403,28 @@ ATTRIBUTES["OrderEdits"] = {
 
 #: Advice for names that were imported from the package, or read as its attributes.
 NAMES_OF_THE_PACKAGE = {
-    "open load load_dataset load_from_disk read Dataset MDSDataset from_mds": (
-        "Write mds.StreamingDataset('data/train')."
+    "open load load_dataset load_from_disk read Dataset MDSDataset from_mds IterableDataset "
+    "WebDataset StreamingTextDataset from_folder ImageFolder read_parquet read_csv read_json "
+    "read_jsonl scan_parquet read_images": (
+        "Write mds.StreamingDataset('data/train'), which also reads Parquet, CSV, JSON lines, tar "
+        "files and folders of images in place."
     ),
-    "DataLoader Loader": "Write mds.StreamingDataLoader(dataset).",
-    "Writer Shardwriter ShardWriter": "Write mds.MDSWriter(out, columns).",
+    "MapDataset Subset": (
+        "Write mds.StreamingDataset(path), which has samples by number, or mds.LocalDataset(path)."
+    ),
+    "DataLoader Loader Dataloader": "Write mds.StreamingDataLoader(dataset).",
+    "Writer Shardwriter ShardWriter TarWriter": "Write mds.MDSWriter(out, columns).",
+    "col lit Field": (
+        "Columns are chosen by functions, as in dataset.filter(lambda sample: sample['id'] < 10)."
+    ),
+    "base vision text multimodal": (
+        "The classes of streaming.base are in mds, such as mds.MDSWriter. For others keep 'from "
+        "streaming...' and begin the program with 'import mds.compat.streaming'."
+    ),
+    "pad ragged stack": "Write from mds.transforms import {name}.",
+    "Parquet Tar JsonLines TextLines ImageFiles RawFiles Arrow Delta Iceberg Megatron": (
+        "Write from mds.formats import {name}."
+    ),
     "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
     "MixedDataset": (
         "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "
@@ -371,8 +440,11 @@ NAMES_OF_THE_PACKAGE = {
     "warn_and_continue ignore_and_continue reraise_exception": (
         "Write mds.StreamingDataset(..., on_error='skip')."
     ),
-    "write optimize from_list from_dict from_generator from_pandas": (
-        "Write the samples with mds.MDSWriter(out, columns)."
+    "write save to_mds from_list from_dict from_generator from_pandas from_polars from_arrow "
+    "from_iterable dump write_dataset convert_dataset": _CONVERT,
+    "optimize": (
+        "Write mds.convert(map(function, inputs), out, workers=...), where the function returns a "
+        "sample as a dict."
     ),
     "info inspect describe": "Write print(mds.StreamingDataset(path).explain()).",
     "profile": _REPORT,
@@ -396,10 +468,47 @@ def argument_advice(kind: str, owner: str, name: str, value: str) -> str:
     """
     table = "Writer" if kind.endswith("Writer") else kind
     advice = _find(ARGUMENTS.get(table, {}), name)
-    if not advice and kind in ("Samples", "Stream") and name in _STORAGE_OPTIONS:
+    if not advice and table in ("Samples", "Stream", "Writer") and name in _STORAGE_OPTIONS:
         option = _STORAGE_OPTIONS[name]
         advice = f"Write storage_options={{{{{option!r}: {{value}}}}}}."
     return f" {advice.format(owner=owner, name=name, value=value)}" if advice else ""
+
+
+def missing_advice(kind: str, owner: str, name: str) -> str:
+    """Return a sentence, with a space before it, for an argument that was not given; '' for most.
+
+    The arguments are those of `argument_advice`.
+
+    >>> missing_advice("MDSWriter", "MDSWriter", "columns")[:60]
+    " Write MDSWriter(out, {'text': 'str', 'label': 'int'}), or m"
+    """
+    advice = MISSING.get("Writer" if kind.endswith("Writer") else kind, {}).get(name, "")
+    return f" {advice.format(owner=owner)}" if advice else ""
+
+
+def surplus_advice(kind: str, values: str) -> str:
+    """Return a sentence, with a space before it, for too many values without a name; '' for most.
+
+    ``kind`` is the class and method, and ``values`` are all values as the error shows a list.
+
+    >>> surplus_advice("Samples.split", "[0.8, 0.2]")
+    ' Give the parts in a list: split([0.8, 0.2]).'
+    """
+    advice = SURPLUS.get(kind, "")
+    return f" {advice.format(value=values)}" if advice else ""
+
+
+def setting_meant(kinds: Sequence[str], name: str) -> str:
+    """Return the setting that a word of another library means; '' if there is none.
+
+    ``kinds`` are the names of a class and its bases, of which one has a table.
+
+    >>> setting_meant(["StreamingDataset", "Samples"], "seed")
+    'shuffle_seed'
+    """
+    advice = next((_find(ARGUMENTS[kind], name) for kind in kinds if kind in ARGUMENTS), "")
+    match = re.match(r"Write (?:dataset\.)?(\w+) ?= ?(?:\{value\}|')", advice)
+    return match[1] if match else ""
 
 
 def attribute_advice(kind: str, owner: str, name: str) -> str:
@@ -417,10 +526,12 @@ def attribute_advice(kind: str, owner: str, name: str) -> str:
 def package_advice(name: str) -> str:
     """Return a sentence, with a space before it, for a name that `mds` lacks; '' for other names.
 
-    >>> package_advice("load_dataset")
-    " Write mds.StreamingDataset('data/train')."
+    >>> package_advice("optimize")[:45]
+    ' Write mds.convert(map(function, inputs), out'
     """
     advice = _find(NAMES_OF_THE_PACKAGE, name)
+    if not advice and isinstance(getattr(errors, name, None), type):
+        advice = "Write from mds.errors import {name}."
     return f" {advice.format(name=name)}" if advice else ""
 
 

@@ -400,9 +400,21 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
         no_folder += " A remote= would be fetched into it."
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
-        f"{explain_missing_index(folder)}{_suggest_splits(folder)}{_suggest_conversion(folder)}",
+        f"{explain_missing_index(folder)}{_suggest_part(folder)}{_suggest_splits(folder)}"
+        f"{_suggest_conversion(folder)}",
         url=path,
         verb="open",
+    )
+
+
+def _suggest_part(folder: str) -> str:
+    """Return how to choose a part of a split, for a folder such as "train[:10]"; else ""."""
+    name, bracket, part = os.path.basename(folder).partition("[")
+    if not (bracket and ":" in part and part.endswith("]")):
+        return ""
+    return (
+        f" A part of a split is chosen afterwards: write split={name!r}, then .limit(10), "
+        ".select(range(10, 20)) or .split([0.8, 0.2])."
     )
 
 

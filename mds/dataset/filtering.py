@@ -68,11 +68,17 @@ class SampleFilter:
         self.chain = FunctionChain() if chain is None else chain
         self.keeps_everything = not skip_broken and not self.chain.drops
 
-    def with_function(self, kind: str, function: Callable[..., Any]) -> SampleFilter:
-        """Return a filter with one more function, which is called after the others."""
+    def with_function(
+        self, kind: str, function: Callable[..., Any], call: str = ""
+    ) -> SampleFilter:
+        """Return a filter with one more function, which is called after the others.
+
+        The arguments are those of `Link.parse`.
+        """
         from mds.transforms.collate import ColumnFunction
 
-        link = Link.parse(kind, function, is_ours=isinstance(function, ColumnFunction))
+        is_ours = isinstance(function, ColumnFunction)
+        link = Link.parse(kind, function, is_ours=is_ours, call=call)
         return SampleFilter(
             skip_broken=self.skip_broken,
             chain=self.chain.with_link(link),
@@ -101,7 +107,7 @@ class SampleFilter:
             return
         filters = ", ".join(link.name for link in self.chain.links if link.kind == "filter")
         raise ConfigError(
-            f"{call}: after {filters} nobody knows which samples are kept before they are read. "
+            f"{call}: which samples are kept is decided only when they are read, by {filters}. "
             f"Write dataset.select(where=function){rest}, which decides before the first epoch."
         )
 

@@ -45,8 +45,13 @@ def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
 
 
 def _way_out(index: Any) -> str:
-    """Return a hint for the frequent mistake ``dataset["column"]``, else ''."""
-    return f" For a column write dataset[0][{index!r}]." if isinstance(index, str) else ""
+    """Return how to read columns, for ``dataset["column"]`` and lists of columns; else ''."""
+    if not isinstance(index, str):
+        return ""
+    return (
+        f" For a column write [sample[{index!r}] for sample in dataset], and "
+        f"StreamingDataset(..., columns=[{index!r}]) to read no others."
+    )
 
 
 def normalize(number: int, count: int) -> int:

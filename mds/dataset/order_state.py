@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from mds.arguments import check_arguments, shown
+from mds.arguments import ShuffleFlag, check_arguments, shown
 from mds.dataset.settings import DATASET_RULES
 from mds.dataset.stream import check_files, name_data, other_data
 from mds.errors import ConfigError
@@ -532,8 +532,10 @@ class OrderSetting(Generic[_T]):
     def __get__(self, dataset: _Ordered | None, owner: type | None = None) -> OrderSetting[_T] | _T:
         if dataset is None:  # read from the class, as in ``Samples.shuffle``
             return self
-        value: _T = getattr(dataset._order.spec, self._name)
-        return value
+        value: Any = getattr(dataset._order.spec, self._name)
+        if self._name == "shuffle" and dataset._is_strict:
+            value = ShuffleFlag(value)
+        return value  # type: ignore[no-any-return]
 
     def __set__(self, dataset: _Ordered, value: _T) -> None:
         change: dict[str, Any] = {self._name: value}

@@ -329,6 +329,7 @@ class Samples(HasColumns):
 
     # ------------------------------------------------------------------ subsets and functions
 
+    @takes_names
     def select(
         self,
         choice: Any = None,
@@ -365,6 +366,7 @@ class Samples(HasColumns):
             part._filter = part._filter.as_decided()
         return part
 
+    @takes_names
     def limit(self, samples: int | str) -> Self:
         """Return a dataset of the first samples.
 
@@ -388,6 +390,7 @@ class Samples(HasColumns):
     def split(
         self, shares: Sequence[float], *, by: str | None = None, seed: int = 0
     ) -> list[Self]: ...
+    @takes_names
     def split(
         self,
         shares: Mapping[str, float] | Sequence[float],
@@ -397,12 +400,14 @@ class Samples(HasColumns):
     ) -> dict[str, Self] | list[Self]:
         """Return disjoint datasets that together have all samples: a dict by name, or a list.
 
-        The part of a sample depends on its number and ``seed`` alone, so samples that are added at
-        the end do not change the part of any other. The sizes of parts are near their shares, and
-        not equal to them. For exact sizes, use `select` of ranges of numbers.
+        With shares, the part of a sample depends on its number and ``seed`` alone, so samples that
+        are added at the end do not change the part of any other. The sizes of parts are then near
+        their shares and not equal to them: [0.8, 0.2] of 120 samples gives 90 and 30. Numbers of
+        samples give exact sizes, such as [96, 24]; added samples then change the parts.
 
         - ``shares`` (Mapping[str, float] | Sequence[float]): Share of each part, by name or in a
-          list; their sum is 1. The parts come in the same form.
+          list, with the sum 1; or whole numbers of samples, with the sum `num_samples`. The parts
+          come in the same form.
         - ``by`` (str | None, default None): Column whose value replaces the sample's number, so
           that samples of one value (a user, a book) are in the same part. Every sample is read
           once.
@@ -410,6 +415,7 @@ class Samples(HasColumns):
 
         >>> train, val = dataset.split([0.98, 0.02])  # doctest: +SKIP
         >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
+        >>> train, val = dataset.split([dataset.num_samples - 100, 100])  # doctest: +SKIP
         """
         from mds.dataset.subsets import choose_parts
 

@@ -182,17 +182,6 @@ def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> No
     )
 
 
-#: What other libraries call a setting, or what it is mistaken for.
-_OTHER_WORDS = {
-    "cache_size": "cache_limit",
-    "exact": "remainder",
-    "epoch": "next_epoch",
-    "max_cache_size": "cache_limit",
-    "seed": "shuffle_seed",
-    "workers": "num_workers",
-}
-
-
 def check_assignment(
     owner: object, name: str, value: object, rules: Mapping[str, Rule], names: Iterable[str]
 ) -> None:
@@ -216,10 +205,13 @@ def check_assignment(
     if name in vars(owner):
         check_arguments(kind.__name__, {name: value}, rules)
     elif not hasattr(kind, name):
-        from difflib import get_close_matches  # for a new attribute only
+        # For a new attribute only.
+        from difflib import get_close_matches
 
-        near = [_OTHER_WORDS[name]] if name in _OTHER_WORDS else []
-        near = [each for each in near if each in names] or get_close_matches(name, names, 1, 0.8)
+        from mds.foreign_words import setting_meant
+
+        setting = setting_meant([each.__name__ for each in kind.__mro__], name)
+        near = [setting] if setting in names else get_close_matches(name, names, 1, 0.8)
         if near:
             raise AttributeError(
                 f"{kind.__name__}.{name} = {shown(value)} would have no effect: there is no "

@@ -84,7 +84,8 @@ def choose_parts(
     Args:
         dataset: Dataset to split.
         shares: Share of the samples by name of the part, such as ``{"train": 0.9, "val": 0.1}``,
-            or by its number; other values are refused.
+            or by its number; or numbers of samples, such as ``{"train": 900, "val": 100}``. Other
+            values are refused.
         by: Column whose value decides the part of a sample; None for the sample's number.
         seed: Seed of the hash that chooses the parts.
 
@@ -107,7 +108,15 @@ def choose_parts(
     count = dataset._shards.num_samples
     if by is None:
         keys = np.arange(count, dtype=np.uint64)
+        if are_counts(shares):
+            return split_by_counts(keys, shares, seed)
     else:
+        if are_counts(shares):
+            raise ConfigError(
+                f"split({shown(dict(shares))}, by={by!r}): samples of one {by} stay together, so "
+                "parts cannot have exact numbers of samples. Write shares, as in split([0.9, 0.1], "
+                f"by={by!r})."
+            )
         find_column(f"split(by={by!r})", by, column_names(dataset._shards.indexes))
         values = (sample[by] for sample in all_items(dataset, dataset.get_item))
         keys = np.fromiter(map(key_of, values), np.uint64, count)
@@ -120,7 +129,7 @@ def _evaluate(dataset: ReadableDataset, where: Callable[[Any], Any], key: str | 
     Other processes of the node, and later runs if ``key`` is given, use the same result, see
     `evaluate_once`.
     """
-    sample_filter = dataset._filter.with_function("filter", where)
+    sample_filter = dataset._filter.with_function("filter", where, "select(where={})")
 
     def evaluate() -> Ids:
         fates = judge_all(dataset, sample_filter)
@@ -219,7 +228,7 @@ def _as_array(choice: Any, samples: int) -> npt.NDArray[Any]:
 def _selection_hint(array: npt.NDArray[Any]) -> str:
     """Return the end of an error for a value that is not a list of numbers, with what was meant."""
     if array.dtype.kind == "U" and array.size:
-        return " Columns are chosen by columns= of the dataset."
+        return f" For columns write StreamingDataset(..., columns={array.tolist()})."
     if array.ndim == 0 and array.dtype.kind in "iu":
         return f" For one sample write select([{array}]), and dataset.limit({array}) for the first."
     return ""
@@ -262,9 +271,7 @@ def split_by_hash(
     if not 0.5 < (total := sum(shares.values())) < 1.5 or not np.isclose(total, 1.0):
         remedy = "Change one of them."
         if total >= len(shares):  # numbers of samples
-            remedy = (
-                f"For numbers of samples write {[round(s / total, 3) for s in shares.values()]}."
-            )
+            remedy = f"Write {[round(s / total, 3) for s in shares.values()]}."
         raise ConfigError(
             f"the shares of split() must sum to 1, got {shown(total)}: {shown(dict(shares))}. "
             f"{remedy}"
@@ -273,6 +280,39 @@ def split_by_hash(
     bounds = np.cumsum(list(shares.values()))[:-1]
     part = np.searchsorted(bounds, _uniform(keys, seed), "right")
     return {name: np.flatnonzero(part == i).astype(np.int64) for i, name in enumerate(shares)}
+
+
+def are_counts(shares: Mapping[Any, float]) -> bool:
+    """Whether the argument of `Samples.split` has numbers of samples: integers of a sum above 1."""
+    return sum(shares.values()) > 1 and all(
+        isinstance(share, numbers.Integral) for share in shares.values()
+    )
+
+
+def split_by_counts(
+    keys: npt.NDArray[np.uint64], counts: Mapping[Any, float], seed: int
+) -> dict[Any, npt.NDArray[np.int64]]:
+    """Divide samples into disjoint parts of exact sizes, in the order of a hash of their keys.
+
+    Args:
+        keys: Key of each sample, uint64 of shape (samples,).
+        counts: Number of samples by name of the part; ConfigError is raised unless the sum is the
+            number of all samples.
+        seed: Seed of the hash.
+
+    Returns:
+        The ascending sample numbers, int64, by name of the part.
+    """
+    if any(count < 0 for count in counts.values()) or sum(counts.values()) != len(keys):
+        total = sum(counts.values())
+        raise ConfigError(
+            f"split() has numbers of samples with the sum {total:,}, and the dataset has "
+            f"{len(keys):,} samples: {shown(dict(counts))}. Write shares, as in "
+            f"split({[round(count / total, 3) for count in counts.values()]}), or change a number."
+        )
+    by_hash = np.argsort(_uniform(keys, seed), kind="stable")
+    parts = np.split(by_hash, np.cumsum(list(counts.values()))[:-1])
+    return {name: np.sort(part).astype(np.int64) for name, part in zip(counts, parts, strict=True)}
 
 
 def key_of(value: Any) -> int:

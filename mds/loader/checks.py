@@ -29,11 +29,19 @@ from mds.arguments import (
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ArgumentError, ConfigError
 
+
+def _is_pad_word(value: Any) -> bool:
+    """Whether a value is a text by which other libraries mean a collate function that pads."""
+    return isinstance(value, str) and value.lower() in ("pad", "padded", "padding", "longest")
+
+
 LOADER_RULES: dict[str, Rule] = {
     "batch_size": whole(1, unit="samples").or_none("samples one by one"),
     "num_workers": whole(0),
     "worker_type": one_of("auto", "processes", "threads"),
-    "collate_fn": function("a function that makes a batch of a list of samples").or_none(),
+    "collate_fn": function("a function that makes a batch of a list of samples")
+    ._replace(fix=lambda value: "mds.transforms.pad('tokens')" if _is_pad_word(value) else "")
+    .or_none(),
     "pin_memory": flag(),
     "drop_last": flag(),
     "timeout": number(above=0, reaches=True, unit="seconds"),

@@ -48,6 +48,7 @@ MAX_CHANGES = 1000  # of the weights while a training runs
 _MAX_AT = 1 << 62  # end of the milestones
 _COUNTED = "must be a whole number of at least 1."
 _MAX_PASSES = 1 << 40
+_EXAMPLE = "{0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}"
 
 
 class Schedule:
@@ -485,7 +486,8 @@ def check_weights(weights: Any, place: str) -> Weights:
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
             f"schedule: the weights {place} are {weights!r}; expected a dict of stream names and "
-            "weights."
+            "weights. Name the streams, as in StreamingDataset({'web': Stream(...), 'math': "
+            "Stream(...)}), and write {'web': 0.9, 'math': 0.1}."
         )
     for name, weight in weights.items():
         if not isinstance(name, str):
@@ -503,7 +505,9 @@ def check_weights(weights: Any, place: str) -> Weights:
 def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     """Return milestones with their values, ascending. Raises ConfigError if 0 is missing."""
     if not isinstance(knots, Mapping) or not knots:
-        raise ConfigError(f"schedule: expected a dict of milestones, got {str(knots)[:60]!r}.")
+        raise ConfigError(
+            f"schedule: expected a dict of milestones, got {str(knots)[:60]!r}. Write {_EXAMPLE}."
+        )
     if len(knots) > MAX_KNOTS:
         raise ConfigError(
             f"schedule: {len(knots):,} milestones; at most {MAX_KNOTS:,} are allowed."
@@ -512,13 +516,19 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
         if not _is_whole(milestone) or not 0 <= milestone < _MAX_AT:
             raise ConfigError(
                 f"schedule: a milestone is {milestone!r}; expected a whole number from 0 to "
-                "2**62 - 1."
+                f"2**62 - 1.{_milestone_meant(milestone)}"
             )
     if 0 not in knots:
         raise ConfigError(
             f"schedule: the first milestone is {min(knots)}: add one at 0, the beginning."
         )
     return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
+
+
+def _milestone_meant(text: Any) -> str:
+    """Return a sentence with the number in a text such as "5ba" (5 batches, of Composer), or ''."""
+    digits = text.removesuffix("ba") if isinstance(text, str) else ""
+    return f" Write {int(digits)}: milestones are global batches." if digits.isdecimal() else ""
 
 
 def _is_whole(value: Any) -> bool:

@@ -84,21 +84,25 @@ class Link:
         is_keyed: Whether it requests random numbers, by an argument ``rng`` (of map) or ``keys``
             (of map_batches).
         is_ours: Whether it is a function of this library, which may run in threads.
+        call: Call that the user wrote, as errors show it: ``{}`` is the function. '' is the method
+            ``kind`` with the function.
     """
 
     kind: str
     function: Callable[..., Any]
     is_keyed: bool = False
     is_ours: bool = False
+    call: str = ""
 
     @classmethod
-    def parse(cls, kind: str, function: Any, *, is_ours: bool = False) -> Link:
+    def parse(cls, kind: str, function: Any, *, is_ours: bool = False, call: str = "") -> Link:
         """Return the link of a function, whose signature is inspected here only.
 
         Args:
             kind: Name of the method that adds it, such as "map".
             function: Function of the caller, or of this library.
             is_ours: Whether it is a function of this library.
+            call: Call that the user wrote if it is another method, such as "select(where={})".
 
         Raises ConfigError if ``function`` cannot be called with what it will be given.
         """
@@ -109,13 +113,13 @@ class Link:
             )
         is_keyed = function.needs_keys if is_ours else _takes(function, _RANDOM_ARGUMENTS.get(kind))
         if not is_ours:
-            _check_parameters(kind, function, is_keyed=is_keyed)
-        return cls(kind, function, is_keyed, is_ours)
+            _check_parameters(kind, function, call or f"{kind}({{}})", is_keyed=is_keyed)
+        return cls(kind, function, is_keyed, is_ours, call)
 
     @property
     def name(self) -> str:
         """The method and the name of the function, such as ``map(crop)``."""
-        return f"{self.kind}({name_of(self.function)})"
+        return (self.call or f"{self.kind}({{}})").format(name_of(self.function))
 
     def failed(self, sample: str, error: BaseException) -> FunctionError:
         """Return an error that describes the ``sample`` at which the function raised ``error``."""
@@ -167,20 +171,21 @@ def _takes(function: Any, argument: str | None) -> bool:
     return parameter is not None and parameter.kind in kinds
 
 
-def _check_parameters(kind: str, function: Any, *, is_keyed: bool) -> None:
+def _check_parameters(kind: str, function: Any, call: str, *, is_keyed: bool) -> None:
     """Raise ArgumentError if a function cannot be called as a method of a dataset will call it.
 
     Args:
         kind: Name of the method, such as "map".
         function: Function of the caller.
+        call: Call of the user with ``{}`` for the function, such as "map({})", for messages.
         is_keyed: Whether it is also given random numbers.
     """
     is_object = inspect.isclass(function) and any("__call__" in vars(c) for c in function.__mro__)
     name, random = name_of(function), _RANDOM_ARGUMENTS.get(kind)
     if is_object:
         raise ArgumentError(
-            f"{kind}({name}): {name} is a class, whose objects are functions. Write "
-            f"{kind}({name}(...))."
+            f"{call.format(name)}: {name} is a class, whose objects are functions. Write "
+            f"{call.format(f'{name}(...)')}."
         )
     try:
         signature = inspect.signature(function)
@@ -192,7 +197,7 @@ def _check_parameters(kind: str, function: Any, *, is_keyed: bool) -> None:
         parameter = "columns" if kind == "map_batches" else "sample"
         optional = f", or {parameter} and {random} for random numbers" if random else ""
         raise ArgumentError(
-            f"{kind}({name}): the function is called with {parameter}{optional}, and takes "
+            f"{call.format(name)}: the function is called with {parameter}{optional}, and takes "
             f"{signature}. Write lambda {parameter}: {_call_of(function, parameter)}."
         ) from None
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mds.arguments import did_you_mean
+from mds.arguments import did_you_mean, no_attribute
 from mds.encodings import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.index.column_notes import NAME as NOTES_NAME
@@ -379,6 +379,10 @@ class Writer(ABC):
     def leave_to_parent(self) -> None:
         """Close the writer in a forked child, without writing, sending or deleting anything."""
         self._ended = INHERITED
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for names that are no attributes.
+        raise no_attribute(self, name, "Writer")
 
     def __enter__(self) -> Self:
         return self

@@ -127,6 +127,28 @@ remedy(
     "len(dataset().split({'train': 0.9, 'val': 0.1})) == 2",
 )
 remedy(
+    "dataset().split([90, 10])",
+    "Write shares, as in split([0.9, 0.1]), or change a number",
+    "len(dataset().split([0.9, 0.1])) == 2",
+)
+remedy(
+    "dataset().split([10, 10], by='id')",
+    "Write shares, as in split([0.9, 0.1], by='id')",
+    "len(dataset().split([0.9, 0.1], by='id')) == 2",
+)
+remedy(
+    "Schedule([(0, {'web': 1})])",
+    "Write {0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}",
+    "Schedule({0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}})",
+)
+remedy(
+    "Schedule({0: [1, 0]})",
+    "Name the streams, as in StreamingDataset({'web': Stream(...), 'math': Stream(...)}), and "
+    "write {'web': 0.9, 'math': 0.1}",
+    "StreamingDataset({'web': Stream(d), 'math': Stream(d)}, batch_size=2, "
+    "schedule=Schedule({0: {'web': 0.9, 'math': 0.1}}))",
+)
+remedy(
     "dataset().map(lambda sample, size: sample)",
     "Write lambda sample: ...",
     "dataset().map(lambda sample: sample)[0]",

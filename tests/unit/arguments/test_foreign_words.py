@@ -106,7 +106,21 @@ ARGUMENTS = [
     ("StreamingDataLoader(Own(d), num_proc=2)", "Write num_workers=2."),
     ("StreamingDataLoader(Own(d), seed=1)", "shuffle_seed=1"),
     ("StreamingDataLoader(Own(d), cache_limit=1)", "StreamingDataset(..., cache_limit=1)"),
+    ("Own(d, repeat=False)", "remainder='short' repeats no sample"),
+    ("Own(d, epoch=3)", "Write dataset.next_epoch = 3"),
+    ("Own(d).select('id', 'label')", "StreamingDataset(..., columns=['id', 'label'])"),
+    ("Own(d).select(ids=[1])", "It takes choice, key, where."),
+    ("Own(d).split(0.8, 0.1, 0.1)", "Give the parts in a list: split([0.8, 0.1, 0.1])."),
+    ("Own(d).limit(n=5)", "It takes samples."),
     ("MDSWriter(path='x', columns={})", "Write out='x'."),
+    ("MDSWriter('x')", "needs columns=, and was given out="),
+    ("MDSWriter('x')", "MDSWriter(out, {'text': 'str', 'label': 'int'}), or mds.convert("),
+    ("MDSWriter('s3://b/x', {'a': 'int'}, endpoint_url='u')", "{'endpoint_url': 'u'}."),
+    ("MDSWriter('s3://b/x', {'a': 'int'}, aws_secret_access_key='hunter22')", "_key': ...}."),
+    ("MDSWriter('s3://b/x', {'a': 'int'}, client=object())", "storage_options={'endpoint_url'"),
+    ("StreamingDataLoader(Own(d), collate_fn='pad')", "Write collate_fn=mds.transforms.pad('tok"),
+    ("Own(d).shuffle(100, seed=7)", "shuffle is a setting and no method, and it is False."),
+    ("Own(d).shuffle(seed=7)", "Write StreamingDataset(..., shuffle=True, shuffle_seed=7)"),
     ("JSONWriter(out='x', columns={'a': 'int'}, chunk_bytes=1)", "Write size_limit=1."),
     ("MDSWriter('x', {'a': 'int'}, overwrite=True)", "Write exist_ok=True"),
     ("Packing(max_length=8)", "Packing(8)."),
@@ -169,6 +183,49 @@ def test_unknown_attributes_of_others(folder):
     assert not hasattr(loader, "stats")
 
 
+def test_unknown_attributes_of_a_writer(tmp_path):
+    """Methods of other writers."""
+    with MDSWriter(tmp_path / "out", {"id": "int"}) as writer:
+        writer.write({"id": 1})
+        for name, way_out in {"close": r"finish\(\)", "append": r"write\(sample\)"}.items():
+            with pytest.raises(AttributeError, match=f"Write writer.{way_out}"):
+                getattr(writer, name)
+        with pytest.raises(AttributeError, match=r"has no attribute 'column_names'$"):
+            writer.column_names  # noqa: B018 - raises
+
+
+def test_shuffle_is_a_bool_that_cannot_be_called(folder):
+    """It is read, compared, printed, pickled and assigned as a bool."""
+    for value in (True, False):
+        dataset = StreamingDataset(folder, shuffle=value)
+        assert dataset.shuffle == value
+        assert bool(dataset.shuffle) is value
+        assert repr(dataset.shuffle) == str(dataset.shuffle) == f"{dataset.shuffle}" == repr(value)
+        assert pickle.loads(pickle.dumps(dataset.shuffle)) is value
+        other = StreamingDataset(folder, shuffle=dataset.shuffle)
+        other.shuffle = dataset.shuffle
+        assert other.shuffle == value
+        with pytest.raises(TypeError, match=f"a setting and no method, and it is {value}"):
+            dataset.shuffle()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "setting"),
+    [
+        ("StreamingDataset(d)", "seed", "shuffle_seed"),
+        ("StreamingDataset(d)", "max_cache_size", "cache_limit"),
+        ("StreamingDataset(d)", "epoch", "next_epoch"),
+        ("StreamingDataset(d)", "exact", "remainder"),
+        ("StreamingDataLoader(StreamingDataset(d), batch_size=2)", "workers", "num_workers"),
+        ("Stream(d)", "weight", "proportion"),
+    ],
+)
+def test_assignments_of_words_that_mean_a_setting(folder, owner, name, setting):
+    """The table of arguments has them."""
+    with pytest.raises(AttributeError, match=rf"no setting {name!r}. Did you mean {setting}\?"):
+        setattr(eval(owner, {**vars(mds), "d": folder, "Stream": Stream}), name, 1)
+
+
 @pytest.mark.parametrize("kind", [StreamingDataset, LocalDataset])
 def test_other_attributes_are_python_s_errors(folder, kind):
     """With the object, so that Python can suggest a name; copies and pickles work."""
@@ -185,6 +242,12 @@ PACKAGE = [
     ("load_dataset", "mds.StreamingDataset('data/train')"),
     ("interleave_datasets", "mds.Stream('a', proportion=0.7)"),
     ("random_split", "dataset.split("),
+    ("col", "dataset.filter(lambda sample: sample['id'] < 10)"),
+    ("from_dict", "mds.convert(samples, out)"),
+    ("base", "with 'import mds.compat.streaming'"),
+    ("pad", "Write from mds.transforms import pad."),
+    ("JsonLines", "Write from mds.formats import JsonLines."),
+    ("ConfigError", "Write from mds.errors import ConfigError."),
 ]
 
 

@@ -159,7 +159,7 @@ def test_numbers_to_select_come_in_many_forms(make, numbers):
         ([3, 3, 5], r"1 of 3 .* repeated\. Write select\(sorted\(set\(numbers\)\)\)"),
         ([3, 100], "they go from 0 to 99"),
         (7, r"write select\(\[7\]\), and dataset.limit\(7\)"),
-        (["id"], "chosen by columns="),
+        (["id"], r"StreamingDataset\(\.\.\., columns=\['id'\]\)"),
         ([[1], [2, 3]], r"got \[\[1\], \[2, 3\]\]\. Write select\(\[0, 7\]\)"),
         ({1, "a"}, r"Write select\(\[0, 7\]\)"),
     ],
@@ -168,6 +168,34 @@ def test_numbers_that_cannot_be_selected_are_refused(make, numbers, remedy):
     """The error shows what to write. An order of one's own is none that a dataset has."""
     with pytest.raises(ConfigError, match=remedy):
         StreamingDataset(local=make()).select(numbers)
+
+
+def test_a_split_by_numbers_of_samples_has_exact_sizes(make):
+    """The parts are drawn by the hash of the sample numbers, as those of shares are."""
+    dataset = StreamingDataset(local=make())
+    train, val, test = dataset.split([80, 10, 10])
+    assert [part.num_samples for part in (train, val, test)] == [80, 10, 10]
+    assert sorted(ids(train) + ids(val) + ids(test)) == list(range(100))
+    assert ids(val) == sorted(ids(val)) != list(range(80, 90))
+    named = dataset.split({"train": np.int64(80), "rest": 20})
+    assert ids(named["train"]) == ids(train)
+    assert ids(dataset.split([80, 20], seed=1)[0]) != ids(train)
+    assert dataset.split([100, 0])[0].num_samples == 100
+
+
+@pytest.mark.parametrize(
+    ("shares", "way_out"),
+    [
+        ([80, 30], r"sum 110, and the dataset has 100 samples: .* split\(\[0\.727, 0\.273\]\)"),
+        ({"a": -20, "b": 120}, "or change a number"),
+    ],
+)
+def test_a_split_by_wrong_numbers_of_samples(make, shares, way_out):
+    """Their sum must be the number of samples; a column has groups of any size."""
+    with pytest.raises(ConfigError, match=way_out):
+        StreamingDataset(local=make()).split(shares)
+    with pytest.raises(ConfigError, match=r"Write shares, as in split\(\[0\.9, 0\.1\], by='id'\)"):
+        StreamingDataset(local=make()).split([50, 50], by="id")
 
 
 def test_a_split_by_a_column_keeps_together_what_belongs_together(make):

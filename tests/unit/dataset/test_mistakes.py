@@ -42,7 +42,7 @@ def test_the_folder_of_splits_names_them(splits):
         (0.75, r"train, val = dataset.split\(\[0\.75, 0\.25\]\)"),
         ("train", r"split\(\{'train': 0\.9"),
         ([0.8], "Change one of them"),
-        ([60, 20], r"For numbers of samples write \[0\.75, 0\.25\]"),
+        ([60, 20], r"Write shares, as in split\(\[0\.75, 0\.25\]\)"),
         ([0.8, "0.2"], r"split\(\{'train': 0\.9"),
     ],
 )

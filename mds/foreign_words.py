@@ -140,7 +140,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         ),
         "choose": "Write streams=[Stream(..., {name}={value})].",
         "repeat": (
-            "Each loop over the dataset is an epoch, and remainder='short' repeats no sample in it. "
+            "Each loop over the dataset is an epoch, in which remainder='short' repeats no sample. "
             "streams=[Stream(..., repeat=2)] reads a stream twice in an epoch."
         ),
         _RANKS: _TOPOLOGY,

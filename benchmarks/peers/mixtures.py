@@ -6,22 +6,34 @@ Two streams of the same length, in order and as each library shuffles a stream t
 into memory. A run draws by the first weights, writes its state, and goes on by the others from it
 in new objects, until the second stream is used up: how many samples came twice before one of their
 stream had to, and how many of the second stream never.
+
+Megatron has two ways to change the weights of a blend. Both are run on the data sets that
+megatron-core makes, with files of one document a sample. The training loop, which is not in the
+package, says which samples they start at (megatron/training/training.py of Megatron-LM):
+
+blend    restarted with other weights: the blend of the whole training, from the samples consumed
+         (`consumed_train_samples`)
+phases   `--phase-transition-iterations`: a training saves and exits where a phase ends, and is
+         started again with other weights; the blend of the new phase begins with its first sample
+         (`get_train_valid_test_num_samples` and `build_train_valid_test_data_loaders`)
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 SAMPLES, DRAWN = 10_000, 4000
 BEFORE, AFTER = (0.8, 0.2), (0.2, 0.8)
+USED_UP = round(SAMPLES / AFTER[1])  # samples of a blend by AFTER that use up the second stream
 Drawn = Iterable[tuple[int, int]]  # stream and number of each sample
 
 
@@ -32,6 +44,7 @@ def main() -> None:
         ("interleave_datasets, shuffle(1000)", "datasets", interleaved_and_shuffled),
         ("CombinedStreamingDataset", "litdata", combined),
         ("blend", "megatron-core", blended),
+        ("blend, --phase-transition-iterations", "megatron-core", blended_in_phases),
     ):
         try:
             samples = list(mixture(sys.argv[1]))
@@ -124,23 +137,50 @@ def _pairs(batches: Iterable[dict[str, Any]]) -> Drawn:
 
 
 def blended(folder: str) -> Drawn:
-    """`BlendedDataset` of Megatron, which goes on at the samples that it consumed."""
-    del folder
-    from megatron.core.datasets import helpers
+    """A blend of Megatron made anew with other weights, from the samples consumed on."""
+    yield from _blend(folder, BEFORE, DRAWN)
+    yield from islice(_blend(folder, AFTER, USED_UP), DRAWN, None)
 
-    build: Callable[..., None] = helpers.build_blending_indices
-    size = 4 * SAMPLES
 
-    def make(weights: tuple[float, float]) -> list[tuple[int, int]]:
-        streams, numbers = np.zeros(size, np.int16), np.zeros(size, np.int64)
-        build(streams, numbers, np.array(weights), 2, size, False)
-        return list(zip(streams.tolist(), numbers.tolist(), strict=True))
+def blended_in_phases(folder: str) -> Drawn:
+    """Two phases of Megatron with the same files, each of which begins with its first sample."""
+    yield from _blend(folder, BEFORE, DRAWN)
+    yield from _blend(folder, AFTER, USED_UP)
 
-    yield from make(BEFORE)[:DRAWN]
-    for stream, number in make(AFTER)[DRAWN:]:
-        if number >= SAMPLES:
-            return
-        yield stream, number
+
+def _blend(folder: str, weights: tuple[float, float], size: int) -> Drawn:
+    """Yield the samples of a blend of two files."""
+    import torch
+    from megatron.core.datasets.blended_megatron_dataset_builder import (
+        BlendedMegatronDatasetBuilder,
+    )
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    paths = [os.path.join(folder, f"megatron-{stream}") for stream in range(2)]
+    for path in paths:
+        if not os.path.exists(f"{path}.idx"):
+            os.makedirs(folder, exist_ok=True)
+            writer = IndexedDatasetBuilder(f"{path}.bin", dtype=np.int32)
+            for number in range(SAMPLES):
+                writer.add_document(torch.tensor([number + 1, number + 1]), [2])
+            writer.finalize(f"{path}.idx")
+    config = GPTDatasetConfig(
+        random_seed=1, sequence_length=2, blend=(paths, [*weights]), split="1,0,0",
+        tokenizer=_Tokenizer(), reset_position_ids=False, reset_attention_mask=False,
+        eod_mask_loss=False, create_attention_mask=False, add_extra_token_to_sequence=False,
+    )  # fmt: skip
+    builder = BlendedMegatronDatasetBuilder(GPTDataset, [size, 0, 0], lambda: True, config)
+    dataset = builder.build()[0]
+    for index in range(size):
+        yield int(dataset.dataset_index[index]), int(dataset[index]["tokens"][0]) - 1
+
+
+class _Tokenizer:
+    """What Megatron asks a tokenizer for."""
+
+    eod, pad, vocab_size = 0, -1, SAMPLES + 1
+    unique_identifiers: ClassVar = {"class": "numbers"}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ NAMES = (
     "grain",
     "arrow",
     "parquet",
+    "lancedb",
     "boto3",
 )
 OURS = ("limit", "plain", "mds", "boto3")  # need no peer

@@ -10,8 +10,13 @@ from benchmarks.suite import report
 from benchmarks.suite.bars import best
 from benchmarks.suite.runs import Measured
 
-_SYSTEMS = ("mds", "incumbent", "litdata")
-_HEAD = ("mds", "mosaicml-streaming {mosaicml-streaming}", "litdata {litdata}")
+_HEADS = {
+    "mds": "mds",
+    "incumbent": "mosaicml-streaming {mosaicml-streaming}",
+    "litdata": "litdata {litdata}",
+    "lancedb": "lancedb {lancedb}",
+}
+_OPTIONAL = ("lancedb",)  # has a column in runs that measured it
 _BATCHES = "tokens, 32 a batch"
 
 # What a line says, its question, and its cases, whose figures stand side by side.
@@ -45,16 +50,18 @@ def table(run: dict[str, Any]) -> str:
     """The table of a run; a line of which nothing was measured is left out."""
     measured = report.entries(run)
     versions = {name: " ".join(v.split(".dev")[:1]) for name, v in run["versions"].items() if v}
-    names = [name.format_map(_Known(versions)).strip() for name in _HEAD]
-    lines = [f"| | {' | '.join(names)} |", "|---|---:|---:|---:|"]
+    present = {entry.system for entry in measured if entry.values}
+    shown = [name for name in _HEADS if name in present or name not in _OPTIONAL]
+    names = [_HEADS[name].format_map(_Known(versions)).strip() for name in shown]
+    lines = [f"| | {' | '.join(names)} |", "|---|" + "---:|" * len(shown)]
     for label, question, cases in _ROWS:
-        cells = [_cell(measured, question, cases, system) for system in _SYSTEMS]
+        cells = [_cell(measured, question, cases, system) for system in shown]
         if cells[0]:
             lines.append(f"| {label} | **{cells[0]}** | {' | '.join(cells[1:])} |")
     cold = _bests(measured, "cold", "loopback, 0 ms")
     if {"mds", "limit"} <= cold.keys():
         share = cold["mds"].median / cold["limit"].median
-        lines.append(f"| {_COLD} | **{share:.2f}** | | |")
+        lines.append(f"| {_COLD} | **{share:.2f}** |{' |' * (len(shown) - 1)}")
     return "\n".join(lines)
 
 

@@ -127,7 +127,10 @@ _lock = new_lock()
 
 
 def emit(event: Event) -> None:
-    """Call every subscriber with an event.
+    """Call every subscriber of this process with an event.
+
+    Args:
+        event: The event, such as `Evicted`.
 
     >>> emit(Evicted("shard.00000.mds", size=10))
     """

@@ -232,7 +232,8 @@ def _trace_entry(event: Event, now: float) -> dict[str, Any]:
 def dump_state(file: IO[str] | None = None) -> None:
     """Write the stack of every thread, and the state of every cache of this process.
 
-    ``file`` (default None): a text file; None: standard error.
+    Args:
+        file: Text file with a descriptor, such as an open file; None (default): standard error.
 
     >>> with open("state.txt", "w") as file:
     ...     dump_state(file)

@@ -112,7 +112,10 @@ def encoding_names() -> list[str]:
 
 @lru_cache(maxsize=4096)
 def parse_encoding(name: str) -> Encoding:
-    """Return the encoding of a name, such as `ndarray:int32:2048`.
+    """Return the encoding of a name.
+
+    - `name` (str): A family with its parameters, such as `int`, `list[str]` or
+      `ndarray:int32:2048`.
 
     Raises UnknownEncodingError (an EncodingError; also a TypeError, KeyError and AttributeError),
     and ConfigError for an encoding whose class declares a contradiction.

@@ -822,7 +822,13 @@ class EpochPlan:
 def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any) -> Ids:
     """Return all ids of an epoch, int64 (nodes, ranks, workers, batches, batch), -1 for padding.
 
-    Takes the arguments of EpochPlan and raises what it raises.
+    Use it for small orders and tests: all ids are in memory. `EpochPlan` computes any part alone.
+
+    - ``streams`` (Sequence[Mapping]): As those of `EpochPlan`, with the samples of each shard.
+    - ``world`` (World): Nodes, ranks and workers, before replication.
+    - ``order``: Further arguments of `EpochPlan`, such as ``batch_size`` and ``shuffle``.
+
+    Raises the errors of `EpochPlan`.
 
     >>> world = mds.World(num_nodes=1, ranks_per_node=2, workers_per_rank=1, worker=0)
     >>> epoch_order([{"shards": [4, 4]}], world, batch_size=2)[0, 1, 0].tolist()  # node 0, rank 1

@@ -23,7 +23,14 @@ _write_numbers = itertools.count(1)  # they serve as versions
 
 
 class MemoryStore(Store):
-    """Objects in a dictionary of this process, named by their URLs; options are ignored.
+    """Objects in a dictionary of this process, for tests.
+
+    Stores with the same URL have the same objects.
+
+    Args:
+        url: URL below which the objects are, such as ``memory://bucket/train``.
+        options: Ignored, as the store has no settings (default None).
+        timeout: Ignored, as no request can stall (default 60 seconds).
 
     >>> store = MemoryStore("memory://bucket")
     >>> store.put("word", b"hello").size

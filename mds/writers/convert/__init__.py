@@ -79,7 +79,9 @@ def _names_checked(function: F) -> F:
 def prepare(source: Source, out: str | os.PathLike[str], **options: Any) -> Conversion:
     """Recognise a source and infer its columns; nothing is written. Options as in `convert`.
 
-    >>> prepare("photos", "out").columns  # doctest: +SKIP
+    >>> conversion = prepare([{"name": "Ada", "age": 36}, {"name": "Alan", "age": 41}], "out")
+    >>> [(column.name, column.encoding) for column in conversion.columns]
+    [('age', 'int'), ('name', 'str')]
     """
     from mds.writers.convert.conversion import prepare
 
@@ -211,7 +213,9 @@ def convert(
     record, ConfigError for invalid options, FileExistsError for an output that is not empty.
 
     >>> mds.convert("photos", "out/photos", num_workers=8)  # doctest: +SKIP
-    >>> mds.convert(({"text": text} for text in texts), "out/texts")  # doctest: +SKIP
+    >>> summary = mds.convert(({"text": text} for text in ("red", "green")), "out/colours")
+    >>> mds.LocalDataset("out/colours")[1]
+    {'text': 'green'}
     """
     options = dict(locals())
     for name in ("source", "out", "progress"):

@@ -79,15 +79,18 @@ def dataframe_to_mds(
 ) -> tuple[str, str]:
     """Write a Spark data frame as an MDS dataset, and return its (local, remote) places.
 
-    ``mds_kwargs`` are the arguments of `MDSWriter`: ``out`` is needed, ``columns`` are inferred
-    unless given, ``compression`` is zstd unless given, ``exist_ok=True`` replaces a dataset. With
-    ``udf_iterable`` every batch of rows, a pandas data frame, goes through
-    ``udf_iterable(batch, **udf_kwargs)``, which yields samples; ``columns`` are then needed. The
-    places are as in ``out``, '' for one that there is not; without a ``merge_index`` each
-    partition is a dataset in a numbered folder.
+    - ``dataframe`` (pyspark.sql.DataFrame): The rows.
+    - ``merge_index`` (bool, default True): Whether one index is written over all partitions.
+      Without it each partition is a dataset in a numbered folder.
+    - ``mds_kwargs`` (dict[str, Any] | None, default None): Arguments of `MDSWriter`. ``out`` is
+      needed. ``columns`` are inferred, and ``compression`` is "zstd", unless they are given.
+    - ``udf_iterable`` (Callable | None, default None): Function that is called with each batch of
+      rows, a pandas data frame, and yields samples. ``columns`` are then needed.
+    - ``udf_kwargs`` (dict[str, Any] | None, default None): More arguments of that function.
 
-    Raises ConfigError (a ValueError) for arguments and types that make no sense, FileExistsError
-    where there is a dataset, and whatever a partition raised.
+    The places are those of ``out``; '' stands for one that it does not have. Raises ConfigError (a
+    ValueError) for arguments and types that make no sense, FileExistsError where there is a
+    dataset, and whatever a partition raised.
 
     >>> from mds.writers import dataframe_to_mds  # doctest: +SKIP
     >>> frame = spark.read.parquet("s3://bucket/table")  # doctest: +SKIP

@@ -63,7 +63,6 @@ NOT_RUN = {
         "Oracle's SDK takes no address of a server from its configuration; tests/programs/storage "
         "speaks to a server of its dialect by an option"
     ),
-    ("guides/moving.md", "from litdata import"): "needs litdata, and chunks of it",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",

@@ -105,7 +105,15 @@ class SamplesInput(Input):
         self._sources: dict[str | None, _SampleSource] = {
             split: _SampleSource(source, name) for split, source in splits.items()
         }
-        self._rests = {split: iter(each.records) for split, each in self._sources.items()}
+        iterators = {split: iter(each.records) for split, each in self._sources.items()}
+        #: Splits that can be read once, because they are iterators.
+        self._once = {
+            split for split, each in self._sources.items() if iterators[split] is each.records
+        }
+        # A generator never calls iter() again, which starts some datasets of other libraries anew.
+        self._rests = {
+            split: (record for record in iterator) for split, iterator in iterators.items()
+        }
         #: The first records of each split, from which columns are inferred.
         self._first = {split: _take_first(rest) for split, rest in self._rests.items()}
         self._is_read = False
@@ -191,7 +199,7 @@ class SamplesInput(Input):
             rest = self._rests[split]
             if not is_read:
                 yield split, itertools.chain(self._first[split], rest)
-            elif rest is source.records:
+            elif split in self._once:
                 raise SourceError(
                     f"{self.name} was read already, and a generator or an iterator can be read "
                     "once: make it and the conversion anew."

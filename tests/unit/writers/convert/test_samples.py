@@ -37,6 +37,30 @@ def test_more_samples_than_are_looked_at_come_once_each(kit):
     assert convert(endless, kit.out + "2", limit=1500).samples == 1500
 
 
+class OwnIterator:
+    """A dataset that is its own iterator, and begins anew at each iter(), as that of litdata."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        self.number = -1
+        return self
+
+    def __next__(self):
+        self.number += 1
+        if self.number == self.count:
+            raise StopIteration
+        return {"i": self.number}
+
+
+@pytest.mark.parametrize("count", [50, 2500])
+def test_a_dataset_that_is_its_own_iterator_gives_each_sample_once(kit, count):
+    """Also those that were looked at to infer the columns."""
+    convert(OwnIterator(count), kit.out)
+    assert [sample["i"] for sample in kit.samples()] == list(range(count))
+
+
 def test_large_samples_are_cut_into_parts(kit):
     """A part has a few megabytes, and shards do not show where it ended."""
     big = [{"i": i, "data": bytes([i]) * 3_000_000} for i in range(5)]

@@ -320,7 +320,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "repeat": "Write a loop: each is the next epoch. Stream(..., repeat=2) repeats samples.",
         "cache persist": "Fetched shards stay in local=; cache_limit= sets how many.",
         "prefetch": "Write {owner}(..., predownload=samples).",
-        "column_names features dtypes schema": "Write dataset.columns, a dict with the encodings.",
+        "column_names": "Write dataset.columns, the list of names.",
+        "features dtypes encodings column_types column_encodings": (
+            "Write dataset.schema, a dict with the encodings."
+        ),
         "exact": "Write dataset.remainder: what was True is 'short'.",
         "num_rows nrows n_samples": "Write dataset.num_samples.",
         "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
@@ -351,7 +354,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "batch batched iter_batches": _LOADER,
         "select": "Write dataset[numbers], or StreamingDataset(folder).select(numbers).",
         "select_columns remove_columns": _COLUMNS,
-        "column_names features": "Write list(dataset.columns), or dataset.columns with encodings.",
+        "column_names": "Write dataset.columns, the list of names.",
+        "features dtypes encodings column_types column_encodings": (
+            "Write dataset.schema, a dict with the encodings."
+        ),
         "num_rows nrows": "Write dataset.num_samples.",
         "map filter split shuffle state_dict load_state_dict explain map_batches": (
             "Write StreamingDataset(folder), which has it."

@@ -225,13 +225,13 @@ def show_dataset(dataset: Any) -> str:
     """
     pieces = [element("p", repr(dataset))]
     try:
-        columns = dataset.columns
+        descriptions, class_names = dataset.descriptions, dataset.class_names
     except (MdsError, OSError) as error:
         pieces.append(element("p", f"The columns cannot be read: {error}"))
     else:
         rows = [
-            (name, column.encoding, column.description, _classes(column.class_names))
-            for name, column in columns.items()
+            (name, encoding, descriptions.get(name, ""), _classes(class_names.get(name, ())))
+            for name, encoding in dataset.schema.items()
         ]
         pieces.append(table(["column", "encoding", "description", "classes"], rows))
     try:

@@ -85,9 +85,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")
         self.split = split_folder(split)
         self.allow_unsafe_types = allow_unsafe_types
-        self._column_selection = ColumnSelection(
-            None if columns is None else tuple(columns), images, copy
-        )
+        self._columns = ColumnSelection(None if columns is None else tuple(columns), images, copy)
         self._folder = os.path.join(self.local, self.split)
         path = os.path.join(self._folder, "index.json")
         if not os.path.exists(path):
@@ -106,8 +104,11 @@ class LocalDataset(HasColumns, Dataset[Any]):
         is_long = len(offsets) > _MAX_LIST_SHARDS
         self._offsets: Sequence[int] = offsets.data if is_long else offsets.tolist()
 
-    def _indexes(self) -> list[tuple[Index, Store | None]]:
-        return [(self._index, open_store(self._folder))]
+    def _indexes(self) -> list[Index]:
+        return [self._index]
+
+    def _sidecar_stores(self) -> list[Store]:
+        return [open_store(self._folder)]
 
     @property
     def shards(self) -> ShardList:
@@ -161,7 +162,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
                 self._folder,
                 info,
                 allow_unsafe_types=self.allow_unsafe_types,
-                columns=self._column_selection,
+                columns=self._columns,
             )
         except NotFoundError as error:
             if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):

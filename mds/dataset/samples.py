@@ -277,16 +277,18 @@ class Samples(HasColumns):
             check_assignment(self, name, value, DATASET_RULES, (*_ARGUMENTS, "next_epoch"))
         super().__setattr__(name, value)
 
-    def _indexes(self) -> Iterator[tuple[Index, Store | None]]:
-        """Yield each stream's index, and the store that has the sidecar files beside it, if any."""
+    def _indexes(self) -> list[Index]:
+        return [source.index for source in self._cache.sources]
+
+    def _sidecar_stores(self) -> Iterator[Store | None]:
         from mds.storage import open_store
 
         for source in self._cache.sources:
             if source.data is not None:
-                yield source.index, None  # made of files such as Parquet, so no sidecars exist
+                yield None  # made of files such as Parquet, so no sidecars exist
                 continue
             place = source.remote or source.folder
-            yield source.index, source.store or open_store(place, options=source.options)
+            yield source.store or open_store(place, options=source.options)
 
     def __repr__(self) -> str:
         from mds.dataset.explain import describe

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds.index import Index, ShardInfo
+    from mds.index.column_notes import ColumnNote
+    from mds.readers import ColumnSelection
     from mds.storage import Store
 #: Names of arrays of a ShardMap that are also attributes of a dataset.
 SIZES = frozenset(
@@ -234,23 +236,17 @@ def _offsets(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return _ends(counts)[:-1]
 
 
-class ColumnInfo(NamedTuple):
-    """Column of a dataset.
-
-    ``encoding`` says how values are stored, such as "int". In a column of class numbers,
-    ``class_names[number]`` is the name of a class.
-    """
-
-    encoding: str
-    description: str = ""
-    class_names: tuple[str, ...] = ()
-
-
 class HasColumns:
     """Mixin of datasets: properties about columns, and a display in notebooks."""
 
-    def _indexes(self) -> Iterable[tuple[Index, Store | None]]:
-        """Return each index with the store of its sidecar files; None if files have none."""
+    _columns: ColumnSelection  # the columns that are read
+
+    def _indexes(self) -> Sequence[Index]:
+        """Return the index of each stream."""
+        raise NotImplementedError
+
+    def _sidecar_stores(self) -> Iterable[Store | None]:
+        """Return the store of the sidecar files beside each index; None if there are none."""
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
@@ -258,45 +254,67 @@ class HasColumns:
 
         return show_dataset(self)
 
-    @cached_property
-    def columns(self) -> dict[str, ColumnInfo]:
-        """Encoding, description and class names of each column, by name.
-
-        All columns of the data are there, also those that ``columns=`` leaves out. Descriptions and
-        class names come from `index.columns.json` beside the index, which is read at the first
-        access; they are empty if there is none.
-
-        >>> dataset.columns["label"].encoding  # doctest: +SKIP
-        'int'
-        """
-        from mds.index.column_notes import ColumnNote, read_notes
-
-        # The first stream with a column determines its encoding and description. Class names hold
-        # only if all streams agree.
-        columns_by_name: dict[str, ColumnInfo] = {}
-        for index, store in self._indexes():
-            notes = {} if store is None else read_notes(store, index.fingerprint())
-            for name, encoding in column_encodings([index]).items():
-                note = notes.get(name, ColumnNote())
-                column = columns_by_name.setdefault(name, ColumnInfo(encoding, *note))
-                if column.class_names != note.class_names:
-                    columns_by_name[name] = column._replace(class_names=())
-        return columns_by_name
-
     @cached_property  # not a property: a class of the caller's may have an attribute of that name
+    def schema(self) -> dict[str, str]:
+        """Encoding of each column of a sample as stored, by name.
+
+        It comes from the index, so nothing is read. Columns that ``columns=`` leaves out are not
+        part of it. A writer takes it: ``MDSWriter(out, dataset.schema)``.
+
+        >>> dataset.schema  # doctest: +SKIP
+        {'image': 'jpeg', 'label': 'int'}
+        """
+        encodings = column_encodings(self._indexes())
+        return {name: encoding for name, encoding in encodings.items() if name in self._columns}
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Names of the columns of a sample as stored, without those that ``columns=`` leaves out.
+
+        >>> dataset.columns  # doctest: +SKIP
+        ['image', 'label']
+        """
+        return list(self.schema)
+
+    @cached_property
     def class_names(self) -> dict[str, list[str]]:
         """Names of the classes of each column that has some, in the order of their numbers.
 
-        A column whose classes differ between streams is left out.
+        They come from `index.columns.json` beside the index, which is read at the first access. A
+        column whose classes differ between streams is left out.
 
         >>> dataset.class_names["label"][3]  # doctest: +SKIP
         'horse'
         """
-        return {
-            name: list(column.class_names)
-            for name, column in self.columns.items()
-            if column.class_names
-        }
+        names: dict[str, tuple[str, ...]] = {}
+        for column, note in self._column_notes:
+            # Class names hold only if all streams agree.
+            is_same = names.setdefault(column, note.class_names) == note.class_names
+            names[column] = note.class_names if is_same else ()
+        return {column: list(classes) for column, classes in names.items() if classes}
+
+    @cached_property
+    def descriptions(self) -> dict[str, str]:
+        """Description of each column that has one, of the first stream with the column.
+
+        They come from `index.columns.json` beside the index, which is read at the first access.
+        """
+        texts: dict[str, str] = {}
+        for column, note in self._column_notes:
+            texts.setdefault(column, note.description)
+        return {column: text for column, text in texts.items() if text}
+
+    @cached_property
+    def _column_notes(self) -> list[tuple[str, ColumnNote]]:
+        """Each column of each stream with its note, which is empty if there is none."""
+        from mds.index.column_notes import ColumnNote, read_notes
+
+        pairs: list[tuple[str, ColumnNote]] = []
+        for index, store in zip(self._indexes(), self._sidecar_stores(), strict=True):
+            notes = {} if store is None else read_notes(store, index.fingerprint())
+            names = [name for name in column_encodings([index]) if name in self._columns]
+            pairs += [(name, notes.get(name, ColumnNote())) for name in names]
+        return pairs
 
 
 def column_names(indexes: Sequence[Index]) -> list[str]:

@@ -157,7 +157,8 @@ ATTRIBUTES = [
     ("remove_columns", "Own(..., columns="),
     ("train_test_split", "train, test = dataset.split([0.9, 0.1])"),
     ("set_epoch", "next_epoch"),
-    ("column_names", "dataset.columns, a dict"),
+    ("column_names", "dataset.columns, the list"),
+    ("features", "dataset.schema, a dict"),
     ("collect", "list(dataset)"),
 ]
 

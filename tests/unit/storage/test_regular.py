@@ -94,7 +94,7 @@ def test_what_lies_beside_an_index_is_left_alone(data, put, name):
     put(os.path.join(folder, name))
     dataset = StreamingDataset(local=folder, batch_size=1)
     assert [sample["x"] for sample in dataset] == list(range(12))
-    assert list(dataset.columns) == ["x"]
+    assert dataset.columns == ["x"]
 
 
 @pytest.mark.parametrize(

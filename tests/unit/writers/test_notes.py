@@ -28,8 +28,8 @@ def test_a_writer_keeps_what_it_is_told_of_columns(kind, tmp_path):
     out = write(tmp_path / "a", kind, class_names=NAMES, descriptions=TEXTS)
     dataset = StreamingDataset(local=out, batch_size=2)
     assert dataset.class_names == NAMES
-    assert dataset.columns["label"].description == "the animal"
-    assert dataset.columns["id"].description == "a number"
+    assert dataset.descriptions["label"] == "the animal"
+    assert dataset.descriptions["id"] == "a number"
     assert verify(out).faults == []
 
 
@@ -92,7 +92,7 @@ def test_merging_keeps_the_notes_of_the_parts(tmp_path):
     merged = LocalDataset(str(tmp_path))
     assert len(merged) == 40
     assert merged.class_names == NAMES
-    assert merged.columns["id"].description == "a number"
+    assert merged.descriptions["id"] == "a number"
     (tmp_path / NAME).unlink()
     merge_index([str(tmp_path / name / "index.json") for name in "yx"], str(tmp_path))
     assert LocalDataset(str(tmp_path)).class_names == NAMES
@@ -108,7 +108,7 @@ def test_numbers_that_mean_other_classes_lose_their_names_when_merged(tmp_path, 
     assert "column 'label' mean other classes" in caplog.text
     merged = LocalDataset(str(tmp_path))
     assert merged.class_names == {}
-    assert merged.columns["label"].description == "the animal"
+    assert merged.descriptions["label"] == "the animal"
 
 
 def test_merging_again_without_notes_leaves_none(tmp_path):
@@ -127,8 +127,8 @@ def test_a_dataset_that_is_cut_anew_or_split_keeps_its_notes(tmp_path):
     convert(source, str(tmp_path / "cut"), size_limit="1kb", describe={"id": "which"})
     cut = LocalDataset(str(tmp_path / "cut"))
     assert cut.class_names == NAMES
-    assert cut.columns["id"].description == "which"
-    assert cut.columns["label"].description == "the animal"
+    assert cut.descriptions["id"] == "which"
+    assert cut.descriptions["label"] == "the animal"
     convert(source, str(tmp_path / "parts"), split={"train": 0.5, "val": 0.5}, columns=["label"])
     for name in ("train", "val"):
         assert LocalDataset(str(tmp_path / "parts"), name).class_names == NAMES
@@ -147,3 +147,21 @@ def test_verify_looks_at_notes(tmp_path):
     index = (tmp_path / "b" / "index.json").read_bytes()
     (tmp_path / "b" / "index.json").write_bytes(index.replace(b'"id"', b'"no"'))
     assert any("belongs to another" in fault for fault in verify(str(tmp_path / "b")).faults)
+
+
+def test_a_schema_is_of_the_columns_that_are_read_and_reads_nothing(tmp_path, monkeypatch):
+    """It has the encodings, and a writer takes it."""
+    out = write(tmp_path / "a", class_names=NAMES, descriptions=TEXTS)
+    whole, part = StreamingDataset(local=out), LocalDataset(out, columns=["label"])
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", None)
+        patch.setattr("os.open", None)
+        assert whole.schema == whole.limit(3).schema == {"id": "int", "label": "int"}
+        assert whole.columns == ["id", "label"]
+        assert (part.schema, part.columns) == ({"label": "int"}, ["label"])
+    assert part.class_names == NAMES
+    assert part.descriptions == {"label": TEXTS["label"]}
+    with MDSWriter(tmp_path / "copy", whole.schema) as writer:
+        for sample in whole:
+            writer.write(sample)
+    assert LocalDataset(tmp_path / "copy")[7] == whole[7]

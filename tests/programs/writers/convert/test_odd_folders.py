@@ -354,8 +354,8 @@ def test_classes_are_kept_beside_the_dataset(kit, media):
     for split in ("train", "test"):
         dataset = LocalDataset(kit.out, split)
         assert dataset.class_names == {"label": ["cat", "horse"]}
-        assert dataset.columns["label"].description == "the animal <b>"
-        assert dataset.columns["image"].encoding == "jpeg"
+        assert dataset.descriptions["label"] == "the animal <b>"
+        assert dataset.schema["image"] == "jpeg"
         assert dataset[0]["class"] == dataset.class_names["label"][dataset[0]["label"]]
 
 
@@ -370,7 +370,7 @@ def test_notes_of_another_index_are_not_believed(kit, media):
     assert LocalDataset(kit.out).class_names == {"label": ["cat", "dog"]}
     (kit.source.parent / "out" / "index.columns.json").write_bytes(notes)
     with pytest.raises(IndexFileError, match="belongs to another"):
-        LocalDataset(kit.out).columns  # noqa: B018 - the look is what fails
+        LocalDataset(kit.out).descriptions  # noqa: B018 - the look is what fails
 
 
 def test_there_are_no_notes_where_nothing_is_noted(kit):
@@ -378,7 +378,7 @@ def test_there_are_no_notes_where_nothing_is_noted(kit):
     kit.write("a.csv", "a\n1\n")
     convert(str(kit.source), kit.out)
     assert not (kit.source.parent / "out" / "index.columns.json").exists()
-    assert LocalDataset(kit.out).columns["a"].encoding == "int"
+    assert LocalDataset(kit.out).schema["a"] == "int"
     assert LocalDataset(kit.out).class_names == {}
 
 

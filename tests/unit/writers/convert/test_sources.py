@@ -405,7 +405,7 @@ def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
     made.run()
     values = [sample["tokens"].tolist() for sample in LocalDataset(kit.out)]
     assert values == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
-    assert kit.encodings(made) == {"tokens": LocalDataset(kit.out).columns["tokens"].encoding}
+    assert kit.encodings(made) == {"tokens": LocalDataset(kit.out).schema["tokens"]}
     again = prepare(path, f"{kit.out}-32", format="megatron", encodings={"tokens": "ndarray:int32"})
     again.run()
     values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]

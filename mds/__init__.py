@@ -13,6 +13,7 @@ from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.dataset.local import LocalDataset
+    from mds.dataset.rewind import RunHistory
     from mds.dataset.samples import Samples
     from mds.dataset.stream import Stream
     from mds.dataset.streaming import StreamingDataset
@@ -29,6 +30,7 @@ _HOMES = {
     "LocalDataset": "dataset.local",
     "MDSWriter": "writers",
     "Packing": "plan.packing",
+    "RunHistory": "dataset.rewind",
     "Samples": "dataset.samples",
     "Schedule": "plan.schedule",
     "Stream": "dataset.stream",
@@ -47,6 +49,7 @@ __all__ = [
     "LocalDataset",
     "MDSWriter",
     "Packing",
+    "RunHistory",
     "Samples",
     "Schedule",
     "Stream",

@@ -238,6 +238,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "Leave it out: packs are full. StreamingDataLoader(pack_as=...) chooses their form."
         ),
     },
+    "RunHistory": {
+        "places place remote local streams url urls paths": "Write data={value}.",
+        "checkpoint file path state_dict loader": "Give the state first: {owner}({value}).",
+    },
     "Schedule": {
         "steps boundaries weights proportions": (
             "Give the weights by milestone first: {owner}({{0: {{'web': 0.9, 'math': 0.1}}, "
@@ -274,9 +278,8 @@ _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
 _MAP = "Write dataset.map(function)."
 _SPLIT = "Write train, test = dataset.split([0.9, 0.1])."
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
-_SAMPLES_OF_A_STEP = (
-    "Write Rewind(loader.state_dict()).rows(step), with Rewind of mds.dataset.rewind."
-)
+_SAMPLES_OF_A_STEP = "Write mds.RunHistory(loader.state_dict()).step(step)."
+_STEPS_OF_A_SAMPLE = "Write mds.RunHistory(loader.state_dict()).sample(number)."
 _REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
 _STATE = "Write loader.load_state_dict(state)."
 _CONVERT = "Write mds.convert(samples, out), where samples are dicts, a table or files."
@@ -339,9 +342,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write dataset.edits.set_weights({{'web': 0.9, 'math': 0.1}}), with a schedule."
         ),
         "profile diagnose why_slow report": _REPORT,
-        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch step_of": (
+        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
             _SAMPLES_OF_A_STEP
         ),
+        "step_of steps_of find_sample": _STEPS_OF_A_SAMPLE,
         "order epoch_order permutation indices": _SAMPLES_OF_A_STEP,
         "resume restore load_state set_state": _STATE,
         "get_state": "Write loader.state_dict().",
@@ -378,6 +382,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
             _SAMPLES_OF_A_STEP
         ),
+        "step_of steps_of find_sample": _STEPS_OF_A_SAMPLE,
         "resume restore load_state load set_state": _STATE,
         "get_state": "Write loader.state_dict().",
         "map filter limit select split shuffle take": (
@@ -395,6 +400,14 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "write_samples write_table": (
             "Write 'for sample in samples: writer.write(sample)', or mds.convert(samples, out)."
         ),
+    },
+    "RunHistory": {
+        "rows samples_at samples_at_step samples_of_step lookup get_batch steps": (
+            "Write history.step(number)."
+        ),
+        "find step_of steps_of samples find_sample": "Write history.sample(number).",
+        "compare difference differences": "Write history.diff(other).",
+        "weights shares plan read_mixture": "Write history.mixture().",
     },
 }
 
@@ -455,6 +468,8 @@ NAMES_OF_THE_PACKAGE = {
     "info inspect describe": "Write print(mds.StreamingDataset(path).explain()).",
     "profile": _REPORT,
     "samples_at": _SAMPLES_OF_A_STEP,
+    "Rewind rewind History Run": "Write mds.RunHistory(state).",
+    "compare compare_states compare_runs": "Write mds.RunHistory(state).diff(other_state).",
     "TokensLoader": "Write mds.StreamingDataset(..., packing=mds.Packing(8192)).",
 }
 

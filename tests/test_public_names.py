@@ -12,9 +12,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
-mds:Packing Schedule TSVWriter World XSVWriter convert merge_index
+mds:Packing RunHistory Schedule TSVWriter World XSVWriter convert merge_index
 mds.dataset:StreamingDataset
-mds.dataset.rewind:Rewind compare
 mds.dataset.stream:Stream
 mds.formats:Arrow Delta Iceberg ImageFiles JsonLines Megatron Parquet RawFiles Tar TextLines
 mds.formats:Block DataFile FilePlan Files Format ShardPlace encode_records join_columns
@@ -118,6 +117,7 @@ def test_tab_shows_what_the_reference_tells(folder, tmp_path):
     plain = dir(DataLoader(mds.LocalDataset(folder)))
     assert own_names(loader, plain) == reference("StreamingDataLoader")
     assert own_names(mds.Stream(local=folder)) == reference("Stream")
+    assert own_names(mds.RunHistory(dataset.state_dict())) == reference("RunHistory")
     assert {*mds.transforms.__all__} == reference("Transforms") | {"RowGenerator"}
     generator = mds.transforms.RowGenerator(np.zeros(1, np.uint64))
     assert own_names(generator) == reference("RowGenerator")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
-import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import compress, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -25,17 +24,16 @@ from mds.cli.terminal import (
     refuse_together,
     table,
 )
-from mds.errors import StateError
 from mds.preview import shorten_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MAX_BYTES = 1 << 30  # of a checkpoint in JSON
-_MAX_DEPTH = 8  # of the state in a checkpoint
+    from mds.dataset.rewind import RunHistory
+
+_AT_ONCE = 16  # samples fetched in parallel
 _PLOT_COLUMNS = 64
 _MARGIN = 8
-_ENDINGS = (".json", ".pt", ".pth", ".ckpt", ".bin")  # of states in the folder of a run
 
 
 @click.group(cls=Group, short_help="What a training saw and will see, by its state.")
@@ -65,6 +63,17 @@ _select = click.option(
     metavar="FILE.npy",
     help="For a part of a dataset: the numbers or the mask that select() was given.",
 )
+
+
+def _open_history(state: str, places: tuple[str, ...], select: str | None = None) -> RunHistory:
+    """Return the history of a run. For a folder, print the file that was taken to stderr."""
+    from mds.dataset.rewind import RunHistory
+
+    history = RunHistory(state, data=places, select=select)
+    if os.path.isdir(state):
+        note = f"Note: the state is {history.path}."
+        console(stderr=True).print(cell(note), soft_wrap=True)
+    return history
 
 
 # --------------------------------------------------------------------------------------------- step
@@ -100,16 +109,16 @@ def step(
     fetched, and no others.
     """
     with errors():
-        from mds.dataset.rewind import Rewind
-
-        rewind = Rewind(read_state(state), places, select)
-        epoch, inside = rewind.place_of(step)
-        rows = [row for row in rewind.rows(step) if rank is None or row.rank == rank]
+        history = _open_history(state, places, select)
+        epoch, inside = history.place_of(step)
+        rows = [row for row in history.step(step) if rank is None or row.rank == rank]
         # One bool per row: whether it is one of the first `show` rows of its rank. Only the samples
         # of these rows are fetched, and `values` yields them in the order of the rows.
         by_rank = groupby(rows, attrgetter("rank"))
         is_shown = [number < show for _, rank_rows in by_rank for number, _ in enumerate(rank_rows)]
-        values = iter(rewind.samples([row.sample for row in compress(rows, is_shown)]))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            numbers = [row.sample for row in compress(rows, is_shown)]
+            values = iter([*pool.map(history.dataset.__getitem__, numbers)])
         is_packed = any(row.tokens for row in rows)
         tokens_heading = ("tokens",) if is_packed else ()
         terminal = console()
@@ -166,13 +175,11 @@ def show_sample(
     file of torch.save with it inside, or the folder of a run. Ranks are those of the state.
     """
     with errors():
-        from mds.dataset.rewind import Rewind
-
-        rewind = Rewind(read_state(state), places, select)
+        history = _open_history(state, places, select)
         rows = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
-        visits = rewind.find(number)
-        epoch, step = rewind.position
-        drops = rewind.drops_of(number)
+        visits = history.sample(number)
+        epoch, step = history.position
+        drops = history.drops_of(number)
         if as_json:
             visit_facts = [visit._asdict() for visit in visits]
             position = {"epoch": epoch, "step": step}
@@ -210,9 +217,8 @@ def diff(
     the runs differ.
     """
     with errors():
-        from mds.dataset.rewind import compare as compare_states
-
-        difference = compare_states(read_state(first), read_state(second), places, select)
+        histories = [_open_history(each, places, select) for each in (first, second)]
+        difference = histories[0].diff(histories[1])
         if as_json:
             print_json(difference._asdict())
         elif difference.step is None:
@@ -258,10 +264,8 @@ def mixture(
         import numpy as np
 
         from mds.cli.plots import plot_mixture, stream_letters
-        from mds.dataset.rewind import Rewind, read_mixture
 
-        rewind = Rewind(read_state(state), places)
-        run_mixture = read_mixture(rewind, until)
+        run_mixture = _open_history(state, places).mixture(until)
         terminal = console()
         # The steps are cut into one interval for each column of the plot.
         columns = min(max(terminal.width - _MARGIN, 8), _PLOT_COLUMNS)
@@ -301,81 +305,3 @@ def mixture(
         else:
             terminal.print(cell(f"{run_mixture.unit} 0 to {run_mixture.until:,}"))
         print_table(terminal, rows)
-
-
-# ------------------------------------------------------------------------------------------- states
-
-
-def read_state(path: str) -> Mapping[str, Any]:
-    """Return the state in a file, or in the newest file of a folder; see `run`.
-
-    Raises StateError if there is none, or several.
-    """
-    if os.path.isdir(path):
-        path = _newest_file(path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            checkpoint: Any = json.loads(file.read(_MAX_BYTES))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        checkpoint = _read_torch(path)
-    states = _states_in(checkpoint, 0)
-    if len(states) != 1:
-        raise StateError(
-            f"{path} has {plural(len(states), 'state')} of a loader; expected one, as "
-            "loader.state_dict() gives it. Save it as JSON: json.dump(loader.state_dict(), file)."
-        )
-    return states[0]
-
-
-def _newest_file(folder: str) -> str:
-    """Return the newest file in a folder, or one level below, that may hold a state.
-
-    Its name is printed to standard error. Raises StateError if there is none.
-    """
-    root = glob.escape(folder)
-    paths = [
-        path
-        for pattern in ("*", "*/*")
-        for path in glob.glob(os.path.join(root, pattern))
-        if path.endswith(_ENDINGS) and os.path.isfile(path)
-    ]
-    if not paths:
-        raise StateError(
-            f"{folder}: no file in this folder ends with {', '.join(_ENDINGS)}. Name the file with "
-            "the state of the run."
-        )
-    newest_path = max(paths, key=lambda path: (os.path.getmtime(path), path))
-    console(stderr=True).print(cell(f"Note: the state is {newest_path}."), soft_wrap=True)
-    return newest_path
-
-
-def _read_torch(path: str) -> Any:
-    """Return the contents of a file of torch.save. Raises StateError for any other file."""
-    import pickle
-    import warnings
-
-    import torch
-
-    # Damaged and foreign files make torch.load raise any of these.
-    load_errors = (ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of files of another kind
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, ValueError, *load_errors) as error:
-        raise StateError(
-            f"{path} is neither JSON nor a file of torch.save with nothing but plain values and "
-            "tensors. Save the state as JSON: json.dump(loader.state_dict(), file)."
-        ) from error
-
-
-def _states_in(value: Any, depth: int) -> list[Mapping[str, Any]]:
-    """Return the states of loaders in nested dicts, such as ``{"trainer": {"loader": STATE}}``.
-
-    ``depth`` is the number of dicts around ``value``; no state is searched below `_MAX_DEPTH`.
-    """
-    if not isinstance(value, dict) or depth > _MAX_DEPTH:
-        return []
-    if "num_canonical_nodes" in value and "shuffle_seed" in value:  # keys of every state
-        return [value]
-    return [state for item in value.values() for state in _states_in(item, depth + 1)]

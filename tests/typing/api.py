@@ -16,6 +16,7 @@ from mds import (
     CSVWriter,
     LocalDataset,
     MDSWriter,
+    RunHistory,
     Samples,
     Schedule,
     Stream,
@@ -127,7 +128,9 @@ def train(dataset: StreamingDataset, state: Mapping[str, Any]) -> None:
     loader.load_state_dict(state)
     for batch in loader:
         assert batch is not None
-        assert_type(loader.state_dict(), dict[str, Any] | None)
+    assert_type(RunHistory(dataset.state_dict()).step(3)[0].sample, int)
+    assert_type(RunHistory("run/step5.pt").diff("other.json").step, int | None)
+    assert_type(loader.state_dict(), dict[str, Any] | None)
 
 
 def plan() -> None:
@@ -151,6 +154,8 @@ def extend(url: str) -> None:
     register_input("paragraphs", kind)
     assert_type(input_names(), list[str])
     register_encoding("same", lambda name: parse_encoding("bytes"))
+    assert_type(register_shuffle("mine")(Py1s), type[Py1s])
+    assert_type(register_store("box", MemoryStore, replace=True)("box://x", {}, 1.0), Store)
     assert_type(parse_encoding("int"), Encoding)
     assert_type(encoding_names(), list[str])
 

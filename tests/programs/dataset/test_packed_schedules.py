@@ -9,8 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from mds import Packing, Schedule, Stream
-from mds.dataset.rewind import Rewind, compare, read_mixture
+from mds import Packing, RunHistory, Schedule, Stream
 from mds.errors import StateError
 from mds.plan.mixture import MAX_STEPS
 from mds.plan.pack_schedule import Documents, PackedRun
@@ -154,17 +153,17 @@ def test_a_plan_of_packs_knows_each_batch_and_each_place(corpus, edited):
 def test_a_state_leads_back_to_its_order(corpus, edited):
     """Rows of a step, where a document came, the mixture, and how two runs differ."""
     state = edited[2]
-    rewind = Rewind(state)
+    history = RunHistory(state)
     flat = [*itertools.chain(*edited[0])]
-    assert sorted(row.sample for row in rewind.rows(50)) == flat[50]
-    assert 50 in {seen.step for seen in rewind.find(flat[50][0])}
-    found = read_mixture(rewind)
+    assert sorted(row.sample for row in history.step(50)) == flat[50]
+    assert 50 in {seen.step for seen in history.sample(flat[50][0])}
+    found = history.mixture()
     assert found.unit == "windows"
     assert found.now == 3 * plan_of(loader_of(corpus)).plan.schedule.windows
     shares = np.diff(found.amounts(np.array([0, 1])), axis=0)[0]
     assert abs(shares[0] / shares.sum() - 0.8) < 0.05
     other = train([loader_of(corpus)], 3, EDITS[:1])[2]
-    told = compare(state, other)
+    told = history.diff(other)
     assert told.step is not None
     assert (
         flat[: told.step]

@@ -12,8 +12,7 @@ deltalake = pytest.importorskip("deltalake")
 import pyarrow.parquet as pq  # noqa: E402
 from tables import mixed_with_mds, table  # noqa: E402
 
-from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.dataset.rewind import Rewind  # noqa: E402
+from mds import RunHistory, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
 from mds.storage import register_store  # noqa: E402
@@ -401,9 +400,9 @@ def test_a_state_leads_back_to_its_version(tmp_path, is_named):
     more = {"format": "delta"} if is_named else {}
     dataset = StreamingDataset(local=str(folder), batch_size=2, shuffle=True, **more)
     state = dataset.state_dict()
-    expected = [row.sample for row in Rewind(state).rows(1)]
+    expected = [row.sample for row in RunHistory(state).step(1)]
     write_versions(folder, 1)
-    assert [row.sample for row in Rewind(state).rows(1)] == expected
+    assert [row.sample for row in RunHistory(state).step(1)] == expected
 
 
 class Hostile(MemoryStore):

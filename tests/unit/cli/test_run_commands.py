@@ -10,9 +10,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
+from mds import (
+    MDSWriter,
+    Packing,
+    RunHistory,
+    Schedule,
+    Stream,
+    StreamingDataLoader,
+    StreamingDataset,
+    World,
+)
 from mds.cli import main
-from mds.dataset.rewind import Rewind, compare
 
 NAMES = ("web", "code", "math")
 SIZES = (300, 90, 40)
@@ -75,20 +83,20 @@ def test_step_and_find_tell_what_the_ranks_saw(folder, tmp_path, kind):
     """Every step, in both epochs, rank by rank; and every place of a sample."""
     seen, state = train(folder, 90, **KINDS[kind])
     path = saved(state, tmp_path / "state.json")
-    rewind = Rewind(json.loads(path.read_text()))
-    assert rewind.steps_per_epoch < 90
+    history = RunHistory(path)
+    assert history.steps_per_epoch < 90
     for step, ranks in enumerate(seen):
-        rows = rewind.rows(step)
+        rows = history.step(step)
         assert [[row.sample for row in rows if row.rank == rank] for rank in (0, 1)] == ranks
-    for row in rewind.rows(89):
+    for row in history.step(89):
         assert row.stream == NAMES[(row.sample >= 300) + (row.sample >= 390)]
         assert os.path.exists(folder / row.stream / row.file)
-        assert rewind.dataset[row.sample]["id"] == row.sample
+        assert history.dataset[row.sample]["id"] == row.sample
     sample = seen[3][1][2]
     places = {
         (step, rank) for step, pair in enumerate(seen) for rank in (0, 1) if sample in pair[rank]
     }
-    told = rewind.find(sample)
+    told = history.sample(sample)
     assert {(place.step, place.rank) for place in told if place.is_over} == places
     assert all(place.step >= 90 for place in told if not place.is_over)
 
@@ -155,7 +163,7 @@ def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
     assert json.loads(run("diff", *paths[1:], "--json").stdout)["step"] == 13
     _, other = train(folder, 20, shuffle_seed=1)
     _, plain = train(folder, 20)
-    found = compare(plain, other)
+    found = RunHistory(plain).diff(other)
     assert found.step == 0
     assert found.reasons == ["shuffle_seed was 9176 and is 1"]
 
@@ -170,7 +178,7 @@ def test_edits_are_known(folder, tmp_path, kind):
         streams = list(streams.values())
     loader = StreamingDataLoader(StreamingDataset(streams=streams, **settings))
     before = json.loads(json.dumps(loader.dataset.state_dict()))
-    seen, dropped, steps = {}, [], Rewind(before).steps_per_epoch
+    seen, dropped, steps = {}, [], RunHistory(before).steps_per_epoch
     for _ in range(2):
         for batch in loader:
             count = loader._count
@@ -180,14 +188,14 @@ def test_edits_are_known(folder, tmp_path, kind):
                 loader.dataset.edits.skip_steps(range(9, 12))
                 dropped = [seen[5][0], seen[2][1]]
                 loader.dataset.edits.replace_samples(dropped, "noise")
-    rewind = Rewind(json.loads(json.dumps(loader.state_dict())))
-    assert rewind.steps_per_epoch == steps
+    history = RunHistory(json.loads(json.dumps(loader.state_dict())))
+    assert history.steps_per_epoch == steps
     for step, ids in seen.items():
-        assert [row.sample for row in rewind.rows(step)] == ids
+        assert [row.sample for row in history.step(step)] == ids
     assert dropped[0] in seen[5]
     assert not {*dropped} & {n for step, ids in seen.items() for n in ids if step > 5}
     for sample in (dropped[0], seen[40][2]):
-        told = [(place.step, place.is_over) for place in rewind.find(sample)]
+        told = [(place.step, place.is_over) for place in history.sample(sample)]
         assert told == [(step, True) for step, ids in seen.items() for n in ids if n == sample]
     path = saved(loader.state_dict(), tmp_path / "state.json")
     assert "step 10 was skipped in this run" in run("step", path, 10).stderr
@@ -227,10 +235,10 @@ def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
                     loader.dataset.edits.replace_samples([7, 8])
     state = loaders[0].state_dict()
     path = saved(state, tmp_path / "state.json")
-    rewind = Rewind(json.loads(path.read_text()))
-    assert rewind.position == (1, len(seen))
+    history = RunHistory(path)
+    assert history.position == (1, len(seen))
     for step, ranks in enumerate(seen):
-        rows = rewind.rows(step)
+        rows = history.step(step)
         for rank, ids in enumerate(ranks):
             mine = [row for row in rows if row.rank == rank]
             assert [row.sample for row in mine] == ids
@@ -238,7 +246,7 @@ def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
                 first, last = row.tokens
                 assert 0 <= first < last <= 1 + row.sample * 7919 % 90
     for sample in (7, 50, 299):
-        steps = {place.step for place in rewind.find(sample)}
+        steps = {place.step for place in history.sample(sample)}
         assert steps == {i for i, ranks in enumerate(seen) if sample in ranks[0] + ranks[1]}
     result = run("step", path, 3)
     assert "step 3 of epoch 0" in result.stdout
@@ -361,4 +369,4 @@ def test_the_examples_of_the_page_run(folder, tmp_path, monkeypatch):
     names = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)
-    assert names["rewind"].position == (0, 20)
+    assert names["history"].position == (0, 20)

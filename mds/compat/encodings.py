@@ -224,7 +224,7 @@ class NDArray(BuiltIn):
         return cls(dtype, tuple(map(int, shape.split(","))) if shape else None)
 
 
-_NATIVE_FAMILIES = dict(registry._families)  # noqa: SLF001 - copied before code can replace one
+_NATIVE_FAMILIES = dict(registry._encodings.entries)  # noqa: SLF001 - copied before code can replace one
 _CLASSES: dict[str, type[Encoding]] = {"ndarray": NDArray}
 
 
@@ -292,7 +292,7 @@ def _apply_encoding(name: str) -> None:
 
     ``name``: name without parameters, such as "ndarray".
     """
-    families = registry._families  # noqa: SLF001 - the registry has no method to replace one
+    families = registry._encodings.entries  # noqa: SLF001 - the registry has no method to replace one
     kind = _encodings.get(name)
     if kind is None:  # code has deleted the entry
         families.pop(name, None)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from mds.arguments import did_you_mean
 from mds.encodings.base import DecodeKind, Encoding
 from mds.errors import ConfigError, UnknownEncodingError
+from mds.lazy_imports import Registry, is_class, registers
 
 if TYPE_CHECKING:
     import numpy as np
 
 Factory = Callable[[str], Encoding]
 
-ENTRY_POINTS = "mds.encodings"
 # Limits for hostile indexes: the parser recurses for every pair of brackets.
 MAX_NAME = 512
 MAX_DEPTH = 16
@@ -75,29 +75,33 @@ def _load_built_in(class_path: str, name: str) -> Encoding:
     return factory(name)
 
 
-_families: dict[str, Factory] = {
-    family: partial(_load_built_in, class_path) for family, class_path in _BUILT_IN.items()
-}
+_encodings: Registry[Factory] = Registry(
+    "encoding",
+    {family: partial(_load_built_in, class_path) for family, class_path in _BUILT_IN.items()},
+    _BUILT_IN,
+    lambda factory: is_class(factory, Encoding) if isinstance(factory, type) else callable(factory),
+    "give a subclass of mds.encodings.Encoding, or a function that returns one for a name",
+    "format_contracts.EncodingContract",
+)
 
 
-def register_encoding(name: str, factory: Factory) -> None:
-    """Add a family of encodings to this process.
+@registers
+def register_encoding(name: str, encoding: Factory, *, replace: bool = False) -> None:
+    """Add a family of encodings to this process; also a decorator, without ``encoding``.
 
-    - `name` (str): The family: letters, digits, `_`, `-` and `.`.
-    - `factory` (Callable[[str], Encoding]): Called with a whole name, such as `point:3`. It returns
-      the encoding, or raises UnknownEncodingError for wrong parameters.
+    - ``name`` (str): The family, such as "point" for ``point:3``.
+    - ``encoding`` (callable): A subclass of `Encoding`, or a function that returns one. It is
+      called with a whole name, such as ``point:3``, and raises UnknownEncodingError for wrong
+      parameters. `mds.testing.format_contracts.EncodingContract` tests it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
-    Raises ConfigError for a name that is taken or has other characters.
+    Installed packages name it in an entry point of the group ``mds.encodings``, which worker
+    processes know, too. Raises ConfigError for a name that is taken, and for another object.
 
-    >>> register_encoding("point", PointEncoding)  # doctest: +SKIP
+    >>> @register_encoding("point")  # doctest: +SKIP
+    ... class PointEncoding(Encoding): ...
     """
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise ConfigError(
-            f"{name!r} cannot name a family of encodings: use letters, digits, '_', '-' and '.'."
-        )
-    if _families.get(name, factory) is not factory:
-        raise ConfigError(f"the encoding {name!r} is already registered; choose another name.")
-    _families[name] = factory
+    _encodings.add(name, encoding, replace=replace)
     parse_encoding.cache_clear()
 
 
@@ -107,7 +111,7 @@ def encoding_names() -> list[str]:
     >>> encoding_names()[:4]
     ['audio', 'bool', 'bytes', 'float16']
     """
-    return sorted(_families)
+    return sorted(_encodings.entries)
 
 
 @lru_cache(maxsize=4096)
@@ -129,7 +133,7 @@ def parse_encoding(name: str) -> Encoding:
     if len(name) > MAX_NAME or name.count("[") > MAX_DEPTH:
         raise UnknownEncodingError(f"{name[:60]!r}... is too long to be an encoding.")
     family = re.split(r"[:\[]", name, maxsplit=1)[0]
-    factory = _families.get(family) or _installed(family)
+    factory = _encodings.find(family)
     if factory is None or name in ("list", "optional"):
         from mds.encodings.spelling import explain_word
 
@@ -167,13 +171,3 @@ def _is_consistent(encoding: Encoding) -> bool:
 
 def _is_little_endian(dtype: np.dtype[Any] | None) -> bool:
     return dtype is not None and dtype == dtype.newbyteorder("<")
-
-
-def _installed(family: str) -> Factory | None:
-    """Return the factory that an installed package offers under this name, or None."""
-    from mds.lazy_imports import load_plugin
-
-    factory: Factory | None = load_plugin(ENTRY_POINTS, family, "encoding")
-    if factory is not None:
-        register_encoding(family, factory)
-    return factory

@@ -13,10 +13,9 @@ from mds.arguments import did_you_mean
 from mds.errors import ConfigError
 from mds.formats.base import Format
 from mds.formats.unpack import packed_endings
+from mds.lazy_imports import Registry, is_class, registers
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage.url import is_local, local_path, redact, reveal
-
-ENTRY_POINTS = "mds.formats"
 
 
 class BuiltinFormat(NamedTuple):
@@ -80,21 +79,37 @@ DELTA_LOG = "_delta_log"
 _formats: dict[str, type[Format]] = {}
 
 
-def register_format(kind: type[Format]) -> type[Format]:
-    """Register a format in this process, and return its class; also a decorator.
+_registry: Registry[type[Format]] = Registry(
+    "format",
+    _formats,
+    BUILTIN_FORMATS,
+    lambda kind: is_class(kind, Format) and hasattr(kind, "name") and hasattr(kind, "endings"),
+    "inherit mds.formats.Format, define its abstract methods, name and endings",
+    "file_format_contract.FormatContract",
+)
 
-    - ``kind`` (type[Format]): The class, with ``name`` and ``endings``.
 
-    Installed packages offer formats in the entry point group ``mds.formats``, which worker
-    processes know too. Raises ConfigError for a name that is taken.
+@registers
+def register_format(name: str, format: type[Format], *, replace: bool = False) -> None:  # noqa: A002
+    """Make a format available as ``format=name``; also a decorator, without ``format``.
 
-    >>> register_format(Fasta)  # doctest: +SKIP
+    - ``name`` (str): Its name, which is also the class attribute ``name``. States record it.
+    - ``format`` (type[Format]): The class. `mds.testing.file_format_contract.FormatContract` tests
+      it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
+
+    Installed packages name it in an entry point of the group ``mds.formats``, which worker
+    processes know, too. Raises ConfigError for a name that is taken, and for another object.
+
+    >>> @register_format("fasta")  # doctest: +SKIP
+    ... class Fasta(Format): ...
     """
-    name = kind.name
-    if name in BUILTIN_FORMATS or _formats.get(name, kind) is not kind:
-        raise ConfigError(f"the format {name!r} is there already; choose another name.")
-    _formats[name] = kind
-    return kind
+    if getattr(format, "name", name) != name:
+        raise ConfigError(
+            f"the class of the format {name!r} has the name {format.name!r}: both are the same. "
+            f"Write name = {name!r} in the class, or register_format({format.name!r}, ...)."
+        )
+    _registry.add(name, format, replace=replace)
 
 
 def format_names() -> list[str]:
@@ -103,25 +118,19 @@ def format_names() -> list[str]:
     >>> format_names()[:5]
     ['arrow', 'delta', 'files', 'iceberg', 'images']
     """
-    from mds.lazy_imports import plugin_names
-
-    return sorted({*BUILTIN_FORMATS, *_formats, *plugin_names(ENTRY_POINTS)})
+    return sorted(_registry.names())
 
 
 def find_format(name: str) -> type[Format]:
     """Return the class of a format by its name. Raises ConfigError for an unknown name."""
-    if name in _formats:
-        return _formats[name]
+    registered = _registry.find(name)
+    if registered is not None:
+        return registered
     if name in BUILTIN_FORMATS:
         builtin = BUILTIN_FORMATS[name]
         module = import_module(f"mds.formats.{builtin.module}")
         kind: type[Format] = getattr(module, builtin.class_name)
         return _formats.setdefault(name, kind)
-    from mds.lazy_imports import load_plugin
-
-    loaded: type[Format] | None = load_plugin(ENTRY_POINTS, name, "format")
-    if loaded is not None:
-        return _formats.setdefault(name, loaded)
     known_names = ["mds", *format_names()]
     meant = other_word(name)
     if name in _CONVERTED or meant in _CONVERTED:
@@ -220,9 +229,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
     # Installed packages are searched last, because that takes 20 ms.
     formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if has_files(name)]
     if file_names and not formats:
-        from mds.lazy_imports import plugin_names
-
-        formats = [name for name in plugin_names(ENTRY_POINTS) if has_files(name)]
+        formats = [name for name in format_names() if has_files(name)]
     if len(formats) > 1:
         format_list = " and ".join(formats)
         raise ConfigError(
@@ -283,4 +290,5 @@ def _names_below(folder: str) -> Iterator[str]:
 
 
 def _endings_of(name: str) -> tuple[str, ...]:
-    return BUILTIN_FORMATS[name].endings if name in BUILTIN_FORMATS else find_format(name).endings
+    is_registered = name in _formats or name not in BUILTIN_FORMATS
+    return find_format(name).endings if is_registered else BUILTIN_FORMATS[name].endings

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mds.errors import ConfigError, UnknownNameError
+from mds.errors import UnknownNameError
+from mds.lazy_imports import Registry, registers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,30 +51,32 @@ class Packer(NamedTuple):
         PlanError if the function returns packs that are empty or too long.
         """
         pack_of, count = self.function(sizes, room)
-        if self.name not in _BUILT_IN:  # a function of the user
+        if _BUILT_IN.get(self.name) != self:  # a function of the user
             _check_packs(self.name, sizes, room, pack_of, count)
         return pack_of, count
 
 
-def register_packer(name: str, function: PackFunction) -> None:
-    """Make a function available as ``Packing(packer=name)``.
+@registers
+def register_packer(name: str, packer: PackFunction, *, replace: bool = False) -> None:
+    """Make a function available as ``Packing(packer=name)``; also a decorator, without ``packer``.
 
     - ``name`` (str): Its name. States record it.
-    - ``function`` (callable): Takes the sizes of the documents of a window, int64 of shape (n,),
-      and the room of a pack, both in tokens. Every size is from 1 to the room. Returns the number
-      of the pack of each document, int64 of shape (n,), and the number of packs. It must depend on
-      nothing else.
+    - ``packer`` (callable): Takes the sizes of the documents of a window, int64 of shape (n,), and
+      the room of a pack, both in tokens. Every size is from 1 to the room. Returns the number of
+      the pack of each document, int64 of shape (n,), and the number of packs. It must depend on
+      nothing else. `mds.testing.packer_contract.PackerContract` tests it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.packers``. Raises ConfigError for a
-    built-in name, whose packs must not change.
+    name that is taken, and for an object that is not callable.
 
     >>> import numpy as np
-    >>> register_packer("alone", lambda sizes, room: (np.arange(len(sizes)), len(sizes)))
+    >>> @register_packer("alone")
+    ... def alone(sizes, room):
+    ...     return np.arange(len(sizes)), len(sizes)
     """
-    if name in _BUILT_IN:
-        raise ConfigError(f"packer {name!r} is built in: take another name.")
-    _registered[name] = _checked_packer(name, function)
+    _packers.add(name, packer, replace=replace)
 
 
 def find_packer(name: str) -> Packer:
@@ -81,29 +84,17 @@ def find_packer(name: str) -> Packer:
 
     Raises UnknownNameError (a KeyError and a ValueError) for an unknown name.
     """
-    packer = _BUILT_IN.get(name) or _registered.get(name)
-    if packer is not None:
-        return packer
-    from mds.arguments import did_you_mean
-    from mds.lazy_imports import load_plugin
-
-    function = load_plugin("mds.packers", name, "packer")
+    function = _packers.find(name)
     if function is not None:
-        return _registered.setdefault(name, _checked_packer(name, function))
-    names = [*_BUILT_IN, *_registered]
+        return Packer(name, function)
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    from mds.arguments import did_you_mean
+
+    names = [*_BUILT_IN, *_packers.entries]
     raise UnknownNameError(
         f"no packer {name!r}: choose one of {', '.join(names)}.{did_you_mean(name, names)}"
     )
-
-
-def _checked_packer(name: str, function: object) -> Packer:
-    """Return a packer with a function. Raises ConfigError for an object that is not callable."""
-    if not callable(function):
-        raise ConfigError(
-            f"packer {name!r} is {function!r}: give a function of the sizes of documents and the "
-            "room of a pack."
-        )
-    return Packer(name, function)
 
 
 def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: object) -> None:
@@ -330,4 +321,11 @@ _BUILT_IN = {
         Packer("concat", concat, cuts=True),
     )
 }
-_registered: dict[str, Packer] = {}
+_packers: Registry[PackFunction] = Registry(
+    "packer",
+    {},
+    _BUILT_IN,
+    callable,
+    "give a function of the sizes of documents and the room of a pack",
+    "packer_contract.PackerContract",
+)

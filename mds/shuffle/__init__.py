@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.arguments import did_you_mean
-from mds.errors import ConfigError, UnknownNameError
+from mds.errors import UnknownNameError
+from mds.lazy_imports import Registry, registers
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.sequential import SequentialShuffle
 
@@ -67,22 +68,40 @@ algos = _Algorithms()
 algos.data.update(_BUILT_IN)  # type: ignore[arg-type]  # names of classes, until they are imported
 
 
-def register_shuffle(name: str, algorithm: type[Shuffle]) -> None:
-    """Make an algorithm available as ``shuffle_algo=name``.
+def _is_shuffle(algorithm: Any) -> bool:
+    """Whether an object is a class of shuffles: plans know no other than these two ways to read."""
+    kinds = (SequentialShuffle, RandomAccessShuffle)
+    return isinstance(algorithm, type) and issubclass(algorithm, kinds)
+
+
+_shuffles: Registry[type[Shuffle]] = Registry(
+    "shuffle",
+    algos,
+    _BUILT_IN,
+    _is_shuffle,
+    "inherit mds.shuffle.SequentialShuffle or mds.shuffle.RandomAccessShuffle",
+    "shuffle_contract.ShuffleContract",
+)
+
+
+@registers
+def register_shuffle(name: str, shuffle: type[Shuffle], *, replace: bool = False) -> None:
+    """Make a shuffle available as ``shuffle_algo=name``; also a decorator, without ``shuffle``.
 
     - ``name`` (str): Its name. States record it.
-    - ``algorithm`` (type): A subclass of `SequentialShuffle` or `RandomAccessShuffle`.
+    - ``shuffle`` (type): A subclass of `SequentialShuffle` or `RandomAccessShuffle`.
+      `mds.testing.shuffle_contract.ShuffleContract` tests it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Every process that plans must register it, worker processes too: do so where the dataset's class
     is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
-    built-in name, whose order must not change.
+    name that is taken, and for another object.
 
-    >>> register_shuffle("whole_shards", WholeShards)  # doctest: +SKIP
+    >>> @register_shuffle("whole_shards")  # doctest: +SKIP
+    ... class WholeShards(SequentialShuffle): ...
     >>> mds.StreamingDataset("data/train", shuffle_algo="whole_shards")  # doctest: +SKIP
     """
-    if name in _BUILT_IN:
-        raise ConfigError(f"shuffle_algo {name!r} is built in: take another name.")
-    algos[name] = _checked_shuffle(name, algorithm)
+    _shuffles.add(name, shuffle, replace=replace)
 
 
 def find_shuffle(name: str) -> type[Shuffle]:
@@ -90,28 +109,12 @@ def find_shuffle(name: str) -> type[Shuffle]:
 
     Raises UnknownNameError (a KeyError and a ValueError) for an unknown name.
     """
-    if name in algos:
-        return algos[name]
-    from mds.lazy_imports import load_plugin
-
-    loaded = load_plugin("mds.shuffles", name, "shuffle_algo")
-    if loaded is not None:
-        return algos.setdefault(name, _checked_shuffle(name, loaded))
+    algorithm = _shuffles.find(name)
+    if algorithm is not None:
+        return algorithm
     raise UnknownNameError(
         f"no shuffle_algo {name!r}: choose one of {', '.join(algos)}.{did_you_mean(name, algos)}"
     )
-
-
-def _checked_shuffle(name: str, algorithm: object) -> type[Shuffle]:
-    """Return a class if it is a shuffle. Raises ConfigError for anything else."""
-    # Plans read sequential and random-access shuffles in different ways, and know no other way.
-    kinds = (SequentialShuffle, RandomAccessShuffle)
-    if not (isinstance(algorithm, type) and issubclass(algorithm, kinds)):
-        raise ConfigError(
-            f"shuffle_algo {name!r} is {algorithm!r}: inherit mds.shuffle.SequentialShuffle or "
-            "mds.shuffle.RandomAccessShuffle."
-        )
-    return algorithm
 
 
 def get_shuffle(

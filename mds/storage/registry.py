@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from mds.errors import ConfigError
-from mds.lazy_imports import load_plugin
+from mds.lazy_imports import Registry, is_class, registers
 from mds.redaction import remember_secrets
 from mds.storage.base import Store, split_options
 from mds.storage.retry import Retrying, RetryingFiles, RetryPolicy
@@ -22,6 +22,7 @@ from mds.storage.wrappers import Hedged, Limited, Unversioned
 #: Function ``factory(url, options, timeout_seconds)`` that returns a store with one try per verb.
 Factory = Callable[[str, Mapping[str, Any], float], Store]
 
+_REFUSED = "registry:refuse"  # schemes that have no store
 # Factory by scheme: module of this package, and name in it. '' is a plain path.
 _HOMES = {
     "": "local:LocalStore",
@@ -37,25 +38,41 @@ _HOMES = {
     "hf": "hf:HfStore",
     "dbfs": "databricks:open_dbfs",
     "sftp": "sftp:SftpStore",
-    "alipan": "registry:refuse",
+    "alipan": _REFUSED,
 }
-_registered: dict[str, Factory] = {}
+_stores: Registry[Factory] = Registry(
+    "store",
+    {},
+    [scheme for scheme, home in _HOMES.items() if home != _REFUSED],
+    lambda factory: is_class(factory, Store) if isinstance(factory, type) else callable(factory),
+    "give a subclass of mds.storage.Store, or a function (url, options, timeout) that returns one",
+    "store_contract.StoreContract",
+)
 
 
-def register_store(scheme: str, factory: Factory) -> None:
-    """Register a ``factory`` for the URLs of a scheme; it replaces a built-in provider.
+@registers
+def register_store(name: str, store: Factory, *, replace: bool = False) -> None:
+    """Make a store available for the URLs of a scheme; also a decorator, without ``store``.
 
-    ``factory(url, options, timeout)`` returns a `Store` each of whose verbs makes one try.
+    - ``name`` (str): The scheme, such as "box" for ``box://...``, in any case.
+    - ``store`` (callable): A subclass of `Store`, or a function that returns one: it is called with
+      the URL, a mapping of options, and a timeout in seconds. Each method of the store makes one
+      attempt. `mds.testing.store_contract.StoreContract` tests it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
+
+    Installed packages name it in an entry point of the group ``mds.stores``. Raises ConfigError for
+    a scheme that is taken, and for another object.
 
     >>> from mds.storage.memory import MemoryStore
     >>> register_store("box", MemoryStore)
+    <class 'mds.storage.memory.MemoryStore'>
     """
-    _registered[scheme.lower()] = factory
+    _stores.add(name.lower(), store, replace=replace)
 
 
 def schemes() -> list[str]:
     """Return the schemes of built-in and registered providers; fsspec supports others."""
-    return sorted({*_HOMES, *_registered} - {""})
+    return sorted({*_HOMES, *_stores.entries} - {""})
 
 
 def open_store(
@@ -90,7 +107,7 @@ def open_store(
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
     if options is None:
         options = options_of(url)
-    if options and scheme_of(url) not in _registered:
+    if options and scheme_of(url) not in _stores.entries:
         from mds.storage.spellings import own_options
 
         options = own_options(url, options)
@@ -124,12 +141,9 @@ def _factory(url: str) -> Factory:
             "The URL of a store is empty. Give a URL, or a path such as '.' for the current folder."
         )
     is_local(url)  # raises for a URL that has lost a slash
-    if scheme in _registered:
-        return _registered[scheme]
-    if scheme not in _HOMES:
-        loaded: Factory | None = load_plugin("mds.stores", scheme, "store")
-        if loaded is not None:
-            return loaded
+    registered = _stores.find(scheme)
+    if registered is not None:
+        return registered
     if scheme not in _HOMES and "://" not in url:
         raise ConfigError(f"{redact(url)!r} is neither a path nor a URL with a scheme.")
     module, _, name = _HOMES.get(scheme, "fsspec:FsspecStore").partition(":")

@@ -9,7 +9,7 @@ import pytest
 from devtools.clouds import stand_ins
 from devtools.pages import RUN, blocks, run_page
 from devtools.servers import ServerMissing
-from mds.storage.registry import _registered, schemes
+from mds.storage.registry import _stores, schemes
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -146,7 +146,7 @@ def test_every_store_is_tried_on_the_page_of_credentials():
     page = (DOCS / "guides" / "credentials.md").read_text(encoding="utf-8")
     code = "".join(block.code for block in blocks(DOCS / "guides" / "credentials.md"))
     told = re.search(r"Not run: (.*?)\n\n", page, re.DOTALL)[1]
-    for scheme in set(schemes()) - {"memory", "file"} - set(_registered):
+    for scheme in set(schemes()) - {"memory", "file"} - set(_stores.entries):
         is_run = re.search(rf"\b{re.escape(scheme)}:/", code)
         assert is_run or f"`{scheme}" in told, scheme
 

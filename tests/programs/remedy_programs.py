@@ -34,7 +34,6 @@ PUBLIC = {
     "World": "mds.world",
     "open_store": "mds.storage",
     "merge_index": "mds.writers",
-    "Rewind": "mds.dataset.rewind",
 }
 
 
@@ -540,7 +539,17 @@ remedy(
     "give what select() was given, as select= or --select FILE.npy",
     SELECTED + "(numpy.save(folder + '/ids.npy', range(10)) "
     "or cli('mds run step {state} 1 --select {folder}/ids.npy')) "
-    "and Rewind(begun(dataset().select(range(10))).state_dict(), select=range(10))",
+    "and RunHistory(begun(dataset().select(range(10))).state_dict(), select=range(10))",
+)
+remedy(
+    "RunHistory({name: begun(dataset()).state_dict() for name in 'ab'})",
+    "give one of them, as loader.state_dict() returned it",
+    "RunHistory(begun(dataset()).state_dict())",
+)
+remedy(
+    "RunHistory(dataset())",
+    "Write RunHistory(loader.state_dict()), or the path of a file with it",
+    "RunHistory(begun(dataset()).state_dict())",
 )
 PACKED = "dataset(local=tokens, packing=Packing(8, lengths='tokens'))"
 remedy(
@@ -809,7 +818,23 @@ remedy(
     "open_store('alipan://a/b')",
     "register a store of your own: mds.storage.register_store('alipan', factory)",
     "mds.storage.register_store('alipan', lambda *given: open_store(folder)) "
-    "or open_store('alipan://a/b')",
+    "and open_store('alipan://a/b')",
+)
+remedy(
+    "mds.storage.register_store('s3', lambda *given: open_store(folder))",
+    "take another name, or give replace=True",
+    "mds.storage.register_store('s3', lambda *given: open_store(folder), replace=True) "
+    "and open_store('s3://a/b')",
+)
+remedy(
+    "mds.formats.register_format('mine', Tar)",
+    "Write name = 'mine' in the class, or register_format('tar', ...)",
+    "mds.formats.register_format('mine', type('Mine', (Tar,), {'name': 'mine'}))",
+)
+remedy(
+    "mds.plan.register_packer(numpy.arange)",
+    "Write register_packer('my_name', arange), or @register_packer('my_name') above its definition",
+    "mds.plan.register_packer('my_name', numpy.arange)",
 )
 remedy(
     "environment(SLURM_PROCID='0', SLURM_NTASKS='2') or dataset()",
@@ -1138,7 +1163,9 @@ def makers_of_files(folder):
 
 def make_names(folder, monkeypatch):
     """Return what the programs name: the library, and files and functions of a folder."""
-    monkeypatch.setattr("mds.storage.registry._registered", {})
+    monkeypatch.setattr("mds.storage.registry._stores.entries", {})
+    monkeypatch.setattr("mds.formats.registry._registry.entries", {})
+    monkeypatch.setattr("mds.plan.packers._packers.entries", {})
     paths = write_datasets(folder)
     numbers = itertools.count()
 

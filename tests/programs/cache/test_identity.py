@@ -28,7 +28,7 @@ from mds.errors import (
 )
 from mds.storage import Store, register_store
 from mds.storage.local import LocalStore
-from mds.storage.registry import _registered
+from mds.storage.registry import _stores
 
 
 class Counting(LocalStore):
@@ -60,7 +60,7 @@ def counting(monkeypatch):
     monkeypatch.setattr(Counting, "asked", [])
     register_store("counting", Counting)
     yield Counting
-    _registered.pop("counting")
+    _stores.entries.pop("counting")
 
 
 def test_one_request_brings_the_index_and_one_look_says_that_it_is_the_same(
@@ -210,7 +210,7 @@ def test_a_missing_package_leaves_the_cache_usable(counting, remote, folder, cap
     def fail(*_):
         raise need("counter", "counting", "counting:// URLs")
 
-    register_store("counting", fail)
+    register_store("counting", fail, replace=True)
     with open_cache(url, folder) as cache:
         assert read(cache) == list(range(SAMPLES))
     assert "pip install" in caplog.text

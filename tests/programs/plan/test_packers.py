@@ -8,7 +8,7 @@ import pytest
 from mds.errors import ConfigError, PlanError, UnknownNameError
 from mds.plan import Packing, PackPlan, register_packer
 from mds.plan.pack_windows import pack_window
-from mds.plan.packers import _registered, find_packer
+from mds.plan.packers import _packers, find_packer
 from mds.testing.packer_contract import PackerContract
 
 
@@ -18,13 +18,9 @@ def alone(sizes, room):
 
 
 @pytest.fixture(autouse=True)
-def registered():
+def registered(monkeypatch):
     """Registrations of a test end with it."""
-    before = dict(_registered)
-    register_packer("alone", alone)
-    yield
-    _registered.clear()
-    _registered.update(before)
+    monkeypatch.setattr(_packers, "entries", {"alone": alone})
 
 
 class TestBestFit(PackerContract):
@@ -145,12 +141,13 @@ def test_an_unknown_name_gets_the_nearest():
         Packing(100, packer=3)
 
 
-def test_what_is_no_packer_is_refused():
-    """A name of ours, and what cannot be called."""
-    with pytest.raises(ConfigError, match="'best_fit' is built in"):
-        register_packer("best_fit", alone)
-    with pytest.raises(ConfigError, match="'mine' is 5: give a function"):
-        register_packer("mine", 5)
+def test_packs_of_a_packer_in_place_of_a_built_in_one_are_checked():
+    """As those of any other packer of a user."""
+    register_packer(
+        "best_fit", lambda sizes, room: (np.zeros(len(sizes), np.int64), 1), replace=True
+    )
+    with pytest.raises(PlanError, match="packer 'best_fit' returned"):
+        pack_window(np.arange(3), np.array([60, 70, 80]), Packing(100, packer="best_fit"), 1)
 
 
 def test_a_budget_has_a_way_of_its_own():

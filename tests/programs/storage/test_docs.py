@@ -4,7 +4,7 @@ import pathlib
 import re
 
 from mds.storage.base import CommonOptions
-from mds.storage.registry import _registered, schemes
+from mds.storage.registry import _stores, schemes
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "storage.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -30,7 +30,7 @@ def test_the_python_of_the_page_runs(tmp_path, monkeypatch, capsys):
 
 def test_every_scheme_is_in_the_table():
     """A provider that the page does not know is one that nobody finds."""
-    for scheme in set(schemes()) - set(_registered):
+    for scheme in set(schemes()) - set(_stores.entries):
         assert re.search(rf"`{scheme}:/", TEXT), scheme
 
 

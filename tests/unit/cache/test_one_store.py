@@ -10,7 +10,7 @@ from mds import MDSWriter, StreamingDataset
 from mds.errors import TransientError
 from mds.storage import register_store
 from mds.storage.memory import MemoryStore
-from mds.storage.registry import _registered
+from mds.storage.registry import _stores
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def opened():
 
     register_store("counted", factory)
     yield made
-    _registered.pop("counted")
+    _stores.entries.pop("counted")
 
 
 def dataset(folder, remote):

@@ -130,7 +130,8 @@ def test_encodings_by_name():
 
 def test_encodings_of_users(monkeypatch):
     """An encoding put into the incumbent's private dict works in ours."""
-    monkeypatch.setattr(registry, "_families", {**registry._families})  # put back afterwards
+    entries = {**registry._encodings.entries}
+    monkeypatch.setattr(registry._encodings, "entries", entries)  # put back afterwards
 
     class Reversed(encodings.Encoding):
         def encode(self, obj):

@@ -10,7 +10,7 @@ from mds.formats import FilePlan, Format, encode_records, register_format
 LINES = 4
 
 
-@register_format
+@register_format("numbers")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numbers(Format):
     name: ClassVar[str] = "numbers"

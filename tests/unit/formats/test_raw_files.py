@@ -231,7 +231,7 @@ def test_files_of_all_shards_come_by_threads_that_stay(folder, tmp_path, monkeyp
     """No shard starts threads, and so connections, of its own."""
     stores = []
     monkeypatch.setitem(
-        registry._registered, "noted", lambda url, *_: stores.append(Noted(url)) or stores[-1]
+        registry._stores.entries, "noted", lambda url, *_: stores.append(Noted(url)) or stores[-1]
     )
     place = MemoryStore("noted://raw")
     for path in folder.rglob("*.*"):

@@ -100,7 +100,7 @@ def _registered():
         kind.calls = 0
     yield
     for name in OWN:
-        del registry._families[name]
+        del registry._encodings.entries[name]
     parse_encoding.cache_clear()
 
 

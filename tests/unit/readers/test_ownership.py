@@ -56,7 +56,7 @@ def _registered():
         register_encoding(name, kind)
     yield
     for name in ("test-view", "test-child"):
-        del registry._families[name]
+        del registry._encodings.entries[name]
     parse_encoding.cache_clear()
 
 

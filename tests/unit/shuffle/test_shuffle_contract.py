@@ -68,7 +68,7 @@ class Reversed(SequentialShuffle):
 
 @pytest.fixture
 def _known(monkeypatch):
-    monkeypatch.setattr(shuffle, "algos", dict(shuffle.algos))
+    monkeypatch.setattr(shuffle._shuffles, "entries", dict(shuffle.algos))
 
 
 @pytest.mark.usefixtures("_known")

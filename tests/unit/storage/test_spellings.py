@@ -115,7 +115,7 @@ def test_a_store_of_the_user_gets_options_as_they_are(monkeypatch):
         seen.update(options)
         return MemoryStore(url.replace("s3://", "memory://"), {}, timeout)
 
-    monkeypatch.setattr("mds.storage.registry._registered", {})
-    register_store("s3", open_own)
+    monkeypatch.setattr("mds.storage.registry._stores.entries", {})
+    register_store("s3", open_own, replace=True)
     open_store("s3://b/x", options={"key": "K"})
     assert seen == {"key": "K"}

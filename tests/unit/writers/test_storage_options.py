@@ -30,7 +30,7 @@ def opened(monkeypatch):
             raise ConfigError("vault:// needs its options")
         return MemoryStore(url.replace("vault://", "memory://vault-"), {}, timeout)
 
-    monkeypatch.setitem(registry._registered, "vault", factory)
+    monkeypatch.setitem(registry._stores.entries, "vault", factory)
     return calls
 
 

@@ -12,16 +12,14 @@ a note; if some of them are tables or the like, nothing is guessed. ``format`` o
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 
 from mds.arguments import did_you_mean
 from mds.errors import ConfigError, SourceError
 from mds.formats.registry import find_format, format_names, other_word
-from mds.lazy_imports import load_plugin, plugin_names
+from mds.lazy_imports import Registry, is_class, registers
 from mds.storage.url import is_local, local_path, redact
 from mds.writers.convert.inputs.base import FileInput, Input, InputOptions
 from mds.writers.convert.inputs.csv import DelimitedTextInput
@@ -40,8 +38,6 @@ from mds.writers.convert.inputs.listing import Listing, ending
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.convert.inputs.media import MetadataInput, PairedFilesInput
 
-ENTRY_POINTS = "mds.inputs"
-
 #: Inputs by name. The order matters: the first one that recognises a source is used.
 inputs: dict[str, type[Input]] = {
     "images": ImagesInput,
@@ -58,27 +54,33 @@ inputs: dict[str, type[Input]] = {
     "mds": MdsInput,
     "files": WholeFilesInput,
 }
-_BUILT_IN = frozenset(inputs)
+_inputs: Registry[type[Input]] = Registry(
+    "input",
+    inputs,
+    frozenset(inputs),
+    lambda kind: is_class(kind, Input),
+    "inherit mds.writers.convert.Input or FileInput, and define its abstract methods",
+    "input_contract.InputContract",
+)
 
 
-def register_input(name: str, kind: type[Input]) -> None:
-    """Register an input under the name that ``--format`` takes.
+@registers
+def register_input(name: str, input: type[Input], *, replace: bool = False) -> None:  # noqa: A002
+    """Make an input available as ``--format name``; also a decorator, without ``input``.
+
+    - ``name`` (str): Its name.
+    - ``input`` (type[Input]): The class. It cannot take endings of built-in inputs.
+      `mds.testing.input_contract.InputContract` tests it.
+    - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Only the process that plans a conversion has to register it. For the commands, name the class in
-    an entry point of the group ``mds.inputs``. It cannot take endings of built-in inputs.
+    an entry point of the group ``mds.inputs``. Raises ConfigError for a name that is taken, and for
+    another object.
 
-    - ``name`` (str): Letters, digits, `_`, `-` and `.`; not the name of a built-in input.
-    - ``kind`` (type[Input]): The class.
-
-    Raises ConfigError for another name, and for a class that is no `Input`.
-
-    >>> register_input("fasta", FastaInput)  # doctest: +SKIP
+    >>> @register_input("fasta")  # doctest: +SKIP
+    ... class Fasta(FileInput): ...
     """
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise ConfigError(f"{name!r} cannot name an input: use letters, digits, '_', '-' and '.'.")
-    if name in _BUILT_IN:
-        raise ConfigError(f"the input {name!r} is built in: take another name.")
-    inputs[name] = _checked_input(name, kind)
+    _inputs.add(name, input, replace=replace)
 
 
 def input_names() -> list[str]:
@@ -87,7 +89,7 @@ def input_names() -> list[str]:
     >>> input_names()[:3]
     ['images', 'audio', 'paired']
     """
-    return list(dict.fromkeys([*inputs, *plugin_names(ENTRY_POINTS)]))
+    return _inputs.names()
 
 
 def find_input(name: str) -> type[Input]:
@@ -95,11 +97,9 @@ def find_input(name: str) -> type[Input]:
 
     Raises ConfigError if there is neither.
     """
-    if name in inputs:
-        return inputs[name]
-    loaded = load_plugin(ENTRY_POINTS, name, "input")
-    if loaded is not None:
-        return inputs.setdefault(name, _checked_input(name, loaded))
+    registered = _inputs.find(name)
+    if registered is not None:
+        return registered
     names = input_names()
     other_formats = [each for each in format_names() if each not in names]
     if name in other_formats:
@@ -126,16 +126,6 @@ def _input_of_format(name: str) -> type[Input]:
 def all_inputs() -> dict[str, type[Input]]:
     """Return every input by its name, with those of installed packages. Raises ConfigError."""
     return {name: find_input(name) for name in input_names()}
-
-
-def _checked_input(name: str, kind: object) -> type[Input]:
-    """Return ``kind`` if it is a complete class of inputs, else raise ConfigError."""
-    if not (isinstance(kind, type) and issubclass(kind, Input)) or inspect.isabstract(kind):
-        raise ConfigError(
-            f"the input {name!r} is {kind!r}: inherit mds.writers.convert.Input or FileInput, and "
-            "define its abstract methods."
-        )
-    return kind
 
 
 # ---------------------------------------------------------------------- detection

@@ -364,6 +364,7 @@ class Pairs(FileInput):
 @pytest.fixture
 def _known(monkeypatch):
     monkeypatch.setattr(registry, "inputs", dict(registry.inputs))
+    monkeypatch.setattr(registry._inputs, "entries", registry.inputs)
 
 
 @pytest.mark.usefixtures("_known")

@@ -72,8 +72,8 @@ def register_packer(name: str, packer: PackFunction, *, replace: bool = False) -
     name that is taken, and for an object that is not callable.
 
     >>> import numpy as np
-    >>> @register_packer("alone")
-    ... def alone(sizes, room):
+    >>> @register_packer("one_each")
+    ... def one_each(sizes, room):
     ...     return np.arange(len(sizes)), len(sizes)
     """
     _packers.add(name, packer, replace=replace)

@@ -64,7 +64,7 @@ def register_store(name: str, store: Factory, *, replace: bool = False) -> None:
     a scheme that is taken, and for another object.
 
     >>> from mds.storage.memory import MemoryStore
-    >>> register_store("box", MemoryStore)
+    >>> register_store("shelf", MemoryStore)
     <class 'mds.storage.memory.MemoryStore'>
     """
     _stores.add(name.lower(), store, replace=replace)

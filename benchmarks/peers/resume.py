@@ -7,8 +7,10 @@
 
 Each run reads 6,000 samples on two ranks, which are processes with the variables of torchrun, in
 global batches of 16. It is stopped after 20 steps and resumed from its states up to the end of the
-epoch, on two ranks and on four. A library that is not installed is left out, with a line that says
-so. No rank makes a process group; `made_group` says whether the library made one.
+epoch, on two ranks and on four. At last its states are loaded for other data, of 3,000 samples, of
+which one batch is read: `other_data` is "accepted", or the error. A library that is not installed
+is left out, with a line that says so. No rank makes a process group; `made_group` says whether the
+library made one.
 
     mds, mosaicml-streaming, litdata    the state of rank 0, on all ranks
     grain                               ElasticIterator, the state of rank 0, on all ranks
@@ -43,14 +45,17 @@ def main() -> None:
     for package in SYSTEMS:
         try:
             version = "" if package == "mds" else importlib.metadata.version(package)
-            with tempfile.TemporaryDirectory() as folder:
-                SYSTEMS[package][0](folder)
-                measure(f"{package} {version}".strip(), package, folder)
+            with tempfile.TemporaryDirectory() as root:
+                folders = [os.path.join(root, name) for name in ("data", "other")]
+                for folder, count in zip(folders, (COUNT, COUNT // 2), strict=True):
+                    os.mkdir(folder)
+                    SYSTEMS[package][0](folder, count)
+                measure(f"{package} {version}".strip(), package, *folders)
         except ImportError as error:
             tell(name=package, missing=str(error))
 
 
-def measure(name: str, package: str, folder: str) -> None:
+def measure(name: str, package: str, folder: str, other_folder: str) -> None:
     """Stop on two ranks, resume on two and four, and count the samples that all ranks saw."""
     first = start_ranks(package, folder, 2, None, STEPS)
     states = os.path.join(folder, "states.pickle")
@@ -66,6 +71,8 @@ def measure(name: str, package: str, folder: str) -> None:
         twice = sum(count > 1 for count in counts.values())
         lost, made_group = COUNT - len(counts), any(rank["made_group"] for rank in first + rest)
         tell(name=name, resumed_on=ranks, lost=lost, twice=twice, made_group=made_group)
+    errors = [rank.get("error") for rank in start_ranks(package, other_folder, 2, states, 1)]
+    tell(name=name, other_data=next(filter(None, errors), "accepted"))
 
 
 def start_ranks(
@@ -127,12 +134,12 @@ def be_rank(job: dict[str, Any], result: str) -> None:
     os._exit(0)  # some libraries leave threads that keep a process from ending
 
 
-def write_mds(folder: str) -> None:
+def write_mds(folder: str, count: int) -> None:
     """Write shards of 500 samples by this library."""
     from mds import MDSWriter
 
     with MDSWriter(out=f"{folder}/data", columns={"number": "int"}, size_limit=8000) as writer:
-        for number in range(COUNT):
+        for number in range(count):
             writer.write({"number": number})
 
 
@@ -147,12 +154,12 @@ def mds(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run:
     return (batch["number"].tolist() for batch in loader), loader.state_dict
 
 
-def write_streaming(folder: str) -> None:
+def write_streaming(folder: str, count: int) -> None:
     """Write shards of 500 samples by mosaicml-streaming."""
     from streaming import MDSWriter
 
     with MDSWriter(out=f"{folder}/data", columns={"number": "int"}, size_limit=8000) as writer:
-        for number in range(COUNT):
+        for number in range(count):
             writer.write({"number": number})
 
 
@@ -168,12 +175,12 @@ def streaming(folder: str, rank: int, ranks: int, states: list[Any] | None) -> R
     return (batch["number"].tolist() for batch in loader), loader.state_dict
 
 
-def write_litdata(folder: str) -> None:
+def write_litdata(folder: str, count: int) -> None:
     """Write chunks of 500 samples by litdata."""
     import litdata
 
     litdata.optimize(
-        fn=_keep, inputs=[*range(COUNT)], output_dir=f"{folder}/data", chunk_size=500,
+        fn=_keep, inputs=[*range(count)], output_dir=f"{folder}/data", chunk_size=500,
         num_workers=1, verbose=False,
     )  # fmt: skip
 
@@ -194,12 +201,12 @@ def litdata(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run
     return (batch.tolist() for batch in loader), loader.state_dict
 
 
-def write_parquet(folder: str) -> None:
+def write_parquet(folder: str, count: int) -> None:
     """Write 16 Parquet files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for number, numbers in enumerate(np.array_split(np.arange(COUNT), 16)):
+    for number, numbers in enumerate(np.array_split(np.arange(count), 16)):
         pq.write_table(pa.table({"number": numbers}), f"{folder}/{number:02}.parquet")
 
 
@@ -217,9 +224,11 @@ def datasets(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Ru
     return (batch["number"] for batch in dataset), dataset.state_dict
 
 
-def write_nothing(folder: str) -> None:
-    """Leave the folder as it is."""
+def write_numbers(folder: str, count: int) -> None:
+    """Write an array of numbers, which is a source with random access."""
     import grain  # noqa: F401 - to know that it is installed
+
+    np.save(f"{folder}/numbers.npy", np.arange(count))
 
 
 def grain(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run:
@@ -227,7 +236,7 @@ def grain(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run:
     from grain import MapDataset, sharding
     from grain.experimental import ElasticIterator
 
-    order = MapDataset.range(COUNT).seed(1).shuffle()
+    order = MapDataset.source(np.load(f"{folder}/numbers.npy")).seed(1).shuffle()
     shard = sharding.ShardOptions(shard_index=rank, shard_count=ranks)
     iterator = iter(ElasticIterator(order, BATCH, shard))
     if states is not None:
@@ -235,12 +244,12 @@ def grain(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run:
     return iterator, iterator.get_state
 
 
-def write_lancedb(folder: str) -> None:
+def write_lancedb(folder: str, count: int) -> None:
     """Write a table."""
     import lancedb
     import pyarrow as pa
 
-    lancedb.connect(folder).create_table("data", pa.table({"number": np.arange(COUNT)}))
+    lancedb.connect(folder).create_table("data", pa.table({"number": np.arange(count)}))
 
 
 def lancedb(folder: str, rank: int, ranks: int, states: list[Any] | None) -> Run:
@@ -261,12 +270,12 @@ def tell(**result: Any) -> None:
     print(json.dumps(result), flush=True)
 
 
-SYSTEMS: dict[str, tuple[Callable[[str], None], Callable[..., Run]]] = {
+SYSTEMS: dict[str, tuple[Callable[[str, int], None], Callable[..., Run]]] = {
     "mds": (write_mds, mds),
     "mosaicml-streaming": (write_streaming, streaming),
     "litdata": (write_litdata, litdata),
     "datasets": (write_parquet, datasets),
-    "grain": (write_nothing, grain),
+    "grain": (write_numbers, grain),
     "lancedb": (write_lancedb, lancedb),
 }
 

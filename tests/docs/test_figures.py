@@ -37,6 +37,21 @@ def test_the_best_setting_of_each_system_is_shown():
     ]
 
 
+def test_a_peer_that_was_measured_gets_a_column():
+    """Runs before lancedb was a system of the suite have none."""
+    entries = [
+        Measured("random_access", "tokens", "mds", "", [12.34]),
+        Measured("random_access", "tokens", "lancedb", "", [9876.0]),
+        Measured("cold", "loopback, 0 ms", "limit", "", [2.0]),
+        Measured("cold", "loopback, 0 ms", "mds", "threads", [3.0]),
+    ]
+    head, line, *rows = readme.table(run_of(*entries)).splitlines()
+    assert head == "| | mds | mosaicml-streaming | litdata 1.2 | lancedb |"
+    assert line == "|---|---:|---:|---:|---:|"
+    assert [row.count("|") for row in rows] == [6, 6]
+    assert rows[0].endswith("| **12** |  |  | 9,880 |")
+
+
 @pytest.mark.parametrize("mine", [1.5, 3.0])
 def test_an_epoch_from_s3_is_told_in_downloads(mine):
     """Of the better of the two ways of workers."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mds.cli.storage_options import storage_option, with_options
 from mds.cli.terminal import Command, cell, console, errors, json_option, print_json
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command, short_help="List, or remove, what an unfinished writer left.")
 @click.argument("place")
 @click.option("--remove", is_flag=True, help="Remove everything listed.")
+@storage_option
 @json_option()
-def clean(place: str, remove: bool, as_json: bool) -> None:
+def clean(place: str, remove: bool, storage_options: dict[str, str], as_json: bool) -> None:
     """List what writers left at PLACE that were killed before they finished.
 
     That is: shards that no index names, uploads in parts that did not end, temporary folders of
@@ -29,7 +31,8 @@ def clean(place: str, remove: bool, as_json: bool) -> None:
         from mds.errors import NotFoundError
         from mds.storage import open_store
 
-        with open_store(place) as store:
+        (url,) = with_options(storage_options, place)
+        with open_store(url) as store:
             if store.local_path is not None and not os.path.lexists(store.local_path):
                 raise NotFoundError(f"{place}: there is no such folder.")
             if store.local_path is None or not os.path.isdir(store.local_path):

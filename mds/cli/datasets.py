@@ -30,7 +30,7 @@ from mds.readers import Reader
 from mds.readers.joint import joint_reader
 from mds.shardfile.layout import INDEX_NAME
 from mds.storage import join, open_store, redact
-from mds.storage.url import Url
+from mds.storage.url import Url, options_of
 from mds.writers.convert.inputs.mds import MdsInput
 from mds.writers.merge import read_lengths_files
 
@@ -228,7 +228,7 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
         kind = pinned_format(error)
         root = url if error.remote == HERE else error.remote
         data = FormatData.of(kind, read_pinned(store, error, kind), location=Url(url))
-        return data, Files(open_store(root))
+        return data, Files(open_store(Url(root, options_of(url))))
     except (NotFoundError, NotADirectoryError):
         file_format = format_of_files(url)
         return None if file_format is None else open_files(url, file_format)

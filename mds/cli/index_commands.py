@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mds.cli.storage_options import storage_option, with_options
 from mds.cli.terminal import Command, errors, json_option, plural, print_datasets
 from mds.errors import ConfigError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     help="A setting of the format, such as manifest=labels.csv; again for more.",
 )  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+@storage_option
 @json_option()
 def index(
     source: str,
@@ -29,6 +31,7 @@ def index(
     kind: str | None,
     pairs: tuple[str, ...],
     overwrite: bool,
+    storage_options: dict[str, str],
     as_json: bool,
 ) -> None:
     """Write an index of the files at SOURCE, a folder, URL or pattern, to OUT.
@@ -42,8 +45,9 @@ def index(
         from mds.formats.dataset import open_files, write_files_index
         from mds.storage import redact
 
+        source, *outs = with_options(storage_options, source, *([out] if out else []))
         data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)
-        out = write_files_index(data, files, out, overwrite=overwrite)
+        out = write_files_index(data, files, outs[0] if outs else None, overwrite=overwrite)
         if as_json:
             print_datasets([index_facts(out, data.index()) | {"files": len(data.table.keys)}])
             return
@@ -87,8 +91,15 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
 @click.argument("parts", nargs=-1)
 @click.argument("out")
 @click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+@storage_option
 @json_option()
-def merge(parts: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> None:
+def merge(
+    parts: tuple[str, ...],
+    out: str,
+    overwrite: bool,
+    storage_options: dict[str, str],
+    as_json: bool,
+) -> None:
     """Write one index at OUT over PARTS, the datasets below it, in that order.
 
     Without PARTS all datasets below OUT are taken, in the order of their names. No shard is moved
@@ -102,9 +113,11 @@ def merge(parts: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
         from mds.writers import merge_index
 
         _check_parts(parts, out)
+        (url,) = with_options(storage_options, out)
+        options = storage_options or None
         if not overwrite:  # refuse to replace an index
             try:
-                open_store(out).head(INDEX_NAME)
+                open_store(url).head(INDEX_NAME)
             except NotFoundError:
                 has_index = False
             else:
@@ -114,10 +127,10 @@ def merge(parts: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
                     f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
                 )
         if parts:
-            merge_index([join(part, INDEX_NAME) for part in parts], out)
+            merge_index([join(part, INDEX_NAME) for part in parts], out, storage_options=options)
         else:
-            merge_index(out)
-        index = read_index(out)
+            merge_index(out, storage_options=options)
+        index = read_index(url)
         if as_json:
             print_datasets([index_facts(out, index)])
             return

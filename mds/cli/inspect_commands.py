@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mds.arguments import did_you_mean
+from mds.cli.storage_options import storage_option, with_options
 from mds.cli.terminal import (
     FAULTY,
     Command,
@@ -45,8 +46,9 @@ _PICTURE_COLUMNS = 48
 
 @click.command(cls=Command, short_help="Columns, samples, shards, sizes, compression, hashes.")
 @click.argument("dataset")
+@storage_option
 @json_option()
-def info(dataset: str, as_json: bool) -> None:
+def info(dataset: str, storage_options: dict[str, str], as_json: bool) -> None:
     """Print columns, samples, shards, sizes, compression and hashes of DATASET.
 
     DATASET is the folder or URL of a dataset, or the folder of its splits.
@@ -54,7 +56,7 @@ def info(dataset: str, as_json: bool) -> None:
     with errors():
         from mds.cli.datasets import describe, find_datasets
 
-        urls = find_datasets(dataset)
+        urls = find_datasets(*with_options(storage_options, dataset))
         summaries = [describe(url) for url in urls]
         if as_json:
             print_datasets(map(_facts, urls, summaries))
@@ -148,7 +150,15 @@ def _compressed(info: DatasetInfo) -> str:
 @click.option("--columns", metavar="NAME,...", help="Only these columns.")
 @json_option("Print a line of JSON for each sample, bytes by their length.")
 @click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
-def head(dataset: str, limit: int, columns: str | None, as_json: bool, html: str | None) -> None:
+@storage_option
+def head(
+    dataset: str,
+    limit: int,
+    columns: str | None,
+    as_json: bool,
+    html: str | None,
+    storage_options: dict[str, str],
+) -> None:
     """Show the first samples of DATASET, a folder or URL.
 
     A terminal with colours shows pictures, in small. The page of --html is one file without
@@ -164,7 +174,7 @@ def head(dataset: str, limit: int, columns: str | None, as_json: bool, html: str
         from mds.errors import EncodingError
         from mds.storage import redact
 
-        urls = inspecting.find_datasets(dataset)
+        urls = inspecting.find_datasets(*with_options(storage_options, dataset))
         if html is not None:
             _write_page(urls, limit, html)
             return
@@ -283,8 +293,9 @@ def _to_json_value(value: Any) -> Any:
 @click.command(cls=Command, short_help="Record the lengths of a column beside the index.")
 @click.argument("dataset")
 @click.option("--column", default="tokens", show_default=True, help="A column of arrays.")
+@storage_option
 @json_option()
-def lengths(dataset: str, column: str, as_json: bool) -> None:
+def lengths(dataset: str, column: str, storage_options: dict[str, str], as_json: bool) -> None:
     """Record how long the arrays of a column are, in a file beside the index of DATASET.
 
     The index and the shards are not changed. DATASET is the folder or URL of a dataset, or the
@@ -296,7 +307,7 @@ def lengths(dataset: str, column: str, as_json: bool) -> None:
         from mds.storage import redact
 
         terminal, facts = console(), []
-        for url in find_datasets(dataset):
+        for url in find_datasets(*with_options(storage_options, dataset)):
             recorded = record_lengths(url, column)
             if as_json:
                 of_column = {column: lengths_facts(recorded)}

@@ -4,7 +4,9 @@
     @click.argument("place")
     @storage_option
     def info(place: str, storage_options: dict[str, str]) -> None:
-        store = open_store(Url(place, storage_options))
+        with errors():
+            (url,) = with_options(storage_options, place)
+            store = open_store(url)
 
 A `Url` carries the options to every store that is opened for it. Values of secrets are masked in
 all later messages.
@@ -20,8 +22,10 @@ import click
 from mds.redaction import MASK, is_telling, remember_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from mds.storage.url import Url
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -40,6 +44,23 @@ def storage_option(command: F) -> F:
         "Other users of the machine see command lines: give secrets by the environment.",
     )
     return add_option(command)
+
+
+def with_options(options: Mapping[str, str], *places: str) -> list[Url]:
+    """Return the places of a command as URLs that carry the options of their store.
+
+    Raises ConfigError for options beside paths only, where they would have no effect.
+    """
+    from mds.errors import ConfigError
+    from mds.storage.url import Url, is_local, redact
+
+    if options and all(map(is_local, places)):
+        raise ConfigError(
+            "--storage-option is a setting of the store of a URL, and "
+            f"{redact(places[0])} is a path. Leave the option out."
+        )
+    # A path has no options, also beside a URL.
+    return [Url(place, None if is_local(place) else options) for place in places]
 
 
 def _parse(context: click.Context, parameter: click.Parameter, pairs: Sequence[str]) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mds.cli.storage_options import storage_option, with_options
 from mds.cli.terminal import (
     FAULTY,
     Command,
@@ -39,8 +40,16 @@ if TYPE_CHECKING:
     help="Processes; 0: one a core.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
+@storage_option
 @json_option()
-def verify(dataset: str, no_decode: bool, num_workers: int, quiet: bool, as_json: bool) -> None:
+def verify(
+    dataset: str,
+    no_decode: bool,
+    num_workers: int,
+    quiet: bool,
+    storage_options: dict[str, str],
+    as_json: bool,
+) -> None:
     """Check every size, digest and sample of DATASET, and list all faults.
 
     DATASET is the folder or URL of a dataset, or the folder of its splits. The exit code is 1
@@ -54,7 +63,7 @@ def verify(dataset: str, no_decode: bool, num_workers: int, quiet: bool, as_json
         from mds.cli.verification import verify as check
 
         progress_terminal, is_faulty, facts = console(stderr=True), False, []
-        for url in find_datasets(dataset):
+        for url in find_datasets(*with_options(storage_options, dataset)):
             began = time.monotonic()
             has_bar = is_lively(progress_terminal) and not quiet
             with _show_progress(progress_terminal if has_bar else None) as progress:

@@ -30,6 +30,7 @@ from mds.storage import is_local, join, local_path, open_store, redact, write_fi
 from mds.storage.locks import try_lock_folder
 from mds.storage.relative_name import RelativeName, is_reserved
 from mds.writers.destination import ExpectedFile, find_faults
+from mds.writers.spec import refuse_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -184,6 +185,12 @@ def _merge_listed(
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Lock the places of `out`, and merge the listed indexes; see `merge_index`."""
+    listed = [
+        os.fspath(path)
+        for item in index_file_urls
+        for path in (item if isinstance(item, (list, tuple)) else [item])
+    ]
+    refuse_storage_options(storage_options, *_places(out), *listed)
     with lock_places(_places(out), storage_options):
         merge_locked(index_file_urls, out, keep_local, download_timeout, storage_options)
 
@@ -220,6 +227,7 @@ def _merge_below(
 ) -> None:
     """Merge all indexes below the first of the places of `out` that has any, and lock them."""
     places, stores = _places(out), _Stores(storage_options, download_timeout)
+    refuse_storage_options(storage_options, *places)
     with lock_places(places, storage_options):
         for place in places:
             merged = _MergedIndex(places, keep_local, stores)

@@ -247,6 +247,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
         if not place:
             raise ConfigError("out is an empty text. Give a folder, such as './data', or a URL.")
         if is_local(place):
+            refuse_storage_options(options["storage_options"], place)
             return OutSpec(
                 local=_folder(place), remote=None, keep_local=True, exist_ok=exist_ok, retry=retry
             )
@@ -270,6 +271,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
         raise ConfigError(f"the first of out=(local, remote) is a local folder, got {places[0]!r}.")
     folder = _folder(local)
     if is_local(remote):
+        refuse_storage_options(options["storage_options"], local, remote)
         remote = _folder(remote)
         if os.path.realpath(remote) == os.path.realpath(folder):
             # One folder given twice: without a remote, because a file that is uploaded onto itself
@@ -284,6 +286,15 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
         exist_ok=exist_ok,
         retry=retry,
     )
+
+
+def refuse_storage_options(options: Mapping[str, Any] | None, *places: str) -> None:
+    """Raise ConfigError for settings of a store if all places are paths, which have no store."""
+    if options and all(map(is_local, places)):
+        raise ConfigError(
+            f"storage_options= are settings of the store of a URL, and {redact(places[0])!r} is a "
+            "path. Leave them out, or give the URL."
+        )
 
 
 def _folder(place: str) -> str:

@@ -70,6 +70,10 @@ CONVERSIONS = {
 }
 # Options of the commands of mds, in the same way.
 COMMANDS = {
+    **{  # refused beside a path
+        (command, "--storage-option"): (["{}/data"], ["--storage-option", "anonymous=true"])
+        for command in ("info", "head", "verify", "lengths", "clean", "index", "merge")
+    },
     ("info", "--json"): (["{}/data"], ["--json"]),
     ("head", "--limit"): (["{}/data"], ["--limit", "1"]),
     ("head", "--columns"): (["{}/data"], ["--columns", "id"]),

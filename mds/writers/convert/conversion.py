@@ -38,6 +38,7 @@ from mds.writers.convert.spec import ConvertSpec, parse_spec
 from mds.writers.convert.tokens import check_column
 from mds.writers.convert.write_shard import Output
 from mds.writers.leftovers import work_folder_name
+from mds.writers.spec import refuse_storage_options
 
 #: Increased when a new version cannot resume the conversion of an old one.
 _PLAN_VERSION = 2
@@ -230,8 +231,10 @@ def prepare(
     spec = parse_spec(**options)
     out = Url(os.path.expanduser(os.fspath(out)), storage_options)
     if not isinstance(source, (str, os.PathLike)):
+        refuse_storage_options(storage_options, out)
         return _prepare(_open_samples(source, spec), out, spec)
     source = os.fspath(source)
+    refuse_storage_options(storage_options, out, *([source] if "://" in source else []))
     if "://" in source and (is_local(out) or scheme_of(source) == scheme_of(out)):
         source = Url(source, storage_options)
     if spec.keep_shards:

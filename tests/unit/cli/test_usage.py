@@ -219,7 +219,7 @@ def test_the_version_is_shown_everywhere(line):
         ("mds-convert -n a b", "write --dry-run to only show the plan"),
         ("mds head other --samples 3", "Write --limit."),
         ("mds head other --fields id", "Write --columns."),
-        ("mds info other --endpoint-url U", "AWS_ENDPOINT_URL"),
+        ("mds info other --endpoint-url U", "Write --storage-option endpoint_url="),
         ("mds index lines.jsonl -o pinned", "without an option: mds index SOURCE [OUT]"),
         ("mds run sample 1.json --sample 3", "without an option: mds run sample STATE NUMBER"),
         ("mds info other --jsn", "Did you mean '--json'?"),

@@ -55,10 +55,11 @@ def test_writers_open_their_store_with_the_options(opened, tmp_path, kind, more,
     assert open_store(url, options=OPTIONS).head("index.json").size
 
 
-def test_options_without_a_url_change_nothing(tmp_path):
-    """A script may keep its options when it writes to a folder."""
-    with MDSWriter(out=str(tmp_path / "x"), columns={"n": "int"}, storage_options=OPTIONS) as w:
-        w.write({"n": 1})
+def test_options_of_a_writer_without_a_url_are_refused(tmp_path):
+    """They would have no effect."""
+    for out in (tmp_path / "x", (tmp_path / "x", tmp_path / "y")):
+        with pytest.raises(ConfigError, match=r"is a path\. Leave them out"):
+            MDSWriter(out=out, columns={"n": "int"}, storage_options=OPTIONS)
     with pytest.raises(ArgumentError, match="storage_options is a dict of settings of the store"):
         MDSWriter(out=str(tmp_path / "y"), columns={"n": "int"}, storage_options="key=x")
 
@@ -87,6 +88,50 @@ def test_convert_opens_both_stores_with_the_options(opened, tmp_path):
     assert json.loads((tmp_path / "back" / "index.json").read_bytes())["shards"][0]["samples"] == 1
     with pytest.raises(ConfigError, match="vault:// needs its options"):
         convert(url, f"memory://{tmp_path.name}", storage_options={"part_size": 1 << 20})
+
+
+def test_options_beside_paths_only_are_refused(tmp_path):
+    """They would have no effect."""
+    out, path = str(tmp_path / "out"), str(tmp_path / "a.jsonl")
+    for call in (
+        lambda: convert(path, out, storage_options=OPTIONS),
+        lambda: convert([{"n": 1}], out, storage_options=OPTIONS),
+        lambda: merge_index(out, storage_options=OPTIONS),
+        lambda: merge_index([f"{out}/0/index.json"], out, storage_options=OPTIONS),
+    ):
+        with pytest.raises(ConfigError, match="are settings of the store of a URL, and"):
+            call()
+    for command in ("info", "head", "verify", "lengths", "clean", "index", "merge"):
+        result = CliRunner().invoke(main, [command, out, "--storage-option", "place=here"])
+        assert result.exit_code == 2
+        assert "--storage-option is a setting of the store of a URL" in result.output
+
+
+def test_all_commands_open_stores_with_the_options(opened, tmp_path):
+    """Those of a dataset, of its parts, and of files that are read in place."""
+    url = f"vault://{tmp_path.name}"
+    for part in ("0", "1"):
+        columns = {"n": "int", "tokens": "ndarray:int32"}
+        with MDSWriter(join(url, part), columns, storage_options=OPTIONS) as writer:
+            writer.write({"n": 1, "tokens": [1, 2]})
+    files = f"vault://{tmp_path.name}-files"
+    with open_store(files, options=OPTIONS) as store:
+        store.put("a.jsonl", b'{"n": 1}\n')
+    pairs = [word for item in OPTIONS.items() for word in ("--storage-option", "=".join(item))]
+    for command in (
+        ["merge", join(url, "0"), join(url, "1"), url],
+        ["merge", url, "--overwrite"],
+        ["info", url],
+        ["head", url],
+        ["verify", url],
+        ["lengths", url],
+        ["clean", url],
+        ["head", join(files, "*.jsonl")],
+        ["index", join(files, "*.jsonl"), join(files, "index")],
+        ["verify", join(files, "index")],
+    ):
+        result = CliRunner().invoke(main, [*command, *pairs])
+        assert result.exit_code == 0, (command, result.output)
 
 
 def test_the_command_takes_options_and_shows_no_secret(opened, tmp_path):

@@ -356,8 +356,11 @@ class Samples(HasColumns):
         Raises ConfigError for numbers that no sample has, that are repeated or not ascending, and
         after `filter`, unless ``where`` is given: which samples are kept is not known before.
 
-        >>> few = dataset.select(range(100, 200))  # doctest: +SKIP
-        >>> long = dataset.select(where=lambda s: len(s["text"]) > 99, key="long")  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> len(dataset.select(range(2, 5)))
+        3
+        >>> [sample["id"] for sample in dataset.select(where=lambda s: s["id"] > 5, key="late")]
+        [6, 7]
         """
         from mds.dataset.subsets import choose_numbers
 
@@ -377,7 +380,9 @@ class Samples(HasColumns):
 
         Raises ConfigError after `filter`, because which samples are kept is not known before.
 
-        >>> first = dataset.limit(1000)  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> len(dataset.limit(3))
+        3
         """
         check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
         self._filter.refuse_numbers(f"limit({samples!r})", f".limit({samples!r})")
@@ -415,8 +420,13 @@ class Samples(HasColumns):
           once.
         - ``seed`` (int, default 0): Seed of the hash that chooses the parts.
 
-        >>> train, val = dataset.split([0.98, 0.02])  # doctest: +SKIP
-        >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="book")  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> train, val = dataset.split([0.75, 0.25])
+        >>> len(train) + len(val)
+        8
+        >>> parts = dataset.split({"train": 0.98, "val": 0.02}, by="text")
+        >>> sorted(parts)
+        ['train', 'val']
         >>> train, val = dataset.split([dataset.num_samples - 100, 100])  # doctest: +SKIP
         """
         from mds.dataset.subsets import choose_parts
@@ -444,7 +454,9 @@ class Samples(HasColumns):
         ``dataset[i]``, `limit`, `split` and `select` of numbers raise ConfigError. For these, and
         for full batches, use ``select(where=keep)``, which decides before the first epoch.
 
-        >>> long = dataset.filter(lambda sample: len(sample["text"]) > 99)  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> [sample["id"] for sample in dataset.filter(lambda sample: sample["id"] > 5)]
+        [6, 7]
         """
         return self._with_function("filter", keep)
 
@@ -467,9 +479,11 @@ class Samples(HasColumns):
         sample.
 
         >>> def crop(sample, rng):
-        ...     start = rng.integers(len(sample["tokens"]) - 128)
-        ...     return {"tokens": sample["tokens"][start : start + 128]}
-        >>> dataset = dataset.map(crop)  # doctest: +SKIP
+        ...     start = rng.integers(4)
+        ...     return {"text": sample["text"][start : start + 5]}
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2).map(crop)
+        >>> len(dataset[0]["text"])
+        5
         """
         return self._with_function("map", function)
 
@@ -488,10 +502,11 @@ class Samples(HasColumns):
         An exception of the function is raised as FunctionError (a RuntimeError) that names the
         samples.
 
-        >>> def shift(columns):
-        ...     tokens = columns["tokens"]
-        ...     return {"inputs": tokens[:, :-1], "labels": tokens[:, 1:]}
-        >>> dataset = dataset.map_batches(shift)  # doctest: +SKIP
+        >>> def double(columns):
+        ...     return {"twice": columns["id"] * 2}
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2).map_batches(double)
+        >>> next(iter(mds.StreamingDataLoader(dataset)))["twice"].tolist()
+        [0, 2]
         """
         return self._with_function("map_batches", function)
 
@@ -681,8 +696,12 @@ class Samples(HasColumns):
         number, and for any number with ``packing=``. Without a number, it raises ConfigError if
         worker processes of torch's own DataLoader iterate: only they know how far they are.
 
-        >>> for batch in StreamingDataLoader(dataset):  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> for batch in mds.StreamingDataLoader(dataset):
         ...     state = dataset.state_dict()
+        ...     break
+        >>> state["sample_in_epoch"]
+        2
         """
         if self.packing is not None and num_samples:
             raise ConfigError(
@@ -739,7 +758,10 @@ class Samples(HasColumns):
         StateError (a ValueError), listing the differences, when the state is of another dataset or
         order.
 
-        >>> dataset.load_state_dict(state)  # doctest: +SKIP
+        >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+        >>> dataset.load_state_dict(dataset.state_dict(num_samples=6))
+        >>> [sample["id"] for sample in dataset]
+        [6, 7]
         """
         if in_worker():
             # Only torchdata's loader does this, and it gives the position to the iterator too.

@@ -366,7 +366,9 @@ class StreamingDataLoader(DataLoader[Any]):
         made at any time and is about the current iteration, or else the last one. Raises
         ConfigError for a dataset that is not a streaming one.
 
-        >>> print(loader.report())  # doctest: +SKIP
+        >>> loader = mds.StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+        >>> loader.report().cause  # before the first batch
+        'none'
         """
         if self._streaming is None:
             raise ConfigError(
@@ -551,7 +553,11 @@ class StreamingDataLoader(DataLoader[Any]):
         epoch. Raises StateError (a ValueError) if the state is of another dataset or order, and if
         the streaming dataset is inside a wrapper that keeps no position.
 
-        >>> loader.load_state_dict(torch.load("position.pt"))  # doctest: +SKIP
+        >>> loader = mds.StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+        >>> batch, state = next(iter(loader)), loader.state_dict()
+        >>> loader.load_state_dict(state)  # in the next process
+        >>> next(iter(loader))["id"].tolist()
+        [2, 3]
         """
         if self._streaming is not None:
             self._streaming.load_state_dict(obj)  # type: ignore[arg-type]

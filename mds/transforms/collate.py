@@ -102,7 +102,13 @@ def pad(
     Rows are arrays, or lists of numbers, that differ in their first axis alone. Raises ConfigError
     (a ValueError) for other rows and for columns that do not exist.
 
-    >>> loader = StreamingDataLoader(dataset, collate_fn=pad("tokens"))  # doctest: +SKIP
+    >>> with mds.MDSWriter("tokens", {"tokens": "ndarray:int32"}) as writer:
+    ...     for length in (2, 3):
+    ...         writer.write({"tokens": np.ones(length, np.int32)})
+    >>> dataset = mds.StreamingDataset("tokens", batch_size=2)
+    >>> loader = mds.StreamingDataLoader(dataset, collate_fn=pad("tokens"))
+    >>> next(iter(loader))["tokens"].tolist()
+    [[1, 1, 0], [1, 1, 1]]
     """
     return Pad(names, value, multiple, side, add)
 
@@ -187,7 +193,14 @@ def ragged(*names: str, nested: bool = False) -> Ragged:
     Rows are arrays, or lists of numbers, that differ in their first axis alone. Raises ConfigError
     (a ValueError) for other rows and for columns that do not exist.
 
-    >>> loader = StreamingDataLoader(dataset, collate_fn=ragged("tokens"))  # doctest: +SKIP
+    >>> with mds.MDSWriter("tokens", {"tokens": "ndarray:int32"}) as writer:
+    ...     for length in (2, 3):
+    ...         writer.write({"tokens": np.ones(length, np.int32)})
+    >>> dataset = mds.StreamingDataset("tokens", batch_size=2)
+    >>> loader = mds.StreamingDataLoader(dataset, collate_fn=ragged("tokens"))
+    >>> batch = next(iter(loader))
+    >>> batch["tokens"].tolist(), batch["tokens_offsets"].tolist()
+    ([1, 1, 1, 1, 1], [0, 2, 5])
     """
     return Ragged(names, nested=nested)
 
@@ -240,7 +253,10 @@ def stack(*names: str) -> Stack:
 
     Raises ConfigError (a ValueError) for a column of the names that cannot be stacked.
 
-    >>> loader = StreamingDataLoader(dataset, collate_fn=stack("tokens"))  # doctest: +SKIP
+    >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+    >>> loader = mds.StreamingDataLoader(dataset, collate_fn=stack("id"))
+    >>> next(iter(loader))["id"].tolist()
+    [0, 1]
     """
     return Stack(names)
 

@@ -49,12 +49,19 @@ def test_the_reference_has_names():
     assert len(public_names()) > 100
 
 
+def docstrings_of(value):
+    """Return the docstrings of a class or function, and of the methods that a class defines."""
+    members = vars(value).items() if inspect.isclass(value) else ()
+    methods = [each for name, each in members if name[0] != "_" and inspect.isroutine(each)]
+    return [inspect.getdoc(each) or "" for each in (value, *methods)]
+
+
 @pytest.mark.parametrize("name", public_names())
 def test_examples_are_true(name, tmp_path, monkeypatch):
-    """The docstring has an example, and what it says comes."""
+    """The docstring has an example, and its examples and those of methods are true."""
     module_name, _, attribute = name.rpartition(".")
     value = getattr(importlib.import_module(module_name), attribute)
-    text = inspect.getdoc(value)
+    text, *method_texts = docstrings_of(value)
     is_shown = ">>> " in text or "::\n" in text
     assert is_shown or module_name == "mds.dataset.rewind", f"{name} has no example"
     monkeypatch.chdir(tmp_path)
@@ -63,8 +70,9 @@ def test_examples_are_true(name, tmp_path, monkeypatch):
         for i in range(8):
             writer.write({"id": i, "text": f"sample {i}"})
     modules = {"contextlib": contextlib, "mds": mds, "np": np, "os": os, "pathlib": pathlib}
-    names = {**vars(inspect.getmodule(value)), **modules}
-    test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
     report = []
-    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
+    for each in (text, *method_texts):
+        names = {**vars(inspect.getmodule(value)), **modules}
+        test = doctest.DocTestParser().get_doctest(each, names, name, None, 0)
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
     assert not report, "".join(report)

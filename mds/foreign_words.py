@@ -69,7 +69,7 @@ _BAD_SAMPLES = (
 )
 _LENGTH_OF_PACKS = (
     "max_length seq_len seq_length max_seq_len max_seq_length sequence_length context_length "
-    "max_tokens"
+    "max_tokens block_size chunk_size"
 )
 #: Arguments of a dataset and of a loader; each is refused by the other class.
 _OF_A_DATASET = (
@@ -230,10 +230,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "Packing": {
         f"{_LENGTH_OF_PACKS} size pack_size": "Give the tokens of a pack first: {owner}({value}).",
-        "column columns field token_column": "Write lengths={value}, the column of tokens.",
+        "lengths length columns field token_column": "Write column={value}, the column of tokens.",
         "strategy algorithm algo method policy": "Write packer={value}, one of docs/packing.md.",
         "eos eos_id eos_token_id sep_token_id": "Write separator={value}.",
-        "truncate truncation": "Write overflow='cut'.",
+        "truncate truncation": "Write overflow='truncate'.",
         "pad pad_id pad_token_id padding": (
             "Leave it out: packs are full. StreamingDataLoader(pack_as=...) chooses their form."
         ),

@@ -268,7 +268,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
     kind = "tokens a pack" if packing.capacity else "tokens a padded batch"
     long_documents = {
         "split": "longer documents are cut into pieces",
-        "cut": "longer documents lose their end",
+        "truncate": "longer documents lose their end",
         "drop": "longer documents are left out",
         "error": "a longer document is an error",
     }[packing.overflow]

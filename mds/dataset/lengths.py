@@ -177,7 +177,8 @@ def _check_column(source: Source, column: str) -> None:
             pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
             usable = [name for name, text in pairs if has_lengths(parse_encoding(text))]
             remedy = (
-                f"Give lengths= one of its columns of arrays: {', '.join(usable)}."
+                f"Write Packing(..., column={usable[0]!r}), or another of its columns of arrays: "
+                f"{', '.join(usable)}."
                 if usable
                 else "None of its columns are arrays; make tokens of texts with mds-convert "
                 "--tokenizer."
@@ -309,8 +310,8 @@ def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
     """Return the error for a column whose values are not one-dimensional arrays."""
     return ConfigError(
         f"{place}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
-        "the lengths of one-dimensional arrays. Give lengths= another column; make tokens of texts "
-        "with mds-convert --tokenizer."
+        "the lengths of one-dimensional arrays. Give column= of Packing another column; make "
+        "tokens of texts with mds-convert --tokenizer."
     )
 
 

@@ -268,7 +268,7 @@ class OrderState:
         if self._lengths is None:
             from mds.dataset.lengths import SelectedLengths, open_lengths
 
-            joined = open_lengths(self._sources, packing.lengths)
+            joined = open_lengths(self._sources, packing.column)
             self._lengths = SelectedLengths(joined, self._shards)
         return self._lengths
 

@@ -78,7 +78,7 @@ class StoredDocuments:
     def __init__(
         self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
+        self._dataset, self._packing, self._tokens = dataset, packing, packing.column
         self._lengths, self._allocate = lengths, allocate
         # Columns that follow the tokens, with their dtype in batches, and names of the others.
         self._following, self._extra = stored_columns(dataset, self._tokens)
@@ -173,7 +173,7 @@ class SampleDocuments:
     def __init__(
         self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._packing, self._tokens = dataset, packing, packing.lengths
+        self._dataset, self._packing, self._tokens = dataset, packing, packing.column
         self._lengths, self._allocate = lengths, allocate
         self._chain = dataset._filter.chain
         self._number = 0  # of the sample that is being checked, for messages
@@ -342,10 +342,10 @@ def cut_pieces(
     cuts = zip(values, starts, sizes, strict=True)
     if packing.separator is None:
         return [value[start : start + size] for value, start, size in cuts]
-    if name not in (packing.lengths, LABELS):
+    if name not in (packing.column, LABELS):
         raise ConfigError(
             f"separator= of Packing is a token, and column {name!r}, which is as long as "
-            f"{packing.lengths!r}, has no value for it: leave the column out with columns=, or add "
+            f"{packing.column!r}, has no value for it: leave the column out with columns=, or add "
             "separators to the documents in map() or before they are written."
         )
     separator = np.array([packing.separator], np.int64)
@@ -419,7 +419,7 @@ def is_columnar(dataset: Samples) -> bool:
     if any(schema.columns != schemas[0].columns for schema in schemas):
         return False
     assert dataset.packing is not None
-    tokens = encodings_of(dataset)[dataset.packing.lengths]
+    tokens = encodings_of(dataset)[dataset.packing.column]
     return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
 
 

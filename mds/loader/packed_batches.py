@@ -98,9 +98,9 @@ def _check_packing(dataset: Any) -> None:
     """Check that a dataset reads the column of tokens, and its batch size. Raises ConfigError."""
     packing = dataset.packing
     is_made = dataset._filter.chain.maps or dataset._has_own_items
-    if not is_made and packing.lengths not in dataset._columns:
+    if not is_made and packing.column not in dataset._columns:
         raise ConfigError(
-            f"Packing counts the lengths of column {packing.lengths!r}, and columns= leaves it out."
+            f"Packing counts the lengths of column {packing.column!r}, and columns= leaves it out."
         )
     if packing.budget is not None and dataset.batch_size not in (None, 1):
         raise ConfigError(
@@ -251,7 +251,7 @@ class BatchPacker:
     ) -> None:
         assert epoch.order.packs is not None
         packing = epoch.order.packs.packing
-        self._tokens, self._capacity = packing.lengths, packing.capacity
+        self._tokens, self._capacity = packing.column, packing.capacity
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
         self._pack_as, self._allocate = pack_as, allocate
         self._documents, self._dropped = documents, dropped

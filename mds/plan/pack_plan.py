@@ -601,7 +601,7 @@ class PackPlan:
 
     def data_facts(self) -> dict[str, Any]:
         """Return settings of the packing that do not change the order, to make the packs again."""
-        return {"packing": {"lengths": self.packing.lengths, "balance": self.packing.balance}}
+        return {"packing": {"lengths": self.packing.column, "balance": self.packing.balance}}
 
     def fingerprint(self) -> str:
         """Return a text that is equal for equal data and settings."""

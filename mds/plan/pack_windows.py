@@ -365,7 +365,7 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     """Return pieces that fit into packs, by the ``overflow`` of the packing.
 
     Documents without tokens have no piece. With room for 4 tokens and documents of 3 and 9 tokens,
-    "split" gives pieces of 3, 4, 4 and 1 tokens, "cut" of 3 and 4, and "drop" of 3.
+    "split" gives pieces of 3, 4, 4 and 1 tokens, "truncate" of 3 and 4, and "drop" of 3.
 
     Args:
         ids: Documents of a window, for the message.
@@ -387,13 +387,14 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
         worst = int(np.flatnonzero(is_long)[0])
         raise PlanError(
             f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens and a pack "
-            f"{room}: give Packing an overflow, 'split', 'cut' or 'drop', or a larger capacity."
+            f"{room}: give Packing an overflow, 'split', 'truncate' or 'drop', or a larger "
+            "capacity."
         )
     if packing.overflow == "drop":
         fits = ~is_long
         places, lengths = places[fits], lengths[fits]
         return places, np.zeros(len(places), np.int64), lengths, int(is_long.sum()), 0
-    if packing.overflow == "cut":
+    if packing.overflow == "truncate":
         cut_tokens = int((lengths[is_long] - room).sum())
         return places, np.zeros(len(places), np.int64), np.minimum(lengths, room), 0, cut_tokens
     # "split": a document has pieces of a whole pack each, and a shorter last one.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-OVERFLOWS = ("error", "split", "cut", "drop")
+OVERFLOWS = ("error", "split", "truncate", "drop")
 BALANCES = ("attention", "tokens")
+#: Words of ``overflow`` that states record in another spelling.
+_RECORDED_OVERFLOWS = {"truncate": "cut"}
 #: Least packs of a window by default.
 WINDOW_PACKS = 1_024
 #: Most documents of a window.
@@ -41,13 +43,13 @@ class Packing:
     """Settings by which documents become packs: full sequences without padding.
 
     - ``capacity`` (int | None, default None, tokens): Length of a pack.
-    - ``lengths`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
-    - ``overflow`` (str, default 'error'): Treatment of a document that is longer than a pack:
-      ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"cut"`` keeps its
-      beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.
-    - ``balance`` (str | None, default None): Quantity that the ranks of a machine get equally much
-      of in a step: ``"attention"``, the sum of the squares of lengths, or ``"tokens"``. It decides
-      which rank gets a pack, and not which packs a global batch has.
+    - ``column`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
+    - ``overflow`` (Literal, default 'error'): Treatment of a document that is longer than a pack:
+      ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"truncate"`` keeps
+      its beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.
+    - ``balance`` (Literal | None, default None): Quantity that the ranks of a machine get equally
+      much of in a step: ``"attention"``, the sum of the squares of lengths, or ``"tokens"``. It
+      decides which rank gets a pack, and not which packs a global batch has.
     - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
       take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
       they have at most so many tokens together.
@@ -66,9 +68,9 @@ class Packing:
     """
 
     capacity: int | None = None
-    lengths: str = "tokens"
-    overflow: str = "error"
-    balance: str | None = None
+    column: str = "tokens"
+    overflow: Literal["error", "split", "truncate", "drop"] = "error"
+    balance: Literal["attention", "tokens"] | None = None
     budget: int | None = None
     window: int | None = None
     packer: str = BEST_FIT
@@ -93,9 +95,12 @@ class Packing:
                 f"window {window!r} of Packing must be a number of packs from 1 to "
                 f"{MAX_WINDOW_DOCUMENTS}."
             )
-        column: Any = self.lengths
+        column: Any = self.column
         if not isinstance(column, str) or not column:
-            raise ConfigError(f"lengths {self.lengths!r} of Packing must be the name of a column.")
+            raise ConfigError(f"column {self.column!r} of Packing must be the name of a column.")
+        word: Any = self.overflow
+        if word == "cut":
+            raise ConfigError("overflow='cut' of Packing is now overflow='truncate'.")
         self._check_packer()
         for name, choices in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
             if getattr(self, name) not in choices:
@@ -168,29 +173,31 @@ class Packing:
     def tokens(self, lengths: Ids) -> int:
         """Return the tokens of all documents together as packed: with separators, after a cut.
 
-        ``lengths`` are the tokens of each document without separators. ``overflow="cut"`` and
-        ``"drop"`` make the sum smaller.
+        ``lengths`` are the tokens of each document without separators. ``overflow="truncate"``
+        and ``"drop"`` make the sum smaller.
         """
         lengths = self.packed_lengths(lengths)
-        if self.overflow == "cut":
+        if self.overflow == "truncate":
             lengths = np.minimum(lengths, self.room)
         elif self.overflow == "drop":
             lengths = lengths[lengths <= self.room]
         return int(lengths.sum())
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any], lengths: str, balance: str | None) -> Packing:
+    def of_facts(cls, facts: Mapping[str, Any], column: str, balance: Any) -> Packing:
         """Return the packing with the `facts` that a state recorded.
 
         Args:
             facts: Facts about the order, those of other settings included.
-            lengths, balance: Settings that facts lack, since they do not change the order.
+            column, balance: Settings that facts lack, since they do not change the order.
         """
         packer = facts.get("packing", _ALGORITHM)
+        recorded = facts.get("packing_overflow", "")
+        words = {recorded_word: word for word, recorded_word in _RECORDED_OVERFLOWS.items()}
         return cls(
             facts.get("packing_capacity"),
-            lengths=lengths,
-            overflow=facts.get("packing_overflow", ""),
+            column=column,
+            overflow=cast("Any", words.get(recorded, recorded)),
             balance=balance,
             budget=facts.get("packing_budget"),
             packer=BEST_FIT if packer == _ALGORITHM else packer,
@@ -200,7 +207,8 @@ class Packing:
     def facts(self) -> dict[str, Any]:
         """Return the settings that a resumed run must have, as plain JSON.
 
-        The packer "best_fit" is recorded as the name and version of its algorithm.
+        The packer "best_fit" is recorded as the name and version of its algorithm, and the overflow
+        "truncate" as "cut".
         """
         options = {"packing_capacity": self.capacity} if self.capacity else {}
         options |= {"packing_budget": self.budget} if self.budget else {}
@@ -208,7 +216,7 @@ class Packing:
         return {
             "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
             **options,
-            "packing_overflow": self.overflow,
+            "packing_overflow": _RECORDED_OVERFLOWS.get(self.overflow, self.overflow),
         }
 
 

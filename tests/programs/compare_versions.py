@@ -97,7 +97,7 @@ def _draw_batching(draw: random.Random, settings: dict[str, Any]) -> None:
         settings["packing"] = draw.choice(
             (
                 {"capacity": draw.choice((20, 40))},
-                {"capacity": 12, "overflow": draw.choice(("split", "drop", "cut"))},
+                {"capacity": 12, "overflow": draw.choice(("split", "drop", "truncate"))},
                 {"budget": 48},
             )
         )
@@ -170,7 +170,11 @@ def make_loader(folder: str, settings: dict[str, Any], num_ranks: int, topology:
     batch_size = max(settings["global_batch"] // num_ranks, 1)
     if "packing" in settings:
         batch_size = 1 if "budget" in settings["packing"] else batch_size
-        given["packing"] = Packing(**settings["packing"], lengths="tokens")
+        options = dict(settings["packing"])
+        is_earlier = "lengths" in Packing.__dataclass_fields__  # the name of ``column`` there
+        if options.get("overflow") == "truncate" and is_earlier:
+            options["overflow"] = "cut"
+        given["packing"] = Packing(**options, **{"lengths" if is_earlier else "column": "tokens"})
         given["columns"] = ["tokens"]
     else:
         given["columns"] = ["id"]

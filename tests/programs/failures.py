@@ -223,7 +223,7 @@ class Program:
         else:
             options["local"] = self.data
         if self.shape == "packs":
-            options |= {"packing": Packing(40, lengths="tokens"), "batch_size": 1}
+            options |= {"packing": Packing(40, column="tokens"), "batch_size": 1}
         dataset = kind(**options)
 
         def look(sample):

@@ -58,27 +58,27 @@ remedy(
     "dataset().edits.replace_samples([3, 4]) or True",
 )
 remedy(
-    "batches(dataset(packing=Packing(budget=16, lengths='tokens'), local=tokens))",
+    "batches(dataset(packing=Packing(budget=16, column='tokens'), local=tokens))",
     "use batch_size=1",
-    "batches(dataset(packing=Packing(budget=16, lengths='tokens'), local=tokens, batch_size=1), "
+    "batches(dataset(packing=Packing(budget=16, column='tokens'), local=tokens, batch_size=1), "
     "batch_size=1)",
 )
 remedy(
-    "list(dataset(packing=Packing(8, lengths='tokens'), local=tokens))",
+    "list(dataset(packing=Packing(8, column='tokens'), local=tokens))",
     "iterate StreamingDataLoader(dataset, pack_as='varlen')",
     "list(StreamingDataLoader("
-    "dataset(packing=Packing(8, lengths='tokens'), local=tokens), pack_as='varlen'))",
+    "dataset(packing=Packing(8, column='tokens'), local=tokens), pack_as='varlen'))",
 )
 remedy(
     "StreamingDataLoader(dataset(), batch_size=2, pack_as='varlen')",
     "give it packing=Packing(...)",
     "list(StreamingDataLoader("
-    "dataset(packing=Packing(8, lengths='tokens'), local=tokens), pack_as='varlen'))",
+    "dataset(packing=Packing(8, column='tokens'), local=tokens), pack_as='varlen'))",
 )
 remedy(
-    "dataset(packing=Packing(8, lengths='tokens'), local=tokens).state_dict(num_samples=2)",
+    "dataset(packing=Packing(8, column='tokens'), local=tokens).state_dict(num_samples=2)",
     "Use state_dict() of the StreamingDataLoader",
-    "StreamingDataLoader(dataset(packing=Packing(8, lengths='tokens'), local=tokens)).state_dict()",
+    "StreamingDataLoader(dataset(packing=Packing(8, column='tokens'), local=tokens)).state_dict()",
 )
 remedy(
     "dataset().select(lambda sample: sample['id'] < 5)",
@@ -381,9 +381,9 @@ remedy(
     "dataset().edits.skip_steps(range(2, 4)) or True",
 )
 remedy(
-    "batches(dataset(packing=Packing(8, lengths='id'), local=d))",
-    "Give lengths= another column",
-    "batches(dataset(packing=Packing(8, lengths='tokens'), local=tokens))",
+    "batches(dataset(packing=Packing(8, column='id'), local=d))",
+    "Give column= of Packing another column",
+    "batches(dataset(packing=Packing(8, column='tokens'), local=tokens))",
 )
 remedy("seeded(3)", "Write dataset.map(seeded(function))", "dataset().map(seeded(dict))[0]")
 remedy(
@@ -438,9 +438,9 @@ remedy(
     "and batches(Wrapper(dataset()), num_workers=1, worker_type='processes')",
 )
 remedy(
-    "batches(Half(local=tokens, batch_size=2, packing=Packing(8, lengths='tokens')))",
+    "batches(Half(local=tokens, batch_size=2, packing=Packing(8, column='tokens')))",
     "give the loader a StreamingDataset, and what changes a sample to its map()",
-    "batches(dataset(local=tokens, packing=Packing(8, lengths='tokens')).map(dict))",
+    "batches(dataset(local=tokens, packing=Packing(8, column='tokens')).map(dict))",
 )
 remedy(
     "once(Half(local=d, batch_size=2), begun).state_dict()",
@@ -468,17 +468,17 @@ remedy(
 )
 remedy(
     "written(new, {'x': 'ndarray:uint64'}, {'x': numpy.array([1, 2**63], 'u8')}, lengths='x') "
-    "and batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    "and batches(dataset(local=new, packing=Packing(4, column='x')))",
     "make it smaller in map()",
-    "batches(dataset(local=new, packing=Packing(4, lengths='x')).map("
+    "batches(dataset(local=new, packing=Packing(4, column='x')).map("
     "lambda sample: {'x': sample['x'] // 2}))",
 )
 remedy(
     "written(new, {'x': 'ndarray:int32', 'labels': 'str'}, "
     "{'x': numpy.ones(2, 'i4'), 'labels': 'cat'}, lengths='x') "
-    "and batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    "and batches(dataset(local=new, packing=Packing(4, column='x')))",
     "Leave them out with columns=",
-    "batches(dataset(local=new, packing=Packing(4, lengths='x'), columns=['x']))",
+    "batches(dataset(local=new, packing=Packing(4, column='x'), columns=['x']))",
 )
 remedy(
     "written(new, {'id': 'int', 'mask': 'int'}, {'id': 1, 'mask': 1}) "
@@ -551,7 +551,7 @@ remedy(
     "Write RunHistory(loader.state_dict()), or the path of a file with it",
     "RunHistory(begun(dataset()).state_dict())",
 )
-PACKED = "dataset(local=tokens, packing=Packing(8, lengths='tokens'))"
+PACKED = "dataset(local=tokens, packing=Packing(8, column='tokens'))"
 remedy(
     f"loaded({PACKED}, without(begun({PACKED}).state_dict(), 'unit'))",
     "Save the state as one text, json.dumps(state), and load json.loads(text)",
@@ -576,7 +576,7 @@ remedy(
 )
 SCHEDULED = (
     "batches(StreamingDataset(streams={{'web': Stream(local=tokens)}}, batch_size=2, "
-    "packing=Packing({}lengths='tokens'), schedule=Schedule({{0: {{'web': 1}}}}, {})))"
+    "packing=Packing({}column='tokens'), schedule=Schedule({{0: {{'web': 1}}}}, {})))"
 )
 remedy(
     SCHEDULED.format("8, ", "unit='samples'"),
@@ -683,7 +683,7 @@ TWO_SIZES = (
     "written({}, {{'x': 'ndarray:int32', 's': 'str'}}, "
     "{{'x': numpy.ones(2, 'i4'), 's': 'a'}}{}) and "
 )
-OF_NEW = "batches(dataset(local=new, packing=Packing(4, lengths='x')))"
+OF_NEW = "batches(dataset(local=new, packing=Packing(4, column='x')))"
 remedy(
     TWO_SIZES.format("new", ", lengths='x'")
     + "(damage(new + '/index.lengths-x.bin', -1) or "
@@ -702,14 +702,14 @@ FOLLOWING = (
     "{{'x': numpy.ones(2, 'i4'), 'w': numpy.ones(3, 'i1')}}, lengths='x') and "
 )
 remedy(
-    FOLLOWING.format("new") + "batches(dataset(local=new, packing=Packing(4, lengths='x')))",
+    FOLLOWING.format("new") + "batches(dataset(local=new, packing=Packing(4, column='x')))",
     "Leave the column out with columns=",
     FOLLOWING.format("new + '2'")
-    + "batches(dataset(local=new + '2', packing=Packing(4, lengths='x'), columns=['x']))",
+    + "batches(dataset(local=new + '2', packing=Packing(4, column='x'), columns=['x']))",
 )
 MIXED = (
     "batches(StreamingDataset(streams=[Stream(local=tokens), Stream(local=new)], batch_size=2, "
-    "packing=Packing(8, lengths='tokens'){}))"
+    "packing=Packing(8, column='tokens'){}))"
 )
 remedy(
     "written(new, {'tokens': 'ndarray:int32', 'id': 'str'}, "

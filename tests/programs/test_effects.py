@@ -232,7 +232,7 @@ class DatasetChecks:
             dataset = self.dataset("plain", columns=["vector"], **arguments)
             return sorted(next(iter(StreamingDataLoader(dataset))))
 
-        return batch(), batch(packing=Packing(8, lengths="vector"))
+        return batch(), batch(packing=Packing(8, column="vector"))
 
     def check_partition_algo(self):
         def resume(**arguments):
@@ -554,7 +554,7 @@ class LoaderChecks:
         return keys(), keys(pack_as="dense")
 
 
-PACKING = Packing(8, lengths="vector")
+PACKING = Packing(8, column="vector")
 _marks = []
 
 

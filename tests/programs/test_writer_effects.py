@@ -266,7 +266,7 @@ def packs(folder, *arguments, **settings):
     packing = outcome(lambda: Packing(*arguments, **settings))
     if isinstance(packing, type):
         return packing
-    columns = ["tokens", packing.lengths]
+    columns = ["tokens", packing.column]
     dataset = make(folder, packing=packing, columns=columns, batch_size=2, topology=(1, 4))
     return outcome(lambda: [batch["tokens"].tolist() for batch in StreamingDataLoader(dataset)])
 
@@ -275,8 +275,8 @@ register_packer("alone", lambda sizes, room: (np.arange(len(sizes)), len(sizes))
 
 PACKINGS = {
     "capacity": (((16,), {}), ((12,), {})),
-    "lengths": (((16,), {}), ((16,), {"lengths": "label"})),
-    "overflow": (((6,), {}), ((6,), {"overflow": "cut"})),
+    "column": (((16,), {}), ((16,), {"column": "label"})),
+    "overflow": (((6,), {}), ((6,), {"overflow": "truncate"})),
     "balance": (((16,), {}), ((16,), {"balance": "attention"})),
     "budget": ((((16,), {})), ((), {"budget": 32})),
     "window": (((16,), {}), ((16,), {"window": 2})),

@@ -119,7 +119,7 @@ class Program:
             "predownload": rng.choice([None, 1, 50]),
         }
         if self.is_packed:
-            options["packing"] = Packing(40, lengths="tokens")
+            options["packing"] = Packing(40, column="tokens")
         self.log.append(f"{kind.__name__}({options})")
         self.dataset = kind(**options)
         self.columns = {"id"} | ({"own"} if kind is not StreamingDataset else set())

@@ -171,7 +171,7 @@ def test_a_state_leads_back_to_its_order(corpus, edited):
     )
 
 
-@pytest.mark.parametrize("overflow", ["split", "cut", "drop"])
+@pytest.mark.parametrize("overflow", ["split", "truncate", "drop"])
 def test_shares_are_of_the_tokens_that_are_packed(corpus, overflow):
     """Of long documents what is left of them."""
     packing = Packing(32, overflow=overflow)

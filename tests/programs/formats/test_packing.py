@@ -183,5 +183,5 @@ def test_columns_without_a_length_are_told(pair, tmp_path):
             remote=str(pair[0]),
             local=str(tmp_path / "c"),
             format=Parquet(columns=["text"]),
-            packing=Packing(512, lengths="text"),
+            packing=Packing(512, column="text"),
         )

@@ -104,8 +104,8 @@ def test_concat_fills_all_packs_but_the_last(room, separator):
 
 def test_what_concat_and_separators_refuse():
     """An overflow that cannot be, and what is no token."""
-    with pytest.raises(ConfigError, match=r"overflow 'cut'.*Leave overflow out"):
-        Packing(100, packer="concat", overflow="cut")
+    with pytest.raises(ConfigError, match=r"overflow 'truncate'.*Leave overflow out"):
+        Packing(100, packer="concat", overflow="truncate")
     for token in (-1, True, 1.5, 1 << 63):
         with pytest.raises(ConfigError, match=r"separator .* must be a token"):
             Packing(100, separator=token)
@@ -116,7 +116,7 @@ def test_a_separator_is_recorded():
     facts = Packing(100, packer="concat", separator=3).facts()
     assert facts["packing_separator"] == 3
     assert Packing.of_facts(facts, "x", None) == Packing(
-        100, lengths="x", packer="concat", separator=3, overflow="error"
+        100, column="x", packer="concat", separator=3, overflow="error"
     )
     assert Packing(100).estimate_tokens(50, 4) == 50
     assert Packing(100, separator=3).estimate_tokens(50, 4) == 54

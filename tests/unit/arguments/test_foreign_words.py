@@ -126,6 +126,8 @@ ARGUMENTS = [
     ("JSONWriter(out='x', columns={'a': 'int'}, chunk_bytes=1)", "Write size_limit=1."),
     ("MDSWriter('x', {'a': 'int'}, overwrite=True)", "Write exist_ok=True"),
     ("Packing(max_length=8)", "Packing(8)."),
+    ("Packing(8, block_size=8)", "Give the tokens of a pack first: Packing(8)."),
+    ("Packing(8, lengths='ids')", "Write column='ids'"),
     ("Packing(8, eos_id=1)", "Write separator=1."),
     ("Schedule({0: {'a': 1}}, interpolation='linear')", "Write between='linear'."),
     ("LocalDataset(d, shufle=True)", "there is no argument 'shufle'"),

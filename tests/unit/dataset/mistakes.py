@@ -49,7 +49,7 @@ MISTAKES = [
     ("dataset(topology=[0, 2])", "topology", "[0, 2]", "Write topology=(0, 2)"),
     ("dataset(local=d + '/index.json')", "index.json", "this is a file", "Give the folder"),
     ("dataset(local=other[:-5] + 'dd')", "index.json", "/dd", "Did you mean 'd'?"),
-    ("Packing(8, length='tokens')", "Packing(", "length='tokens'", "Did you mean lengths=?"),
+    ("Packing(8, length='tokens')", "Packing(", "length='tokens'", "Write column='tokens'"),
     (
         "Schedule({0: {'a': 1}}, betwxen='linear')",
         "Schedule(",

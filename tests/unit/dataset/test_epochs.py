@@ -175,7 +175,7 @@ def test_a_state_from_inside_the_loop_has_an_empty_rest_and_says_so(make, caplog
 
 def test_the_end_of_an_empty_rest_of_packs_is_the_end_of_the_epoch(make):
     """A state from after an iteration without batches begins the next epoch."""
-    packing = Packing(40, lengths="tokens", overflow="split")
+    packing = Packing(40, column="tokens", overflow="split")
     data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
 
     def load(state=None):
@@ -195,7 +195,7 @@ def test_the_end_of_an_empty_rest_of_packs_is_the_end_of_the_epoch(make):
 
 def test_an_epoch_of_packs_that_was_skipped_has_a_state_of_packs(make):
     """Its iteration gives no batch, and a state from after it begins the next epoch."""
-    packing = Packing(40, lengths="tokens", overflow="split")
+    packing = Packing(40, column="tokens", overflow="split")
     data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
 
     def load(state=None):
@@ -255,7 +255,7 @@ def test_ranks_that_iterate_datasets_agree_at_the_end(make):
 
 def test_a_packed_epoch_that_ended_is_followed_by_the_next(make):
     """Positions that count packs say in the same way that an epoch has ended."""
-    packing = Packing(40, lengths="tokens", overflow="split")
+    packing = Packing(40, column="tokens", overflow="split")
     columns = {"tokens": "ndarray:int32"}
     data = make(60, columns=columns, value=tokens)
 
@@ -323,7 +323,7 @@ def test_a_state_is_plain_where_shares_of_streams_are_numpy_scalars(make, share)
 def test_a_state_is_plain_where_packing_has_numpy_scalars(make, name):
     """The packing in a state holds Python's numbers and texts."""
     data = make(60, columns={"tokens": "ndarray:int32"}, value=tokens)
-    packing = Packing(**{name: np.int64(40)}, lengths=np.str_("tokens"))
+    packing = Packing(**{name: np.int64(40)}, column=np.str_("tokens"))
     dataset = StreamingDataset(local=data, batch_size=1, packing=packing)
     state = json.loads(json.dumps(dataset.state_dict()))
     assert state["order"][f"packing_{name}"] == 40

@@ -122,4 +122,4 @@ def test_packing_needs_a_column_of_numbers(photos):
     from mds import Packing
 
     with pytest.raises(ConfigError, match="column 'image' is stored as 'jpeg', and packing"):
-        next(iter(StreamingDataLoader(of(photos, packing=Packing(64, lengths="image")))))
+        next(iter(StreamingDataLoader(of(photos, packing=Packing(64, column="image")))))

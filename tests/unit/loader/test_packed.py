@@ -336,7 +336,7 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
         StreamingDataLoader(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="packing is a Packing"):
         make(corpus, packing=8192)
-    with pytest.raises(PlanError, match="'split', 'cut' or 'drop'"):
+    with pytest.raises(PlanError, match="'split', 'truncate' or 'drop'"):
         list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))
 
 

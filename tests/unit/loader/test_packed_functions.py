@@ -261,7 +261,7 @@ def test_shards_and_parquet_are_packed_together(tmp_path, scheduled):
     parquet = str(tmp_path / "b.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"tokens": lists}), parquet)
     streams = {"a": Stream(local=str(tmp_path / "a")), "b": Stream(remote=parquet)}
-    settings = {"packing": Packing(32, lengths="tokens"), "shuffle_algo": "seekable"}
+    settings = {"packing": Packing(32, column="tokens"), "shuffle_algo": "seekable"}
     if scheduled:
         settings["schedule"] = Schedule({0: {"a": 1, "b": 1}})
     dataset = StreamingDataset(streams=streams, batch_size=2, **settings)

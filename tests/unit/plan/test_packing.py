@@ -73,7 +73,7 @@ def test_a_long_document_becomes_pieces_of_the_capacity_and_a_rest():
 def test_what_else_may_become_of_a_long_document():
     """Cut to its beginning, left out, or refused with its number; both losses are counted."""
     sizes, ids = np.array([250, 40, 300, 0]), np.arange(4) + 70
-    cut = pack_window(ids, sizes, Packing(100, overflow="cut"), 5)
+    cut = pack_window(ids, sizes, Packing(100, overflow="truncate"), 5)
     assert sorted(cut.sizes.tolist()) == [40, 100, 100]
     assert (cut.cut_tokens, cut.dropped) == (350, 0)
     dropped = pack_window(ids, sizes, Packing(100, overflow="drop"), 5)
@@ -106,8 +106,9 @@ def test_a_budget_makes_batches_of_like_lengths():
         ({"capacity": 8192.0}, "capacity 8192.0"),
         ({"budget": -1}, "budget -1"),
         ({"capacity": 1 << 40}, "must be a number of tokens"),
-        ({"capacity": 5, "lengths": ""}, "name of a column"),
-        ({"capacity": 5, "overflow": "wrap"}, "'error', 'split', 'cut', 'drop'"),
+        ({"capacity": 5, "column": ""}, "name of a column"),
+        ({"capacity": 5, "overflow": "cut"}, "is now overflow='truncate'"),
+        ({"capacity": 5, "overflow": "wrap"}, "'error', 'split', 'truncate', 'drop'"),
         ({"capacity": 5, "balance": "flops"}, "'attention', 'tokens'"),
     ],
     ids=str,
@@ -238,7 +239,7 @@ def test_a_state_of_another_packing_is_refused():
              "position": {"epoch": 0, "in_epoch": 16, "cursors": [[0, 4]] * 4, "turn": 0},
              "dataset": plan.plan.dataset_facts(), "order": plan.order_facts()}  # fmt: skip
     plan.check(state)
-    other = packed((1, 1, 1), packing=Packing(256, overflow="cut"))
+    other = packed((1, 1, 1), packing=Packing(256, overflow="truncate"))
     with pytest.raises(StateError) as told:
         other.check(state)
     assert "packing_capacity was 512 and is 256" in str(told.value)
@@ -289,3 +290,10 @@ def test_shares_of_streams_repeat_and_choose_documents():
     counts = np.bincount(found, minlength=len(lengths))
     assert (counts[: sum(SHARDS)] == 2).all()
     assert (counts[sum(SHARDS) :].max(), counts[sum(SHARDS) :].sum()) == (1, 100)
+
+
+def test_states_keep_the_earlier_word_of_a_truncation():
+    """A state of "truncate" has the word "cut", and either way the packing comes back."""
+    packing = Packing(100, column="ids", overflow="truncate")
+    assert packing.facts()["packing_overflow"] == "cut"
+    assert Packing.of_facts(packing.facts(), "ids", None) == packing

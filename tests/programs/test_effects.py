@@ -622,7 +622,7 @@ FIXED_ATTRIBUTES = {
 }
 # Attributes with a test of their own below, and names that a subclass may take for itself.
 OTHER_ATTRIBUTES = {"batch_size", "next_epoch", "packing", "partition_algo", "predownload"}
-FREE_ATTRIBUTES = {"class_names", "columns"}
+FREE_ATTRIBUTES = {"class_names", "columns", "descriptions", "schema"}
 
 
 def assignable(kind):

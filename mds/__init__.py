@@ -12,6 +12,18 @@ from mds._version import __version__
 from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
+    from mds import encodings as encodings
+    from mds import errors as errors
+    from mds import events as events
+    from mds import formats as formats
+    from mds import metrics as metrics
+    from mds import plan as plan
+    from mds import report as report
+    from mds import shuffle as shuffle
+    from mds import storage as storage
+    from mds import testing as testing
+    from mds import transforms as transforms
+    from mds import writers as writers
     from mds.dataset.local import LocalDataset
     from mds.dataset.rewind import RunHistory
     from mds.dataset.samples import Samples
@@ -63,4 +75,20 @@ __all__ = [
     "merge_index",
 ]
 
-__getattr__, __dir__ = on_first_touch(__name__, _HOMES)
+#: Public modules that ``import mds`` makes attributes, each imported when it is touched.
+_MODULES = (
+    "encodings",
+    "errors",
+    "events",
+    "formats",
+    "metrics",
+    "plan",
+    "report",
+    "shuffle",
+    "storage",
+    "testing",
+    "transforms",
+    "writers",
+)
+
+__getattr__, __dir__ = on_first_touch(__name__, _HOMES, _MODULES)

@@ -21,7 +21,7 @@ Decorated = TypeVar("Decorated")
 
 
 def on_first_touch(
-    package: str, homes: Mapping[str, str]
+    package: str, homes: Mapping[str, str], modules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package that imports its names at first use.
 
@@ -29,6 +29,7 @@ def on_first_touch(
         package: Name of the package.
         homes: By public name: the module of the package that defines it, such as
             ``{"StreamingDataset": "dataset.streaming"}``.
+        modules: Names of modules of the package that are attributes of it without an import.
     """
 
     def import_name(name: str) -> Any:
@@ -36,6 +37,8 @@ def on_first_touch(
 
         Python calls this, the package's ``__getattr__``, for a name that the package lacks.
         """
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
         if name not in homes:
             message = f"module {package!r} has no attribute {name!r}"
             advice = _advice(package, name)
@@ -51,7 +54,7 @@ def on_first_touch(
 
     def list_names() -> list[str]:
         """Return the names of the package, imported or not: its __dir__."""
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*vars(sys.modules[package]), *homes, *modules})
 
     return import_name, list_names
 

@@ -88,7 +88,7 @@ _TABLE = (
     (f"{_BASE}.constant", "mds.compat.placeholders", _CONSTANTS),
     (
         f"{_BASE}.converters",
-        "mds.writers.engines",
+        "mds.writers.convert.dataframe",
         "SPARK_TO_MDS dataframe_to_mds infer_dataframe_schema is_json_compatible",
     ),
     (

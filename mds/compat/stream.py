@@ -21,7 +21,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, NoReturn
+from typing import Any, BinaryIO, ClassVar, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +140,7 @@ class Stream(Overridable, NativeStream):
             choose=choose,
             download_retry=download_retry,
             download_timeout=download_timeout,
-            validate_hash=validate_hash,
+            validate_hash=cast("Any", validate_hash),
             keep_zip=keep_zip,
             storage_options=storage_options,
         )

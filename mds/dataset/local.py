@@ -6,7 +6,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from torch.utils.data import Dataset
 
@@ -22,6 +22,9 @@ from mds.storage import Store, open_store
 from mds.storage.relative_name import split_folder
 from mds.storage.url import path_on_disk
 from mds.units import format_bytes
+
+if TYPE_CHECKING:
+    from mds.words import ImageForm
 
 _MAX_LIST_SHARDS = 1 << 16
 
@@ -79,7 +82,7 @@ class LocalDataset(HasColumns, Dataset[Any]):
         split: str | os.PathLike[str] | None = None,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
-        images: str | Mapping[str, str] = "pil",
+        images: ImageForm | Mapping[str, ImageForm] = "pil",
         copy: bool = True,
     ) -> None:
         self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")
@@ -126,7 +129,13 @@ class LocalDataset(HasColumns, Dataset[Any]):
     def __len__(self) -> int:
         return self.num_samples
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int, /) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __getitem__(self, index: Any, /) -> Any:
         """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.

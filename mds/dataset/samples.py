@@ -14,7 +14,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -65,9 +65,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mds.dataset.order_edits import OrderEdits
+    from mds.formats.base import Format
     from mds.index import Index
     from mds.plan import Packing, Schedule
     from mds.storage import Store
+    from mds.words import (
+        BatchingMethod,
+        Digest,
+        ImageForm,
+        OnError,
+        PartitionAlgo,
+        Remainder,
+        SamplingMethod,
+        ShuffleAlgo,
+    )
 
 
 class Samples(HasColumns):
@@ -84,15 +95,15 @@ class Samples(HasColumns):
     """
 
     batch_size: OrderSetting[int | None] = OrderSetting()
-    batching_method: OrderSetting[str] = OrderSetting()
+    batching_method: OrderSetting[BatchingMethod] = OrderSetting()
     num_canonical_nodes: OrderSetting[int | None] = OrderSetting()
     packing: OrderSetting[Packing | None] = OrderSetting()
-    partition_algo: OrderSetting[str] = OrderSetting()
-    remainder: OrderSetting[Literal["repeat", "short", "mask"]] = OrderSetting()
+    partition_algo: OrderSetting[PartitionAlgo] = OrderSetting()
+    remainder: OrderSetting[Remainder] = OrderSetting()
     sampling_granularity: OrderSetting[int] = OrderSetting()
-    sampling_method: OrderSetting[str] = OrderSetting()
+    sampling_method: OrderSetting[SamplingMethod] = OrderSetting()
     shuffle: OrderSetting[bool] = OrderSetting()
-    shuffle_algo: OrderSetting[str] = OrderSetting()
+    shuffle_algo: OrderSetting[ShuffleAlgo | str] = OrderSetting()
     shuffle_block_size: OrderSetting[int | None] = OrderSetting()
     shuffle_seed: OrderSetting[int] = OrderSetting()
 
@@ -118,21 +129,21 @@ class Samples(HasColumns):
         split: str | os.PathLike[str] | None = None,
         download_retry: int = 2,
         download_timeout: float = 60,
-        validate_hash: str | None = None,
+        validate_hash: Digest | None = None,
         keep_zip: bool = False,
         epoch_size: int | str | None = None,
         predownload: int | None = None,
         cache_limit: int | str | None = None,
-        sampling_method: str = "balanced",
+        sampling_method: SamplingMethod = "balanced",
         sampling_granularity: int = 1,
-        partition_algo: str = "relaxed",
+        partition_algo: PartitionAlgo = "relaxed",
         num_canonical_nodes: int | None = None,
         batch_size: int | None = None,
         shuffle: bool = False,
-        shuffle_algo: str = "py1e",
+        shuffle_algo: ShuffleAlgo | str = "py1e",
         shuffle_seed: int = 9176,
         shuffle_block_size: int | None = None,
-        batching_method: str = "random",
+        batching_method: BatchingMethod = "random",
         schedule: Schedule | Mapping[int, Mapping[str, float]] | None = None,
         allow_unsafe_types: bool = False,
         replication: int | None = None,
@@ -140,12 +151,12 @@ class Samples(HasColumns):
         stream_config: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
-        remainder: Literal["repeat", "short", "mask"] = "repeat",
+        remainder: Remainder = "repeat",
         topology: Any = None,
-        images: str | Mapping[str, str] = "pil",
-        on_error: str = "raise",
+        images: ImageForm | Mapping[str, ImageForm] = "pil",
+        on_error: OnError = "raise",
         copy: bool = True,
-        format: Any = None,  # noqa: A002 - what it is
+        format: str | Format | None = None,  # noqa: A002 - what it is
         packing: Packing | None = None,
     ) -> None:
         arguments = locals()  # passed on by name, so that none is mistaken for another
@@ -530,7 +541,13 @@ class Samples(HasColumns):
 
     # ------------------------------------------------------------------ samples by number
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int, /) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __getitem__(self, index: Any, /) -> Any:
         """Return the sample of a number, or lists of samples for slices, lists and arrays.
 
         Raises IndexError out of range and ValueError for another kind of index.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
 
 from mds.arguments import (
     Rule,
@@ -28,6 +28,7 @@ from mds.errors import ArgumentError, ConfigError
 from mds.plan.state import MAX_SEED
 from mds.shuffle import find_shuffle
 from mds.units import parse_bytes, parse_count
+from mds.words import ImageForm, OnError
 from mds.world import MAX_RANKS
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ DATASET_RULES: dict[str, Rule] = {
     "replication": whole(1, unit="ranks").or_none(),
     "stream_config": mapping("arguments of the stream's class", "{'repeat': 2}").or_none(),
     "columns": names("names of columns", "['image', 'label']").or_none("all of them"),
-    "images": _of_images(one_of("pil", "array")),
-    "on_error": one_of("raise", "skip"),
+    "images": _of_images(one_of(*get_args(ImageForm))),
+    "on_error": one_of(*get_args(OnError)),
     "copy": flag(),
     "packing": Rule(
         "a Packing, as in Packing(8192)",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mds.dataset.shard_map import ShardMap
     from mds.formats import Format
     from mds.formats.facts import FileCosts
+    from mds.words import Digest
 
 _DEFAULTS = {
     "download_retry": 2,
@@ -96,7 +97,7 @@ class Stream:
         choose: int | None = None,
         download_retry: int | None = None,
         download_timeout: float | None = None,
-        validate_hash: str | None = None,
+        validate_hash: Digest | None = None,
         keep_zip: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         format: str | Format | None = None,  # noqa: A002 - what it is

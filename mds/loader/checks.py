@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
@@ -28,6 +28,7 @@ from mds.arguments import (
 )
 from mds.dataset.streaming import StreamingDataset
 from mds.errors import ArgumentError, ConfigError
+from mds.words import WorkerType
 
 
 def _is_pad_word(value: Any) -> bool:
@@ -38,7 +39,7 @@ def _is_pad_word(value: Any) -> bool:
 LOADER_RULES: dict[str, Rule] = {
     "batch_size": whole(1, unit="samples").or_none("samples one by one"),
     "num_workers": whole(0),
-    "worker_type": one_of("auto", "processes", "threads"),
+    "worker_type": one_of(*get_args(WorkerType)),
     "collate_fn": function("a function that makes a batch of a list of samples")
     ._replace(fix=lambda value: "mds.transforms.pad('tokens')" if _is_pad_word(value) else "")
     .or_none(),

@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
@@ -41,6 +41,7 @@ from mds.loader.messages import BatchIterator
 from mds.loader.rows import BatchInfo
 from mds.plan import OrderHash, OrderSpec
 from mds.plan.state import ALL_KEYS
+from mds.words import WorkerType
 
 if TYPE_CHECKING:
     from mds.report import WaitReport
@@ -139,7 +140,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self,
         dataset: Any,
         *args: Any,
-        worker_type: Literal["auto", "processes", "threads"] = "auto",
+        worker_type: WorkerType = "auto",
         pack_as: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -193,7 +194,7 @@ class StreamingDataLoader(DataLoader[Any]):
             names = [*inspect.signature(DataLoader.__init__).parameters][2:]
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
             check_loader(type(self).__name__, dataset, arguments, [*names, "worker_type"])
-        elif kwargs["worker_type"] not in {"auto", "processes", "threads"}:
+        elif kwargs["worker_type"] not in get_args(WorkerType):
             rules = {"worker_type": LOADER_RULES["worker_type"]}
             check_arguments(type(self).__name__, kwargs, rules)
 

@@ -19,7 +19,7 @@ import math
 import numbers
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from mds.arguments import takes_names
 from mds.errors import ConfigError, PlanError
 from mds.plan.mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
 from mds.shardfile.hashing import digest
+from mds.words import Between, Exhausted, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 
-BETWEEN = ("hold", "linear", "cosine")
-UNITS = ("steps", "samples", "tokens")
-EXHAUSTED = ("repeat", "stop", "error")
+BETWEEN = get_args(Between)
+UNITS = get_args(Unit)
+EXHAUSTED = get_args(Exhausted)
 # States keep these words, with which schedules were written first.
 _STORED_WORDS = {"hold": "steps", "repeat": "again"}
 _WORD_OF = {stored: word for word, stored in _STORED_WORDS.items()}
@@ -85,11 +86,11 @@ class Schedule:
     def __init__(
         self,
         knots: Mapping[int, Mapping[str, float]],
-        between: Literal["hold", "linear", "cosine"] = "hold",
-        unit: Literal["steps", "samples", "tokens"] = "steps",
+        between: Between = "hold",
+        unit: Unit = "steps",
         *,
         tokens_per_sample: int | None = None,
-        exhausted: Literal["repeat", "stop", "error"] = "repeat",
+        exhausted: Exhausted = "repeat",
         max_passes: int | Mapping[str, int] | None = None,
     ) -> None:
         self._set(between, unit, tokens_per_sample, exhausted, max_passes)
@@ -102,11 +103,11 @@ class Schedule:
     def temperature(
         cls,
         knots: Mapping[int, float],
-        between: Literal["hold", "linear", "cosine"] = "linear",
-        unit: Literal["steps", "samples", "tokens"] = "steps",
+        between: Between = "linear",
+        unit: Unit = "steps",
         *,
         tokens_per_sample: int | None = None,
-        exhausted: Literal["repeat", "stop", "error"] = "repeat",
+        exhausted: Exhausted = "repeat",
         max_passes: int | Mapping[str, int] | None = None,
     ) -> Schedule:
         """Return a schedule in which a stream of n samples has weight ``n ** (1 / temperature)``.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mds.arguments import did_you_mean, plain_fields
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan.state import MAX_CANONICAL_NODES, VERSION, Position, ResumePoint, parse_state
 from mds.shuffle import algos, find_shuffle
+from mds.words import BatchingMethod, PartitionAlgo, Remainder, SamplingMethod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from mds.shuffle import Shuffle
     from mds.world import World
 
-PARTITION_ALGOS = ("orig", "relaxed")
-BATCHING_METHODS = ("random", "stratified", "per_stream", "device_per_stream")
-SAMPLING_METHODS = ("balanced", "fixed")
-REMAINDERS = ("repeat", "short", "mask")
+PARTITION_ALGOS = get_args(PartitionAlgo)
+BATCHING_METHODS = get_args(BatchingMethod)
+SAMPLING_METHODS = get_args(SamplingMethod)
+REMAINDERS = get_args(Remainder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
 from mds.errors import ConfigError
+from mds.words import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,22 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_HASHLIB = (
-    "blake2b",
-    "blake2s",
-    "md5",
-    "sha1",
-    "sha224",
-    "sha256",
-    "sha384",
-    "sha512",
-    "sha3_224",
-    "sha3_256",
-    "sha3_384",
-    "sha3_512",
-)
-_XXHASH = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
-_NAMES = frozenset(_HASHLIB + _XXHASH)
+_NAMES = frozenset(get_args(Digest))
 
 
 class Hash(Protocol):
@@ -73,7 +59,7 @@ def _maker(name: str) -> Callable[[], Hash]:
     """
     if name not in _NAMES:
         raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
-    if name in _XXHASH:
+    if name.startswith("xxh"):
         import xxhash
 
         maker: Callable[[], Hash] = getattr(xxhash, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mds.errors import UnknownNameError
 from mds.lazy_imports import Registry, registers
 from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
 from mds.shuffle.sequential import SequentialShuffle
+from mds.words import ShuffleAlgo
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -35,15 +36,7 @@ __all__ = [
 ]
 
 #: Built-in shuffles: the name, which is also the module's, and the class in it.
-_BUILT_IN = {
-    "naive": "Naive",
-    "py1b": "Py1b",
-    "py1br": "Py1br",
-    "py1e": "Py1e",
-    "py1s": "Py1s",
-    "py2s": "Py2s",
-    "seekable": "Seekable",
-}
+_BUILT_IN = {name: name.capitalize() for name in get_args(ShuffleAlgo)}
 
 
 class _Algorithms(UserDict[str, type[Shuffle]]):
@@ -65,7 +58,7 @@ class _Algorithms(UserDict[str, type[Shuffle]]):
 
 
 algos = _Algorithms()
-algos.data.update(_BUILT_IN)  # type: ignore[arg-type]  # names of classes, until they are imported
+algos.data.update(_BUILT_IN)  # names of classes, until they are imported
 
 
 def _is_shuffle(algorithm: Any) -> bool:

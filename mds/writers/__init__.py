@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mds.lazy_imports import on_first_touch
 from mds.writers.mds import MDSWriter
 from mds.writers.merge import merge_index
 from mds.writers.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
@@ -16,3 +17,5 @@ __all__ = [
     "XSVWriter",
     "merge_index",
 ]
+
+__getattr__, __dir__ = on_first_touch(__name__, {}, ("convert", "engines"))

@@ -20,24 +20,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mds.arguments import did_you_mean
 from mds.errors import ConfigError, WriterError, need
 from mds.process.fork_safe import end_with_parent, new_lock
+from mds.words import EngineName
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from mds.writers.convert.dataframe import (
-        SPARK_TO_MDS,
         dataframe_to_mds,
         infer_dataframe_schema,
         is_json_compatible,
     )
 
 __all__ = [
-    "SPARK_TO_MDS",
     "Engine",
     "dataframe_to_mds",
     "infer_dataframe_schema",
@@ -66,7 +65,7 @@ def open_engine(name: str, workers: int) -> Engine:
         return SparkEngine()
     if name == "ray":
         return RayEngine()
-    near = did_you_mean(name, ("local", "spark", "ray"))
+    near = did_you_mean(name, get_args(EngineName))
     raise ConfigError(f"there is no engine {name!r}.{near} Known are local, spark and ray.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, get_type_hints
 
@@ -27,6 +27,7 @@ from mds.shardfile.layout import MAX_SIZE
 from mds.storage import is_local, local_path, redact
 from mds.storage.url import Url
 from mds.units import parse_bytes
+from mds.words import Digest
 
 if TYPE_CHECKING:
     import types
@@ -49,7 +50,7 @@ class WriterOptions(TypedDict, total=False):
 
     keep_local: bool
     compression: str | None
-    hashes: list[str] | None
+    hashes: Sequence[Digest] | Sequence[str] | None
     size_limit: int | str | None
     samples_per_shard: int | None
     exist_ok: bool

@@ -30,6 +30,7 @@ from mds.errors import ConfigError, StoreError
 from mds.events import Event, subscribe
 from mds.metrics import Tally, chrome_trace
 from mds.plan import EpochPlan, OrderHash
+from mds.report import WaitReport
 from mds.shuffle import Shuffle, get_shuffle, register_shuffle
 from mds.shuffle.py1s import Py1s
 from mds.storage import RetryPolicy, Store, open_store, register_store
@@ -39,6 +40,7 @@ from mds.testing.input_contract import InputContract
 from mds.testing.shuffle_contract import ShuffleContract
 from mds.testing.store_contract import StoreContract
 from mds.transforms import RowGenerator, images, pad, ragged, stack
+from mds.words import PartitionAlgo, Remainder
 from mds.writers.convert import (
     BadRecord,
     Column,
@@ -55,6 +57,7 @@ from mds.writers.engines import dataframe_to_mds
 
 def write(out: str) -> None:
     assert_type(mds.__version__, str)
+    assert_type(mds.storage.open_store(out), Store)
     columns = {"id": "int", "tokens": "ndarray:int32"}
     with MDSWriter(
         out=out, columns=columns, compression="zstd", hashes=["xxh3_64"], size_limit="64mb"
@@ -120,6 +123,15 @@ def read(remote: str) -> None:
     assert_type(dataset.split({"train": 0.9, "val": 0.1}), dict[str, StreamingDataset])
     assert_type(Doubled(local="more", batch_size=2).limit(1), Doubled)
     assert_type(len(LocalDataset(local="more")), int)
+    assert_type(LocalDataset("more")[0], dict[str, Any])
+    assert_type(dataset[0], dict[str, Any])
+    assert_type(dataset[:3], list[dict[str, Any]])
+    assert_type(dataset.partition_algo, PartitionAlgo)
+    assert_type(dataset.remainder, Remainder)
+    assert_type(dataset.columns["id"].encoding, str)
+    assert_type(dataset.class_names, dict[str, list[str]])
+    assert_type(dataset.shards[0].samples, int)
+    StreamingDataset(remote, shuffle_algo="one_of_mine", validate_hash="sha1", images="array")
     assert_type(iter(Samples(local="more", batch_size=1)), Iterator[Any])
 
 
@@ -131,6 +143,9 @@ def train(dataset: StreamingDataset, state: Mapping[str, Any]) -> None:
     assert_type(RunHistory(dataset.state_dict()).step(3)[0].sample, int)
     assert_type(RunHistory("run/step5.pt").diff("other.json").step, int | None)
     assert_type(loader.state_dict(), dict[str, Any] | None)
+    assert_type(loader.steps_per_epoch, int)
+    assert_type(loader.order_hash, OrderHash)
+    assert_type(loader.report(), WaitReport)
 
 
 def plan() -> None:

@@ -10,12 +10,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.formats.columns import Column
+    from mds.words import Digest, EngineName, OnError
     from mds.writers.convert.conversion import Conversion
     from mds.writers.convert.inputs.base import BadRecord, FileInput, Input, InputOptions, InputPart
     from mds.writers.convert.inputs.registry import input_names, register_input
@@ -105,7 +106,7 @@ def convert(
     encoding: str | None = None,
     no_header: bool = False,
     limit: int | str | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: OnError = "raise",
     null: str | Sequence[str] = (),
     fill: Mapping[str, Any] | None = None,
     describe: Mapping[str, str] | None = None,
@@ -114,7 +115,7 @@ def convert(
     split_key: str | None = None,
     merge_splits: bool = False,
     compression: str | None = None,
-    hashes: str | Sequence[str] = ("xxh3_64",),
+    hashes: str | Sequence[Digest] | Sequence[str] = ("xxh3_64",),
     size_limit: int | str | None = 67108864,
     keep_shards: bool = False,
     tokenizer: str | None = None,
@@ -123,7 +124,7 @@ def convert(
     text_column: str | None = None,
     drop_last: bool = False,
     num_workers: int = 1,
-    engine: Literal["local", "spark", "ray"] = "local",
+    engine: EngineName = "local",
     resume: bool = False,
     overwrite: bool = False,
     work: str | os.PathLike[str] | None = None,

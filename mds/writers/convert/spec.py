@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from mds.arguments import did_you_mean, shown
 from mds.encodings import located, parse_encoding
@@ -21,6 +21,7 @@ from mds.errors import ArgumentError, ConfigError, EncodingError, UnknownEncodin
 from mds.shardfile.compression import parse_compression
 from mds.shardfile.hashing import new_hash
 from mds.units import parse_count
+from mds.words import OnError
 from mds.writers.convert.inputs.base import InputOptions
 from mds.writers.convert.tokens import TokenSpec
 from mds.writers.spec import parse_size_limit
@@ -134,7 +135,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
         raise ConfigError(
             f"num_workers={num_workers}: give a number of processes, or 0 for all cores."
         )
-    if values.get("on_error", "raise") not in ("raise", "skip"):
+    if values.get("on_error", "raise") not in get_args(OnError):
         raise ConfigError(
             f"on_error={values['on_error']!r}: write 'skip' to leave out records that cannot be "
             "samples, or 'raise' to stop at the first."

@@ -9,8 +9,8 @@ from mds.errors import ConfigError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from mds.writers.convert.dataframe import SPARK_TO_MDS
 from mds.writers.engines import (
-    SPARK_TO_MDS,
     dataframe_to_mds,
     infer_dataframe_schema,
     is_json_compatible,

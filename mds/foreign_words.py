@@ -462,8 +462,8 @@ NAMES_OF_THE_PACKAGE = {
     "write save to_mds from_list from_dict from_generator from_pandas from_polars from_arrow "
     "from_iterable dump write_dataset convert_dataset": _CONVERT,
     "optimize": (
-        "Write mds.convert(map(function, inputs), out, workers=...), where the function returns a "
-        "sample as a dict."
+        "Write mds.convert(map(function, inputs), out, num_workers=...), where the function "
+        "returns a sample as a dict."
     ),
     "info inspect describe": "Write print(mds.StreamingDataset(path).explain()).",
     "profile": _REPORT,

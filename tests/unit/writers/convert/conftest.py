@@ -11,8 +11,8 @@ import tarfile
 
 import pytest
 
+from mds import lazy_imports
 from mds.cli.datasets import head
-from mds.writers.convert.inputs import registry
 from mds.writers.convert.inputs.mds import MdsInput
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of folders
@@ -85,7 +85,7 @@ class Kit:
 @pytest.fixture(autouse=True)
 def _no_plugins(monkeypatch):
     """No package of this environment brings inputs, and to look for one takes 20 ms each time."""
-    monkeypatch.setattr(registry, "plugin_names", lambda group: [])
+    monkeypatch.setattr(lazy_imports, "plugin_names", lambda group: [])
 
 
 @pytest.fixture

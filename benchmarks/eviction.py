@@ -151,7 +151,7 @@ def measure(folder: str, run: Run, scratch: str) -> Found:
     """Three epochs from a cold folder."""
     import resource
 
-    from mds.index import read_index
+    from mds._index import read_index
 
     index = read_index(os.path.join(folder, "index.json"))
     size = int((index.zip_size if index.zip_size.any() else index.raw_size).sum())
@@ -210,8 +210,8 @@ def bounds(folder: str, run: Run, limit: int, block: int) -> tuple[float, float]
     """The bytes of Belady's rule for whole shards, and of single samples where they can come."""
     import numpy as np
 
-    from mds.cache.ledger_file import ledger_size
-    from mds.index import read_index
+    from mds._cache.ledger_file import ledger_size
+    from mds._index import read_index
     from mds.plan import EpochPlan, OrderSpec
     from mds.world import World
 

@@ -35,10 +35,10 @@ from devtools.proxy import proxy_process
 from devtools.servers import s3_server
 from mds import StreamingDataLoader, StreamingDataset
 from mds.formats import RawFiles, Tar
-from mds.formats.dataset import open_files, write_files_index
-from mds.formats.newlines import cut_lines
-from mds.formats.tar_members import mapped, members
-from mds.writers.convert.keep_shards import keep_shards
+from mds.formats._dataset import open_files, write_files_index
+from mds.formats._newlines import cut_lines
+from mds.formats._tar_members import mapped, members
+from mds.writers.convert._keep_shards import keep_shards
 
 Measure = Callable[[], Any]
 

@@ -28,8 +28,8 @@ import numpy as np
 
 from benchmarks.peers.karmarkar_karp import partition
 from mds.plan import EpochPlan, Packing, PackPlan
-from mds.plan.pack_schedule import Documents
-from mds.plan.pack_windows import balance, pack_window
+from mds.plan._pack_schedule import Documents
+from mds.plan._pack_windows import balance, pack_window
 from mds.world import World
 
 CAPACITY = 8192

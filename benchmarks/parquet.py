@@ -30,7 +30,7 @@ from benchmarks.questions.cold import KEYS
 from devtools.proxy import proxy_process
 from devtools.servers import s3_server
 from mds import StreamingDataLoader, StreamingDataset
-from mds.writers.convert.keep_shards import keep_shards
+from mds.writers.convert._keep_shards import keep_shards
 
 FILES = 4
 #: Rows of a row group of numbers, and of a batch of them.

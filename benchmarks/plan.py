@@ -86,8 +86,8 @@ def _resident():
 
 
 def ours(question, samples, algo, world, folder):
-    from mds.cache import order_files as orders
-    from mds.cache.order_files import prepare, share_order
+    from mds._cache import order_files as orders
+    from mds._cache.order_files import prepare, share_order
     from mds.plan import EpochPlan, epoch_order
     from mds.shuffle import get_shuffle
     from mds.world import World

@@ -26,8 +26,8 @@ import time
 import numpy as np
 
 import mds
-from mds.index import read_index
-from mds.readers import gather, open_reader
+from mds._index import read_index
+from mds._readers import gather, open_reader
 
 ROWS = 256
 

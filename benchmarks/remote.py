@@ -162,9 +162,9 @@ def cache(url, folder):
     """Our cache and prefetcher, without torch."""
     import boto3  # as in the plain download, imports are not counted
 
-    from mds.cache import ShardCache, fetch_index
-    from mds.cache.source import Source
-    from mds.prefetch.prefetcher import Prefetcher
+    from mds._cache import ShardCache, fetch_index
+    from mds._cache.source import Source
+    from mds._prefetch.prefetcher import Prefetcher
 
     assert boto3
     os.environ["S3_ENDPOINT_URL"] = url
@@ -267,7 +267,7 @@ def spread(values):
 
 def cold(options, url, latency, shard):
     """Cold epochs of all contenders, in turns."""
-    from mds.units import format_bytes
+    from mds._units import format_bytes
 
     roles = [(role, sys.executable) for role in ("plain", "parts", "cache", "mds", "processes")]
     if importlib.util.find_spec("obstore"):

@@ -27,7 +27,7 @@ import time
 from devtools.proxy import FaultProxy
 from devtools.servers import s3_server
 from mds import MDSWriter, World
-from mds.dataset.samples import Samples
+from mds._dataset.samples import Samples
 
 BUCKET, LATENCY = "data", 0.03
 COLUMNS = {"number": "int", "text": "str"}

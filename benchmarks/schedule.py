@@ -40,7 +40,7 @@ import torch
 from benchmarks.peers.mixtures import AFTER, BEFORE, DRAWN, SAMPLES, judge
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset, World
 from mds.plan import EpochPlan
-from mds.plan.schedule import ScheduledRun
+from mds.plan._schedule import ScheduledRun
 
 STEPS = 200_000
 KNOTS = (0, 50_000, 120_000)

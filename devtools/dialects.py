@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from devtools.httpserver import FolderHandler
-from mds.storage.files import publish, write_file
+from mds.storage._files import publish, write_file
 
 
 class Dialect(FolderHandler):

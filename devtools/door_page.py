@@ -17,8 +17,8 @@ import sys
 from typing import Any
 
 import mds.compat.streaming  # noqa: F401 - makes `import streaming` mean mds
-from mds.compat.names import ABSENT
-from mds.compat.overrides import uncalled_of
+from mds.compat._names import ABSENT
+from mds.compat._overrides import uncalled_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "door.md"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mds.storage.files import publish
+from mds.storage._files import publish
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mds._lazy_imports import on_first_touch
 from mds._version import __version__
-from mds.lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds import encodings as encodings
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from mds import testing as testing
     from mds import transforms as transforms
     from mds import writers as writers
-    from mds.dataset.local import LocalDataset
-    from mds.dataset.rewind import RunHistory
-    from mds.dataset.samples import Samples
-    from mds.dataset.stream import Stream
-    from mds.dataset.streaming import StreamingDataset
-    from mds.loader.dataloader import StreamingDataLoader
-    from mds.plan.packing import Packing
-    from mds.plan.schedule import Schedule
+    from mds._dataset.local import LocalDataset
+    from mds._dataset.rewind import RunHistory
+    from mds._dataset.samples import Samples
+    from mds._dataset.stream import Stream
+    from mds._dataset.streaming import StreamingDataset
+    from mds._loader.dataloader import StreamingDataLoader
+    from mds.plan._packing import Packing
+    from mds.plan._schedule import Schedule
     from mds.world import World
     from mds.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
     from mds.writers.convert import convert
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "CSVWriter": "writers",
     "JSONWriter": "writers",
-    "LocalDataset": "dataset.local",
+    "LocalDataset": "_dataset.local",
     "MDSWriter": "writers",
-    "Packing": "plan.packing",
-    "RunHistory": "dataset.rewind",
-    "Samples": "dataset.samples",
-    "Schedule": "plan.schedule",
-    "Stream": "dataset.stream",
-    "StreamingDataLoader": "loader.dataloader",
-    "StreamingDataset": "dataset.streaming",
+    "Packing": "plan._packing",
+    "RunHistory": "_dataset.rewind",
+    "Samples": "_dataset.samples",
+    "Schedule": "plan._schedule",
+    "Stream": "_dataset.stream",
+    "StreamingDataLoader": "_loader.dataloader",
+    "StreamingDataset": "_dataset.streaming",
     "TSVWriter": "writers",
     "World": "world",
     "XSVWriter": "writers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mds.cli import main
+from mds._cli import main
 
 if __name__ == "__main__":
     main()

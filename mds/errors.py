@@ -50,7 +50,7 @@ from __future__ import annotations
 import copy
 import re
 
-from mds.redaction import safe
+from mds._redaction import safe
 
 # Beginning of the text of an error that torch raises again from a worker process or thread.
 _FROM_WORKER = re.compile(r"Caught \w+ in [\w :]+\.\nOriginal Traceback ")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mds.process.fork_safe import new_lock
+from mds._process.fork_safe import new_lock
 
 
 class Fetched(NamedTuple):

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from mds.cache.counters import SUMMED
-from mds.cache.shard_cache import live_caches
+from mds._cache.counters import SUMMED
+from mds._cache.shard_cache import live_caches
+from mds._process.fork_safe import new_lock
 from mds.errors import need
 from mds.events import Event, Evicted, Fetched, Replaced, Retried, Uploaded, Waited, subscribe
-from mds.process.fork_safe import new_lock
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mds._process.fork_safe import new_lock
+from mds._process.mmaps import open_nameless
+from mds._redaction import get_logger
 from mds.errors import ConfigError
-from mds.process.fork_safe import new_lock
-from mds.process.mmaps import open_nameless
-from mds.redaction import get_logger
 
 MAX_RANKS = 1 << 18  # as many nodes as an order may have
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import mds
-from mds.process import fork_safe
+from mds._process import fork_safe
 
 # A test starts interpreters in folders of its own, where an installed library, of another tree
 # perhaps, would be found first.

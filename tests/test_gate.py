@@ -97,7 +97,7 @@ def test_a_file_that_is_skipped_as_a_whole_ran_where_its_tests_did(tmp_path):
 def test_the_file_of_an_inherited_test_is_that_of_its_class(tmp_path):
     """A contract lies in the package, and its tests are run by the file that inherits it."""
     case = (
-        '<testcase file="mds/testing/store_contract.py" name="test_it" '
+        '<testcase file="mds/testing/_store_contract.py" name="test_it" '
         'classname="tests.programs.storage.test_contract.TestAzure">'
         '<skipped message="no peer"/></testcase>'
     )

@@ -13,7 +13,7 @@ from collections import defaultdict
 
 import pytest
 
-from mds.compat.names import MODULES as DOOR
+from mds.compat._names import MODULES as DOOR
 
 ROOT = pathlib.Path(__file__).parent.parent
 MODULES = sorted((ROOT / "mds").rglob("*.py"))
@@ -33,8 +33,8 @@ HISTORY = re.compile(r"_*(found|told|kept|left|made|given|taken|wanted|asked)_\w
 #: Names that others chose: the name, a part of the path of the files that may use it, the reason.
 FOREIGN_NAMES = {
     ("__all__", "mds/"): "Python",
-    ("where", "mds/dataset/"): "the public argument of select()",
-    ("by", "mds/dataset/"): "the public argument of split()",
+    ("where", "mds/_dataset/"): "the public argument of select()",
+    ("by", "mds/_dataset/"): "the public argument of split()",
 }
 NOUN_CLAUSE = re.compile(
     r"(What|How|Where|Which|Let|Have|That|Those|Be|Whose|As|So|Of|No|Nothing|None|Not)\b"

@@ -6,7 +6,7 @@ import pytest
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import MdsError
-from mds.plan.state import KEYS
+from mds.plan._state import KEYS
 
 HUGE = {
     "10**30": 10**30,

@@ -13,26 +13,26 @@ ROOT = pathlib.Path(__file__).parent.parent
 NAMES = """
 mds:CSVWriter JSONWriter LocalDataset MDSWriter Samples Stream StreamingDataLoader StreamingDataset
 mds:Packing RunHistory Schedule TSVWriter World XSVWriter convert merge_index
-mds.dataset:StreamingDataset
-mds.dataset.stream:Stream
+mds._dataset:StreamingDataset
+mds._dataset.stream:Stream
 mds.formats:Arrow Delta Iceberg ImageFiles JsonLines Megatron Parquet RawFiles Tar TextLines
 mds.formats:Block DataFile FilePlan Files Format ShardPlace encode_records join_columns
 mds.encodings:DecodeKind Encoding encoding_names parse_encoding register_encoding
 mds.events:emit subscribe
 mds.metrics:Tally chrome_trace dump_state_on prometheus
 mds.plan:EpochPlan OrderHash PackPlan epoch_order get_partitions get_sampling register_packer
-mds.plan.audit:OrderHash
+mds.plan._audit:OrderHash
 mds.shuffle:RandomAccessShuffle SequentialShuffle Shuffle ShuffleSpec get_shuffle register_shuffle
 mds.errors:NotFoundError TransientError
 mds.storage:Body ObjectInfo RetryPolicy Store open_store register_store
-mds.storage.memory:MemoryStore
-mds.testing.contract:StoreContract
-mds.testing.file_format_contract:FormatContract
-mds.testing.format_contracts:CodecContract EncodingContract
-mds.testing.input_contract:InputContract
-mds.testing.packer_contract:PackerContract
-mds.testing.shuffle_contract:ShuffleContract
-mds.testing.store_contract:StoreContract
+mds.storage._memory:MemoryStore
+mds.testing._contract:StoreContract
+mds.testing._file_format_contract:FormatContract
+mds.testing._format_contracts:CodecContract EncodingContract
+mds.testing._input_contract:InputContract
+mds.testing._packer_contract:PackerContract
+mds.testing._shuffle_contract:ShuffleContract
+mds.testing._store_contract:StoreContract
 mds.transforms:RowGenerator images pad ragged seeded stack
 mds.world:World
 mds.writers:MDSWriter

@@ -8,7 +8,7 @@ import pytest
 
 import mds
 from mds.errors import ConfigError, FormatError, IndexFileError
-from mds.storage.relative_name import MAX_NAME_BYTES, RelativeName, split_folder
+from mds.storage._relative_name import MAX_NAME_BYTES, RelativeName, split_folder
 
 GOOD = [
     *("shard.00000.mds", "train/shard.00000.mds.zstd", "a b", "ü/shard", ".hidden/shard", "日本"),

@@ -176,7 +176,7 @@ def test_only_one_file_renames_into_place():
         for p in MODULES.values()
         if "os.replace(" in p.read_text(encoding="utf-8")
     ]
-    assert found == ["storage/files.py"]
+    assert found == ["storage/_files.py"]
 
 
 def test_no_named_shared_memory():
@@ -193,4 +193,4 @@ def test_only_safe_lines_are_logged():
         for p in MODULES.values()
         if "logging.getLogger(" in p.read_text("utf-8")
     ]
-    assert found == ["redaction.py"]
+    assert found == ["_redaction.py"]

@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mds.plan import Packing, Schedule
-from mds.plan.pack_windows import pack_window
-from mds.plan.schedule import ScheduledRun
+from mds.plan._pack_windows import pack_window
+from mds.plan._schedule import ScheduledRun
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -1,6 +1,6 @@
 """Importing this module makes ``import streaming``, and the modules below it, mean mds.
 
-A finder at the front of ``sys.meta_path`` makes a module for each name in `mds.compat.names`. The
+A finder at the front of ``sys.meta_path`` makes a module for each name in `mds.compat._names`. The
 module looks an attribute up when it is first read, so importing it is cheap and loads no torch. An
 installed ``streaming`` is never imported. If one was imported before, `install` raises CompatError:
 two libraries under one name would mix their classes.
@@ -18,8 +18,8 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
-from mds.compat.names import ABSENT, MISSING_PRIVATE_NAMES, MODULES, VERSION
-from mds.compat.overrides import (
+from mds.compat._names import ABSENT, MISSING_PRIVATE_NAMES, MODULES, VERSION
+from mds.compat._overrides import (
     HARMLESS,
     find_remedy,
     forget_replacement,
@@ -40,7 +40,7 @@ class Facade(ModuleType):
     """Module of mosaicml-streaming whose attributes are those of modules of mds.
 
     Setting an attribute replaces a live name, raises for a sealed one, and warns of a harmless one;
-    see `mds.compat.overrides`.
+    see `mds.compat._overrides`.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class Facade(ModuleType):
 
 
 class Door(MetaPathFinder, Loader):
-    """Finder and loader of the modules in `mds.compat.names.MODULES`."""
+    """Finder and loader of the modules in `mds.compat._names.MODULES`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -149,7 +149,7 @@ class Door(MetaPathFinder, Loader):
 
 
 def facade(name: str) -> ModuleType:
-    """Return a new module of `mds.compat.names.MODULES` without importing it."""
+    """Return a new module of `mds.compat._names.MODULES` without importing it."""
     door = Door()
     spec = door.find_spec(name)
     assert spec is not None

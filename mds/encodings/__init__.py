@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from mds.encodings.base import DecodeKind, Encoding, describe, located
-from mds.encodings.registry import encoding_names, parse_encoding, register_encoding
+from mds.encodings._base import DecodeKind, Encoding, describe, located
+from mds.encodings._registry import encoding_names, parse_encoding, register_encoding
 
 __all__ = [
     "DecodeKind",

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.formats.arrow import Arrow
-    from mds.formats.base import Format
-    from mds.formats.delta import Delta
-    from mds.formats.encode import encode_records, join_columns
-    from mds.formats.facts import Block, DataFile, FilePlan, ShardPlace
-    from mds.formats.iceberg import Iceberg
-    from mds.formats.images import ImageFiles
-    from mds.formats.lines import JsonLines, TextLines
-    from mds.formats.megatron import Megatron
-    from mds.formats.parquet import Parquet
-    from mds.formats.raw_files import RawFiles
-    from mds.formats.registry import find_format, format_names, register_format
-    from mds.formats.source import Files
-    from mds.formats.tar import Tar
+    from mds.formats._arrow import Arrow
+    from mds.formats._base import Format
+    from mds.formats._delta import Delta
+    from mds.formats._encode import encode_records, join_columns
+    from mds.formats._facts import Block, DataFile, FilePlan, ShardPlace
+    from mds.formats._iceberg import Iceberg
+    from mds.formats._images import ImageFiles
+    from mds.formats._lines import JsonLines, TextLines
+    from mds.formats._megatron import Megatron
+    from mds.formats._parquet import Parquet
+    from mds.formats._raw_files import RawFiles
+    from mds.formats._registry import find_format, format_names, register_format
+    from mds.formats._source import Files
+    from mds.formats._tar import Tar
 
 _HOMES = {
-    "Arrow": "arrow",
-    "Block": "facts",
-    "DataFile": "facts",
-    "Delta": "delta",
-    "FilePlan": "facts",
-    "Files": "source",
-    "Format": "base",
-    "Iceberg": "iceberg",
-    "ImageFiles": "images",
-    "JsonLines": "lines",
-    "Megatron": "megatron",
-    "Parquet": "parquet",
-    "RawFiles": "raw_files",
-    "ShardPlace": "facts",
-    "Tar": "tar",
-    "TextLines": "lines",
-    "encode_records": "encode",
-    "find_format": "registry",
-    "format_names": "registry",
-    "join_columns": "encode",
-    "register_format": "registry",
+    "Arrow": "_arrow",
+    "Block": "_facts",
+    "DataFile": "_facts",
+    "Delta": "_delta",
+    "FilePlan": "_facts",
+    "Files": "_source",
+    "Format": "_base",
+    "Iceberg": "_iceberg",
+    "ImageFiles": "_images",
+    "JsonLines": "_lines",
+    "Megatron": "_megatron",
+    "Parquet": "_parquet",
+    "RawFiles": "_raw_files",
+    "ShardPlace": "_facts",
+    "Tar": "_tar",
+    "TextLines": "_lines",
+    "encode_records": "_encode",
+    "find_format": "_registry",
+    "format_names": "_registry",
+    "join_columns": "_encode",
+    "register_format": "_registry",
 }
 
 __all__ = [

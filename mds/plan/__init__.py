@@ -8,37 +8,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.plan.audit import OrderHash, Place, summands
-    from mds.plan.epoch import EpochPlan, epoch_order
-    from mds.plan.global_batches import get_partitions
-    from mds.plan.pack_plan import PackPlan
-    from mds.plan.packers import register_packer
-    from mds.plan.packing import Packing
-    from mds.plan.sampling import get_sampling
-    from mds.plan.schedule import Schedule
-    from mds.plan.spec import OrderSpec
-    from mds.plan.weights import Weights, no_weights, resolve_passes, resolve_weights
+    from mds.plan._audit import OrderHash, Place, summands
+    from mds.plan._epoch import EpochPlan, epoch_order
+    from mds.plan._global_batches import get_partitions
+    from mds.plan._pack_plan import PackPlan
+    from mds.plan._packers import register_packer
+    from mds.plan._packing import Packing
+    from mds.plan._sampling import get_sampling
+    from mds.plan._schedule import Schedule
+    from mds.plan._spec import OrderSpec
+    from mds.plan._weights import Weights, no_weights, resolve_passes, resolve_weights
 
 _HOMES = {
-    "EpochPlan": "epoch",
-    "OrderHash": "audit",
-    "OrderSpec": "spec",
-    "PackPlan": "pack_plan",
-    "Packing": "packing",
-    "Place": "audit",
-    "Schedule": "schedule",
-    "Weights": "weights",
-    "epoch_order": "epoch",
-    "get_partitions": "global_batches",
-    "get_sampling": "sampling",
-    "no_weights": "weights",
-    "register_packer": "packers",
-    "resolve_passes": "weights",
-    "resolve_weights": "weights",
-    "summands": "audit",
+    "EpochPlan": "_epoch",
+    "OrderHash": "_audit",
+    "OrderSpec": "_spec",
+    "PackPlan": "_pack_plan",
+    "Packing": "_packing",
+    "Place": "_audit",
+    "Schedule": "_schedule",
+    "Weights": "_weights",
+    "epoch_order": "_epoch",
+    "get_partitions": "_global_batches",
+    "get_sampling": "_sampling",
+    "no_weights": "_weights",
+    "register_packer": "_packers",
+    "resolve_passes": "_weights",
+    "resolve_weights": "_weights",
+    "summands": "_audit",
 }
 
 __all__ = [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.report.account import WaitAccount
-    from mds.report.diagnosis import CAUSES, WaitReport, explain_waits
+    from mds.report._account import WaitAccount
+    from mds.report._diagnosis import CAUSES, WaitReport, explain_waits
 
 _HOMES = {
-    "CAUSES": "diagnosis",
-    "WaitAccount": "account",
-    "WaitReport": "diagnosis",
-    "explain_waits": "diagnosis",
+    "CAUSES": "_diagnosis",
+    "WaitAccount": "_account",
+    "WaitReport": "_diagnosis",
+    "explain_waits": "_diagnosis",
 }
 
 __all__ = ["CAUSES", "WaitAccount", "WaitReport", "explain_waits"]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from mds.arguments import did_you_mean
+from mds._arguments import did_you_mean
+from mds._lazy_imports import Registry, registers
+from mds._words import ShuffleAlgo
 from mds.errors import UnknownNameError
-from mds.lazy_imports import Registry, registers
-from mds.shuffle.base import RandomAccessShuffle, Shuffle, ShuffleSpec
-from mds.shuffle.sequential import SequentialShuffle
-from mds.words import ShuffleAlgo
+from mds.shuffle._base import RandomAccessShuffle, Shuffle, ShuffleSpec
+from mds.shuffle._sequential import SequentialShuffle
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -52,7 +52,7 @@ class _Algorithms(UserDict[str, type[Shuffle]]):
     def __getitem__(self, name: str) -> type[Shuffle]:
         entry: Any = self.data[name]
         if isinstance(entry, str):
-            entry = self.data[name] = getattr(import_module(f"mds.shuffle.{name}"), entry)
+            entry = self.data[name] = getattr(import_module(f"mds.shuffle._{name}"), entry)
         algorithm: type[Shuffle] = entry
         return algorithm
 
@@ -83,7 +83,7 @@ def register_shuffle(name: str, shuffle: type[Shuffle], *, replace: bool = False
 
     - ``name`` (str): Its name. States record it.
     - ``shuffle`` (type): A subclass of `SequentialShuffle` or `RandomAccessShuffle`.
-      `mds.testing.shuffle_contract.ShuffleContract` tests it.
+      `mds.testing._shuffle_contract.ShuffleContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Every process that plans must register it, worker processes too: do so where the dataset's class

@@ -9,39 +9,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.storage.base import CHUNK, Body, ObjectInfo, Store
-    from mds.storage.files import publish, temporary_owner, write_at, write_file
-    from mds.storage.registry import open_store, register_store, schemes
-    from mds.storage.retry import Retrying, RetryPolicy
-    from mds.storage.url import is_local, join, local_path, redact, source_name
-    from mds.storage.wrappers import Hedged, Limited, Prefixed, Wrapper
+    from mds.storage._base import CHUNK, Body, ObjectInfo, Store
+    from mds.storage._files import publish, temporary_owner, write_at, write_file
+    from mds.storage._registry import open_store, register_store, schemes
+    from mds.storage._retry import Retrying, RetryPolicy
+    from mds.storage._url import is_local, join, local_path, redact, source_name
+    from mds.storage._wrappers import Hedged, Limited, Prefixed, Wrapper
 
 _HOMES = {
-    "CHUNK": "base",
-    "Body": "base",
-    "Hedged": "wrappers",
-    "Limited": "wrappers",
-    "ObjectInfo": "base",
-    "Prefixed": "wrappers",
-    "RetryPolicy": "retry",
-    "Retrying": "retry",
-    "Store": "base",
-    "Wrapper": "wrappers",
-    "is_local": "url",
-    "join": "url",
-    "local_path": "url",
-    "open_store": "registry",
-    "publish": "files",
-    "redact": "url",
-    "register_store": "registry",
-    "schemes": "registry",
-    "source_name": "url",
-    "temporary_owner": "files",
-    "write_at": "files",
-    "write_file": "files",
+    "CHUNK": "_base",
+    "Body": "_base",
+    "Hedged": "_wrappers",
+    "Limited": "_wrappers",
+    "ObjectInfo": "_base",
+    "Prefixed": "_wrappers",
+    "RetryPolicy": "_retry",
+    "Retrying": "_retry",
+    "Store": "_base",
+    "Wrapper": "_wrappers",
+    "is_local": "_url",
+    "join": "_url",
+    "local_path": "_url",
+    "open_store": "_registry",
+    "publish": "_files",
+    "redact": "_url",
+    "register_store": "_registry",
+    "schemes": "_registry",
+    "source_name": "_url",
+    "temporary_owner": "_files",
+    "write_at": "_files",
+    "write_file": "_files",
 }
 
 __all__ = [

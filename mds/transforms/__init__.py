@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.transforms.collate import pad, ragged, stack
-    from mds.transforms.image_columns import images
-    from mds.transforms.randomness import RowGenerator, seeded
+    from mds.transforms._collate import pad, ragged, stack
+    from mds.transforms._image_columns import images
+    from mds.transforms._randomness import RowGenerator, seeded
 
 _HOMES = {
-    "RowGenerator": "randomness",
-    "images": "image_columns",
-    "pad": "collate",
-    "ragged": "collate",
-    "seeded": "randomness",
-    "stack": "collate",
+    "RowGenerator": "_randomness",
+    "images": "_image_columns",
+    "pad": "_collate",
+    "ragged": "_collate",
+    "seeded": "_randomness",
+    "stack": "_collate",
 }
 
 __all__ = ["RowGenerator", "images", "pad", "ragged", "seeded", "stack"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mds.lazy_imports import on_first_touch
-from mds.writers.mds import MDSWriter
-from mds.writers.merge import merge_index
-from mds.writers.text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
-from mds.writers.writer import Writer
+from mds._lazy_imports import on_first_touch
+from mds.writers._mds import MDSWriter
+from mds.writers._merge import merge_index
+from mds.writers._text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
+from mds.writers._writer import Writer
 
 __all__ = [
     "CSVWriter",

@@ -22,15 +22,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from mds.arguments import did_you_mean
+from mds._arguments import did_you_mean
+from mds._process.fork_safe import end_with_parent, new_lock
+from mds._words import EngineName
 from mds.errors import ConfigError, WriterError, need
-from mds.process.fork_safe import end_with_parent, new_lock
-from mds.words import EngineName
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from mds.writers.convert.dataframe import (
+    from mds.writers.convert._dataframe import (
         dataframe_to_mds,
         infer_dataframe_schema,
         is_json_compatible,
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     """Load the names about data frames at their first use."""
     if name not in __all__:
         raise AttributeError(f"module 'mds.writers.engines' has no attribute {name!r}")
-    from mds.writers.convert import dataframe
+    from mds.writers.convert import _dataframe as dataframe
 
     return getattr(dataframe, name)
 

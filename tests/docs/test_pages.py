@@ -9,7 +9,7 @@ import pytest
 from devtools.clouds import stand_ins
 from devtools.pages import RUN, blocks, run_page
 from devtools.servers import ServerMissing
-from mds.storage.registry import _stores, schemes
+from mds.storage._registry import _stores, schemes
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -72,7 +72,7 @@ NOT_RUN = {
     ("migrating.md", "export PYTHONPATH="): (
         "changes the shell; tests/programs/compat does it for a process"
     ),
-    ("storage.md", "from mds.testing.store_contract import StoreContract"): (
+    ("storage.md", "from mds.testing._store_contract import StoreContract"): (
         "a file of tests for a store of the reader's; ours are such files"
     ),
     ("writing.md", "mds clean s3://bucket/train"): COMMAND,

@@ -111,7 +111,7 @@ def test_every_public_name_has_a_place(site):
 
 def test_every_command_and_option_has_a_place(site):
     """As `--help` lists them."""
-    from mds.cli import main
+    from mds._cli import main
 
     page = (site / "commands.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))

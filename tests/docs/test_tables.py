@@ -36,7 +36,7 @@ from mds import (
     StreamingDataLoader,
     StreamingDataset,
 )
-from mds.writers.convert.run import Summary
+from mds.writers.convert._run import Summary
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 ROWS = [{"id": i, "text": f"text {i}", "label": i % 2} for i in range(100)]

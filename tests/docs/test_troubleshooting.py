@@ -7,7 +7,7 @@ import re
 import pytest
 
 import mds.errors
-from mds.shardfile.layout import INDEX_NAME
+from mds._shardfile.layout import INDEX_NAME
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ import warnings
 import atheris
 
 with atheris.instrument_imports(include=["mds"]):
-    import mds.index
-    import mds.readers  # noqa: F401 - instrumented by being imported here
+    import mds._index
+    import mds._readers  # noqa: F401 - instrumented by being imported here
 
 _SPEC = importlib.util.spec_from_file_location(
     "targets", pathlib.Path(__file__).with_name("targets.py")

@@ -7,13 +7,13 @@ import struct
 
 import numpy as np
 
+from mds._index import Columns, Index, ShardInfo, ShardSchema
+from mds._index.shard_object import FileInfo, Stored
+from mds._readers import make_decoder, open_sparse
+from mds._readers.joint import joint_reader
+from mds._readers.split import SplitReader
 from mds.encodings import parse_encoding
 from mds.errors import MdsError
-from mds.index import Columns, Index, ShardInfo, ShardSchema
-from mds.index.shard_object import FileInfo, Stored
-from mds.readers import make_decoder, open_sparse
-from mds.readers.joint import joint_reader
-from mds.readers.split import SplitReader
 
 # Samples that are looked at; a fuzzer's shard has few, or empty ones without end.
 FEW = 50

@@ -31,7 +31,7 @@ from torch.utils.data import IterableDataset
 
 from devtools.httpserver import FolderHandler, http_server
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
-from mds.cache.shard_cache import live_caches
+from mds._cache.shard_cache import live_caches
 
 SAMPLES = 120
 SHARD = 9  # samples of a shard

@@ -22,7 +22,7 @@ from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 import mds
 import mds.transforms
 from devtools.httpserver import FolderHandler, http_server
-from mds.cli import convert, main
+from mds._cli import convert, main
 
 REMEDIES = []
 
@@ -1163,9 +1163,9 @@ def makers_of_files(folder):
 
 def make_names(folder, monkeypatch):
     """Return what the programs name: the library, and files and functions of a folder."""
-    monkeypatch.setattr("mds.storage.registry._stores.entries", {})
-    monkeypatch.setattr("mds.formats.registry._registry.entries", {})
-    monkeypatch.setattr("mds.plan.packers._packers.entries", {})
+    monkeypatch.setattr("mds.storage._registry._stores.entries", {})
+    monkeypatch.setattr("mds.formats._registry._registry.entries", {})
+    monkeypatch.setattr("mds.plan._packers._packers.entries", {})
     paths = write_datasets(folder)
     numbers = itertools.count()
 

@@ -27,7 +27,7 @@ from mds import (
     StreamingDataset,
     World,
 )
-from mds.dataset.stream import streams_registry
+from mds._dataset.stream import streams_registry
 from mds.errors import EncodingError, MdsError
 from mds.events import Fetched, subscribe
 from mds.formats import TextLines

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.cli import convert, main
+from mds._cli import convert, main
 
 pytestmark = pytest.mark.slow
 

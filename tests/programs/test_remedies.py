@@ -24,7 +24,7 @@ import pytest
 
 import mds
 import mds.transforms
-from mds.cli import convert, main
+from mds._cli import convert, main
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path += [str(ROOT / "tests" / "docs"), str(ROOT / "tests" / "programs")]
@@ -85,9 +85,9 @@ def all_texts():
 
 
 NOT_MESSAGES = {
-    "mds/compat/names.py": "lists of names",
-    "mds/preview.py": "HTML",
-    "mds/readers/codegen.py": "source code",
+    "mds/compat/_names.py": "lists of names",
+    "mds/_preview.py": "HTML",
+    "mds/_readers/codegen.py": "source code",
 }
 
 
@@ -169,7 +169,7 @@ def test_every_option_exists(known):
     """What a message writes as ``--name`` is an option of a command."""
     unknown = missing(r"(?<![\w-])--[a-z][\w-]*", known.options | OTHER_OPTIONS)
     # This table has options of other programs; tests/unit/cli/test_usage.py checks its remedies.
-    assert [each for each in unknown if not each.startswith("mds/cli/other_words.py:")] == []
+    assert [each for each in unknown if not each.startswith("mds/_cli/other_words.py:")] == []
 
 
 def test_every_command_exists(known):

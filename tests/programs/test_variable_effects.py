@@ -14,15 +14,15 @@ import pytest
 
 from devtools.httpserver import QuietHandler, QuietServer, running
 from mds import MDSWriter, Stream, StreamingDataset, World
-from mds.dataset.node_order import NodeOrder
+from mds._dataset.node_order import NodeOrder
+from mds._loader.worker_batches import tune_malloc
+from mds._process.mmaps import max_maps
 from mds.errors import MdsError
-from mds.loader.worker_batches import tune_malloc
-from mds.process.mmaps import max_maps
 from mds.storage import open_store
-from mds.storage.control_files import private_temporary_folder
-from mds.storage.http import find_proxy
-from mds.storage.retry import RetryPolicy
-from mds.storage.wrappers import Wrapper
+from mds.storage._control_files import private_temporary_folder
+from mds.storage._http import find_proxy
+from mds.storage._retry import RetryPolicy
+from mds.storage._wrappers import Wrapper
 from mds.world import find_ranks
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from mds import (
     TSVWriter,
     XSVWriter,
 )
-from mds.dataset.order_edits import OrderEdits
+from mds._dataset.order_edits import OrderEdits
 from mds.errors import MdsError
 from mds.plan import register_packer
 

@@ -25,6 +25,7 @@ from mds import (
     World,
     merge_index,
 )
+from mds._words import PartitionAlgo, Remainder
 from mds.encodings import Encoding, encoding_names, parse_encoding, register_encoding
 from mds.errors import ConfigError, StoreError
 from mds.events import Event, subscribe
@@ -32,15 +33,14 @@ from mds.metrics import Tally, chrome_trace
 from mds.plan import EpochPlan, OrderHash
 from mds.report import WaitReport
 from mds.shuffle import Shuffle, get_shuffle, register_shuffle
-from mds.shuffle.py1s import Py1s
+from mds.shuffle._py1s import Py1s
 from mds.storage import Retrying, RetryPolicy, Store, open_store, register_store
-from mds.storage.memory import MemoryStore
-from mds.testing.format_contracts import EncodingContract
-from mds.testing.input_contract import InputContract
-from mds.testing.shuffle_contract import ShuffleContract
-from mds.testing.store_contract import StoreContract
+from mds.storage._memory import MemoryStore
+from mds.testing._format_contracts import EncodingContract
+from mds.testing._input_contract import InputContract
+from mds.testing._shuffle_contract import ShuffleContract
+from mds.testing._store_contract import StoreContract
 from mds.transforms import RowGenerator, images, pad, ragged, stack
-from mds.words import PartitionAlgo, Remainder
 from mds.writers.convert import (
     BadRecord,
     Column,

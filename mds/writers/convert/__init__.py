@@ -12,15 +12,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mds.lazy_imports import on_first_touch
+from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.formats.columns import Column
-    from mds.words import Digest, EngineName, OnError
-    from mds.writers.convert.conversion import Conversion
-    from mds.writers.convert.inputs.base import BadRecord, FileInput, Input, InputOptions, InputPart
-    from mds.writers.convert.inputs.registry import input_names, register_input
-    from mds.writers.convert.run import Progress, Summary
+    from mds._words import Digest, EngineName, OnError
+    from mds.formats._columns import Column
+    from mds.writers.convert._conversion import Conversion
+    from mds.writers.convert._inputs.base import (
+        BadRecord,
+        FileInput,
+        Input,
+        InputOptions,
+        InputPart,
+    )
+    from mds.writers.convert._inputs.registry import input_names, register_input
+    from mds.writers.convert._run import Progress, Summary
 
 __all__ = [
     "BadRecord",
@@ -36,14 +42,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BadRecord": "inputs.base",
-    "Column": "inputs.base",
-    "FileInput": "inputs.base",
-    "Input": "inputs.base",
-    "InputOptions": "inputs.base",
-    "InputPart": "inputs.base",
-    "input_names": "inputs.registry",
-    "register_input": "inputs.registry",
+    "BadRecord": "_inputs.base",
+    "Column": "_inputs.base",
+    "FileInput": "_inputs.base",
+    "Input": "_inputs.base",
+    "InputOptions": "_inputs.base",
+    "InputPart": "_inputs.base",
+    "input_names": "_inputs.registry",
+    "register_input": "_inputs.registry",
 }
 __getattr__, __dir__ = on_first_touch(__name__, _HOMES)
 
@@ -69,7 +75,7 @@ def _names_checked(function: F) -> F:
     @functools.wraps(function)
     def checked(*arguments: Any, **options: Any) -> Any:
         if not options.keys() <= set(names):
-            from mds.writers.convert.spec import refuse_unknown_options
+            from mds.writers.convert._spec import refuse_unknown_options
 
             refuse_unknown_options(options, names)
         return function(*arguments, **options)
@@ -84,7 +90,7 @@ def prepare(source: Source, out: str | os.PathLike[str], **options: Any) -> Conv
     >>> [(column.name, column.encoding) for column in conversion.columns]
     [('age', 'int'), ('name', 'str')]
     """
-    from mds.writers.convert.conversion import prepare
+    from mds.writers.convert._conversion import prepare
 
     return prepare(source, out, **options)
 

@@ -17,9 +17,9 @@ import numpy as np
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from users import become
 
-from mds.cache.ledger_file import open_ledger_file
-from mds.cache.ownership import CONTROL
-from mds.prefetch.prefetcher import Prefetcher
+from mds._cache.ledger_file import open_ledger_file
+from mds._cache.ownership import CONTROL
+from mds._prefetch.prefetcher import Prefetcher
 
 
 def epochs(remote, folder, limit, count, seed):

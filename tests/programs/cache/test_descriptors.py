@@ -8,7 +8,7 @@ import pytest
 from cache_tools import write
 
 from mds import Samples, Stream
-from mds.process.mmaps import count_maps
+from mds._process.mmaps import count_maps
 
 STREAMS = 12
 

@@ -12,10 +12,10 @@ import pytest
 from cache_tools import SAMPLES, contents, open_cache, read, shuffled, write
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.cache.ownership import network_kind
+from mds._cache.ownership import network_kind
+from mds._prefetch.prefetcher import Prefetcher
 from mds.errors import CacheError, NoSpaceError
-from mds.prefetch.prefetcher import Prefetcher
-from mds.storage.locks import FileLockFile, RangeLockFile, lock_within
+from mds.storage._locks import FileLockFile, RangeLockFile, lock_within
 
 
 @contextlib.contextmanager
@@ -186,7 +186,7 @@ def test_locks_of_two_owners_exclude_each_other(tmp_path, kind):
 @pytest.mark.parametrize("kind", [RangeLockFile, FileLockFile])
 def test_a_wait_for_a_lock_ends_when_it_is_free_or_time_is_up(tmp_path, monkeypatch, kind):
     """A lock that comes too late is given back by itself."""
-    monkeypatch.setattr("mds.storage.locks.open_locks", kind)
+    monkeypatch.setattr("mds.storage._locks.open_locks", kind)
     path = str(tmp_path / "lock")
     owner = kind(path)
     owner.wait_lock(1)
@@ -247,7 +247,7 @@ def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
     remote, folder, tmp_path, monkeypatch, caplog
 ):
     """The folder there has whole files only, and a limit is told to be the node's."""
-    monkeypatch.setattr("mds.cache.ownership.network_kind", lambda _: "nfs4")
+    monkeypatch.setattr("mds._cache.ownership.network_kind", lambda _: "nfs4")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
     with open_cache(remote, folder, limit=120_000) as cache:
         assert sorted(read(cache, shuffled())) == list(range(SAMPLES))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 
-from mds.cache import ledger_file
-from mds.cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
+from mds._cache import ledger_file
+from mds._cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
 
 LIMIT = 120_000
 

@@ -16,7 +16,7 @@ from devtools import dialects
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
 from mds import StreamingDataLoader, StreamingDataset
-from mds.cache import fetch_index
+from mds._cache import fetch_index
 from mds.errors import (
     IndexFileError,
     MissingDependencyError,
@@ -27,8 +27,8 @@ from mds.errors import (
     need,
 )
 from mds.storage import Store, register_store
-from mds.storage.local import LocalStore
-from mds.storage.registry import _stores
+from mds.storage._local import LocalStore
+from mds.storage._registry import _stores
 
 
 class Counting(LocalStore):

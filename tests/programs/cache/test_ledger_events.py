@@ -19,15 +19,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mds.cache import fetch_index
-from mds.cache.budget import Budget
-from mds.cache.counters import Counters
-from mds.cache.folder import CacheFolder
-from mds.cache.ledger import Ledger
-from mds.cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
-from mds.cache.open_readers import ReaderPool
-from mds.cache.recovery import OpenFolder, control_bytes, scan_folder
-from mds.cache.source import Source
+from mds._cache import fetch_index
+from mds._cache.budget import Budget
+from mds._cache.counters import Counters
+from mds._cache.folder import CacheFolder
+from mds._cache.ledger import Ledger
+from mds._cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
+from mds._cache.open_readers import ReaderPool
+from mds._cache.recovery import OpenFolder, control_bytes, scan_folder
+from mds._cache.source import Source
 
 SHARDS = 7
 

@@ -15,9 +15,9 @@ from cache_tools import SAMPLES, disk_usage, open_cache, read
 from sharing import SECONDS, Watch, finish, start
 
 from devtools.httpserver import http_server
-from mds.cache.process_cache import CacheTuning
-from mds.cache.recovery import OpenFolder
-from mds.storage.files import temporary_owner
+from mds._cache.process_cache import CacheTuning
+from mds._cache.recovery import OpenFolder
+from mds.storage._files import temporary_owner
 
 LIMIT = 90_000
 

@@ -24,7 +24,7 @@ from users import GROUP, USERS, can_become
 
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
-from mds.storage.files import temporary_owner
+from mds.storage._files import temporary_owner
 
 IS_LONG = os.environ.get("MDS_FAULTS") == "long"
 KILLS = 200 if IS_LONG else 8

@@ -13,8 +13,8 @@ from sharing import finish, start
 
 from devtools.httpserver import FolderHandler, http_server
 from mds import StreamingDataset
-from mds.cache import ShardCache, fetch_index
-from mds.cache.source import Source
+from mds._cache import ShardCache, fetch_index
+from mds._cache.source import Source
 from mds.errors import CorruptError, ReplacedError, VanishedError
 
 SIZE = 50_000  # bytes of a sample: large enough that one alone comes by range

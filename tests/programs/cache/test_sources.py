@@ -16,8 +16,8 @@ from cache_tools import SAMPLES, contents, open_cache, read, write
 from users import GROUP, USERS, can_become
 
 from devtools.httpserver import http_server
-from mds.cache import find_index
-from mds.cache.ownership import (
+from mds._cache import find_index
+from mds._cache.ownership import (
     Origin,
     claim,
     folder_below,
@@ -25,8 +25,8 @@ from mds.cache.ownership import (
     source_of,
     write_origin,
 )
-from mds.cache.source import default_folder
-from mds.dataset.stream import Stream
+from mds._cache.source import default_folder
+from mds._dataset.stream import Stream
 from mds.errors import ReplacedError
 from mds.writers import merge_index
 

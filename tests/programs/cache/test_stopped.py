@@ -10,10 +10,11 @@ import pytest
 from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
 from sharing import finish, start
 
-from mds.cache.process_cache import CacheTuning
+from mds._cache.process_cache import CacheTuning
 from mds.errors import CacheError
-from mds.storage import control_files, locks
-from mds.storage.locks import describe_processes, holders_of, is_stopped
+from mds.storage import _control_files as control_files
+from mds.storage import _locks as locks
+from mds.storage._locks import describe_processes, holders_of, is_stopped
 
 LIMIT = 90_000
 

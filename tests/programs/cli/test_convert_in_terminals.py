@@ -15,7 +15,7 @@ from tests.unit.cli.test_convert_command import out, run, texts
 
 __all__ = ["out", "texts"]
 
-CONVERT = [sys.executable, "-c", "from mds.cli import convert; convert()"]
+CONVERT = [sys.executable, "-c", "from mds._cli import convert; convert()"]
 
 
 def in_terminal(arguments, columns=80, press=None):
@@ -89,7 +89,7 @@ def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
     script = tmp_path / "script.py"
-    script.write_text("from mds.cli import convert\nif __name__ == '__main__':\n    convert()\n")
+    script.write_text("from mds._cli import convert\nif __name__ == '__main__':\n    convert()\n")
     arguments = [
         str(path),
         out,

@@ -8,7 +8,7 @@ import pytest
 
 from mds import LocalDataset
 
-CONVERT = [sys.executable, "-c", "from mds.cli import convert; convert()"]
+CONVERT = [sys.executable, "-c", "from mds._cli import convert; convert()"]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_shell_completes_commands_and_options(monkeypatch):
         environment = {"_MDS_COMPLETE": "bash_complete", "COMP_WORDS": words}
         environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
         done = subprocess.run(
-            [sys.executable, "-c", "from mds.cli import main; main(prog_name='mds')"],
+            [sys.executable, "-c", "from mds._cli import main; main(prog_name='mds')"],
             capture_output=True,
             text=True,
             env={**os.environ, **environment},

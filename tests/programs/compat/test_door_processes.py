@@ -100,14 +100,14 @@ def test_an_installed_incumbent_stays_behind_the_door(tmp_path):
         """,
         PYTHONPATH=str(tmp_path),
     )
-    assert out == "mds.compat.stream"
+    assert out == "mds.compat._stream"
 
 
 def test_a_program_that_cannot_be_edited(tmp_path):
     """`python -m mds.compat program.py` opens the door in it and in the processes it spawns."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    assert python("", "-m", "mds.compat", str(script)) == "('mds.compat.stream', ['a', 'b'])"
+    assert python("", "-m", "mds.compat", str(script)) == "('mds.compat._stream', ['a', 'b'])"
 
 
 def test_the_door_on_pythonpath(tmp_path):
@@ -116,7 +116,7 @@ def test_the_door_on_pythonpath(tmp_path):
     assert pathlib.Path(folder, "streaming.py").exists()
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    assert python("", str(script), PYTHONPATH=folder) == "('mds.compat.stream', ['a', 'b'])"
+    assert python("", str(script), PYTHONPATH=folder) == "('mds.compat._stream', ['a', 'b'])"
 
 
 def test_the_door_of_another_installation(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch.utils.data
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.dataset.order_state import SharedEpochCounter
+from mds._dataset.order_state import SharedEpochCounter
 from tests.unit.dataset.epochs_helpers import ranks_of, stop_after
 
 

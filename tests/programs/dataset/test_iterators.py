@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.plan.state import KEYS
+from mds.plan._state import KEYS
 from tests.unit.dataset.iterators_helpers import KINDS, SETTINGS, ids
 
 INCUMBENT = KEYS  # the keys that its states have

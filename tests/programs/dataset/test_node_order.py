@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks.eviction import belady
 from mds import MDSWriter, StreamingDataset
-from mds.cache import policy
-from mds.cache.ledger_file import ledger_size
-from mds.prefetch.next_use import UseTable
+from mds._cache import policy
+from mds._cache.ledger_file import ledger_size
+from mds._prefetch.next_use import UseTable
 from mds.world import World
 from tests.unit.dataset.node_order_helpers import epoch_of
 

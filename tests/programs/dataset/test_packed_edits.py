@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mds.dataset import steps
+from mds._dataset import steps
 from mds.errors import ConfigError
 from mds.plan import PackPlan
 from tests.unit.dataset import packed_edits_helpers

@@ -11,9 +11,9 @@ import pytest
 
 from mds import Packing, RunHistory, Schedule, Stream
 from mds.errors import StateError
-from mds.plan.mixture import MAX_STEPS
-from mds.plan.pack_schedule import Documents, PackedRun
-from mds.plan.schedule import ScheduledRun
+from mds.plan._mixture import MAX_STEPS
+from mds.plan._pack_schedule import Documents, PackedRun
+from mds.plan._schedule import ScheduledRun
 from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     BATCH,

@@ -7,7 +7,7 @@ import pytest
 
 RANK = """
 import os, sys
-from mds.dataset.samples import Samples
+from mds._dataset.samples import Samples
 def where(sample):
     with open(sys.argv[2], "a") as file: file.write("x")
     return sample["id"] % 2 == 0

@@ -20,9 +20,9 @@ import sys
 import numpy as np
 
 from mds import MDSWriter
-from mds.index import read_index
+from mds._index import read_index
 from mds.plan import EpochPlan
-from mds.plan.audit import OrderHash, Place
+from mds.plan._audit import OrderHash, Place
 from mds.world import World
 
 HERE = pathlib.Path(__file__).parent

@@ -7,7 +7,7 @@ import pytest
 
 from mds import MDSWriter, StreamingDataset
 from mds.errors import StateError
-from mds.plan.state import KEYS
+from mds.plan._state import KEYS
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "distributed.md"
 

@@ -6,7 +6,7 @@ import pytest
 
 from mds import StreamingDataset
 from mds.errors import StateError
-from mds.formats.table import first_names
+from mds.formats._table import first_names
 
 
 def write(folder, *names):

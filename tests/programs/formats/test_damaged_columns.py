@@ -12,7 +12,7 @@ import pytest
 
 from mds import StreamingDataset
 from mds.errors import FormatError
-from mds.formats.parquet_footer import check_footer
+from mds.formats._parquet_footer import check_footer
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -16,9 +16,9 @@ from mds import RunHistory, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError, StateError  # noqa: E402
 from mds.formats import Delta, Files  # noqa: E402
 from mds.storage import register_store  # noqa: E402
-from mds.storage.base import ObjectInfo  # noqa: E402
-from mds.storage.memory import MemoryStore  # noqa: E402
-from mds.testing.file_format_contract import FormatContract  # noqa: E402
+from mds.storage._base import ObjectInfo  # noqa: E402
+from mds.storage._memory import MemoryStore  # noqa: E402
+from mds.testing._file_format_contract import FormatContract  # noqa: E402
 
 
 def write_versions(folder, versions=4, rows=5, **more):
@@ -194,7 +194,7 @@ def test_any_store_has_tables(tmp_path):
 
 
 def _place(url):
-    from mds.formats.source import parse_place
+    from mds.formats._source import parse_place
 
     return parse_place(url)
 

@@ -15,19 +15,19 @@ import pyarrow.parquet as pq  # noqa: E402
 from tables import table, write_files  # noqa: E402
 
 from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.cli import main  # noqa: E402
-from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
-from mds.formats import RawFiles  # noqa: E402
-from mds.formats.dataset import PINNED, open_files  # noqa: E402
-from mds.formats.raw_files import pack_rows  # noqa: E402
-from mds.formats.table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
-from mds.index.sidecar import write_sidecar  # noqa: E402
-from mds.index.table import (  # noqa: E402
+from mds._cli import main  # noqa: E402
+from mds._index.sidecar import write_sidecar  # noqa: E402
+from mds._index.table import (  # noqa: E402
     TABLE_KIND,
     TABLE_NAME,
     files_index_bytes,
     fingerprint_of,
 )
+from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
+from mds.formats import RawFiles  # noqa: E402
+from mds.formats._dataset import PINNED, open_files  # noqa: E402
+from mds.formats._raw_files import pack_rows  # noqa: E402
+from mds.formats._table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
 from mds.storage import open_store  # noqa: E402
 
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner  # noqa: E402
 from tables import write_files  # noqa: E402
 
 from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.cli import convert as convert_command  # noqa: E402
+from mds._cli import convert as convert_command  # noqa: E402
+from mds._index import read_index  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
-from mds.index import read_index  # noqa: E402
 from mds.writers.convert import convert  # noqa: E402
-from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
+from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
 
 GROUPS = ((5, 7, 30), (4,), (61, 12), (9, 9, 9), (40,))
 

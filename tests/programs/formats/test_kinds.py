@@ -12,9 +12,9 @@ from devtools import servers
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
 from mds import StreamingDataLoader, StreamingDataset
-from mds.cli import main
+from mds._cli import main
 from mds.formats import RawFiles
-from mds.formats.base import Format
+from mds.formats._base import Format
 
 TOTAL = sum(COUNTS)
 FAULTS = [
@@ -97,7 +97,7 @@ def test_commands_take_all_kinds(buckets, tmp_path, name):
         return done.output
 
     if isinstance(kind, RawFiles):  # its manifest is a setting, which no command takes
-        from mds.formats.dataset import open_files, write_files_index
+        from mds.formats._dataset import open_files, write_files_index
 
         write_files_index(*open_files(str(place), kind), str(tmp_path / "index"))
         places = [tmp_path / "index"]

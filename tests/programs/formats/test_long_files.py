@@ -6,7 +6,7 @@ import pytest
 
 from mds import StreamingDataset
 from mds.errors import FormatError
-from mds.formats.newlines import Probe
+from mds.formats._newlines import Probe
 from tests.unit.formats.test_own_format import of
 
 

@@ -15,11 +15,11 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from mds import Packing, StreamingDataLoader, StreamingDataset  # noqa: E402
-from mds.cli.datasets import record_lengths  # noqa: E402
+from mds._cli.datasets import record_lengths  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.formats import FilePlan, Format, Parquet, encode_records  # noqa: E402
 from mds.world import World  # noqa: E402
-from mds.writers.convert.keep_shards import keep_shards  # noqa: E402
+from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from file_kinds import KINDS, name_of
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds.storage.memory import MemoryStore
-from mds.writers.convert.keep_shards import keep_shards
+from mds.storage._memory import MemoryStore
+from mds.writers.convert._keep_shards import keep_shards
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__[6:])

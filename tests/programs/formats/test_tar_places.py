@@ -14,11 +14,11 @@ from PIL import Image
 from mds import StreamingDataset
 from mds.errors import FormatError
 from mds.formats import DataFile, Files, Tar
-from mds.formats.columns import as_columns, note_of
-from mds.formats.facts import ShardPlace
-from mds.formats.tar_places import TarPlaces
-from mds.storage.memory import MemoryStore
-from mds.writers.convert.keep_shards import keep_shards
+from mds.formats._columns import as_columns, note_of
+from mds.formats._facts import ShardPlace
+from mds.formats._tar_places import TarPlaces
+from mds.storage._memory import MemoryStore
+from mds.writers.convert._keep_shards import keep_shards
 
 _STORES = itertools.count()
 

@@ -235,7 +235,7 @@ def run(first: int, count: int, only: str = "", *, verbose: bool = False) -> dic
     import kinds  # noqa: F401 - all that is costly is imported once, before the forks
     import torch
 
-    from mds.index import table
+    from mds._index import table
     from mds.plan import EpochPlan
 
     torch.set_num_threads(1)

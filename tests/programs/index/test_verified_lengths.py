@@ -5,10 +5,10 @@ import pytest
 from click.testing import CliRunner
 
 from mds import MDSWriter
-from mds.cli import main
-from mds.index import Index
-from mds.index.lengths import emit_lengths, lengths_name
-from mds.index.sidecar import write_sidecar
+from mds._cli import main
+from mds._index import Index
+from mds._index.lengths import emit_lengths, lengths_name
+from mds._index.sidecar import write_sidecar
 from mds.storage import open_store
 
 

@@ -11,8 +11,8 @@ import weakref
 import pytest
 
 from mds import StreamingDataLoader, StreamingDataset
+from mds._shardfile.compression import parse_compression
 from mds.errors import FunctionError, IterationError
-from mds.shardfile.compression import parse_compression
 from tests.unit.dataset.runs import as_json
 from tests.unit.loader import failed_iterations_helpers
 from tests.unit.loader.failed_iterations_helpers import (
@@ -83,7 +83,7 @@ def print_held_shards():  # after the functions that mds has registered
     print(sum(cache.stats()["held_shards"] for cache in live_caches()))
 
 from mds import StreamingDataset, StreamingDataLoader
-from mds.cache.shard_cache import live_caches
+from mds._cache.shard_cache import live_caches
 dataset = StreamingDataset(local=sys.argv[1], batch_size=4)
 source = dataset if sys.argv[2] == "dataset" else StreamingDataLoader(dataset)
 builtins.kept = iter(source)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from mds import Packing, StreamingDataLoader, StreamingDataset
-from mds.cache.order_files import PackFile
-from mds.dataset.node_order import EPOCH_TIME, NodeOrder
+from mds._cache.order_files import PackFile
+from mds._dataset.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import StateError
 from mds.world import World
 from tests.unit.loader import packed_helpers
@@ -180,7 +180,7 @@ def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, 
                 self.told.append(piece)
                 yield piece
 
-    monkeypatch.setattr("mds.dataset.node_order.NodeOrder", Listened)
+    monkeypatch.setattr("mds._dataset.node_order.NodeOrder", Listened)
     size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
                 "shuffle_block_size": 60, "batch_size": 24,
@@ -209,7 +209,7 @@ def test_a_process_that_stands_still_keeps_nobody_from_counting(tmp_path):
     file = PackFile("1" * 32, np.array([1]), str(tmp_path))
     script = (
         "import sys, time\n"
-        "from mds.storage.locks import lock_within\n"
+        "from mds.storage._locks import lock_within\n"
         "lock = lock_within(sys.argv[1], 0x1111111, 0)\n"
         "print('locked', flush=True)\n"
         "time.sleep(600)\n"

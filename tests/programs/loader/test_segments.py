@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mds.loader.segments import SegmentPool
+from mds._loader.segments import SegmentPool
 from tests.unit.loader import segments_helpers
 from tests.unit.loader.segments_helpers import SIZE, taken
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mds.loader.threads import ThreadedWorkers
+from mds._loader.threads import ThreadedWorkers
 from tests.unit.loader import threads_helpers
 
 # Fixtures of both halves of these tests.

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from mds.loader.worker_batches import MMAP_THRESHOLD_BYTES
+from mds._loader.worker_batches import MMAP_THRESHOLD_BYTES
 
 MALLOC = """
 import ctypes, sys
-from mds.loader.worker_batches import tune_malloc
+from mds._loader.worker_batches import tune_malloc
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from ordertools import make_plan, steps_of
 
-from mds.plan.edits import apply_weights
-from mds.plan.schedule import Schedule, ScheduledRun
+from mds.plan._edits import apply_weights
+from mds.plan._schedule import Schedule, ScheduledRun
 
 NAMES = ("web", "code", "math")
 SHARDS = ([40, 25, 35], [9, 18], [23])

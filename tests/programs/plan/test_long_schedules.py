@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ordertools import drawn_shares
 
-from mds.plan.mixture import Mixture, ShareSpan
+from mds.plan._mixture import Mixture, ShareSpan
 
 
 @pytest.mark.parametrize(("streams", "batch"), [(1, 5), (2, 8), (2, 1024), (40, 840)])

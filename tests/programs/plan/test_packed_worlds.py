@@ -5,7 +5,7 @@ import pytest
 from packs import LENGTHS, WORLDS, packed, steps_of
 
 from mds.plan import Packing
-from mds.plan.state import emit_state
+from mds.plan._state import emit_state
 
 
 @pytest.mark.parametrize("order", [

@@ -7,9 +7,9 @@ import pytest
 
 from mds.errors import ConfigError, PlanError, UnknownNameError
 from mds.plan import Packing, PackPlan, register_packer
-from mds.plan.pack_windows import pack_window
-from mds.plan.packers import _packers, find_packer
-from mds.testing.packer_contract import PackerContract
+from mds.plan._pack_windows import pack_window
+from mds.plan._packers import _packers, find_packer
+from mds.testing._packer_contract import PackerContract
 
 
 def alone(sizes, room):
@@ -178,7 +178,7 @@ def test_wrong_packs_are_refused_by_name(function, says):
 def test_an_entry_point_is_a_packer(monkeypatch):
     """Of the group mds.packers, loaded when the name is first used."""
     monkeypatch.setattr(
-        "mds.lazy_imports.load_plugin",
+        "mds._lazy_imports.load_plugin",
         lambda group, name, what: alone if name == "theirs" else None,
     )
     assert find_packer("theirs").pack(np.array([5]), 10)[1] == 1

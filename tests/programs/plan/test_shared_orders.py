@@ -12,10 +12,10 @@ import ordertools
 import pytest
 from ordertools import DRAWN, joined, make_plan, uneven
 
-from mds.cache import order_files as cached
-from mds.cache.order_files import OrderFile, file_size, prepare, share_order
+from mds._cache import order_files as cached
+from mds._cache.order_files import OrderFile, file_size, prepare, share_order
 from mds.shuffle import SequentialShuffle
-from mds.storage.locks import open_locks
+from mds.storage._locks import open_locks
 
 SHARDS = uneven(120, 90_000)
 ORDER = {
@@ -199,7 +199,7 @@ def test_a_killed_process_leaves_nothing_in_the_way(tmp_path):
     program = (
         "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
         "from test_shared_orders import *\n"
-        "from mds.plan.stream_orders import SequentialOrder\n"
+        "from mds.plan._stream_orders import SequentialOrder\n"
         "generate = SequentialOrder.generate\n"
         "def killed(self, nodes, keep=0):\n"
         "    yield next(generate(self, nodes))\n"

@@ -15,7 +15,7 @@ SEEN = {"descriptors": 0, "maps": 0}
 
 def look():
     """Note how many descriptors and maps of files there are now."""
-    from mds.process.mmaps import count_maps
+    from mds._process.mmaps import count_maps
 
     SEEN["descriptors"] = max(SEEN["descriptors"], len(os.listdir("/proc/self/fd")))
     SEEN["maps"] = max(SEEN["maps"], count_maps())

@@ -15,7 +15,7 @@ import pytest
 
 from devtools.httpserver import http_server
 from mds import JSONWriter, LocalDataset
-from mds.index import read_index
+from mds._index import read_index
 
 IS_LONG = os.environ.get("MDS_FAULTS") == "long"
 SHARDS = 20_000 if IS_LONG else 2_000
@@ -116,7 +116,7 @@ def test_most_shards_by_number(kit, tmp_path):
 @pytest.mark.usefixtures("no_garbage")
 def test_a_dropped_reader_lets_go_at_once(kit, tmp_path):
     """Nothing of a reader waits for the garbage collector: its map ends with its last use."""
-    from mds.process.mmaps import count_maps
+    from mds._process.mmaps import count_maps
 
     folder = kit.mixed(tmp_path / "mixed", *[3] * 5)
     fixed = kit.fixed(tmp_path / "fixed", *[3] * 5)
@@ -134,7 +134,7 @@ def test_a_dropped_reader_lets_go_at_once(kit, tmp_path):
 @pytest.mark.usefixtures("no_garbage")
 def test_a_view_outlives_its_dataset(kit, tmp_path):
     """Views keep their file mapped, through closing and after; then it is let go of."""
-    from mds.process.mmaps import count_maps
+    from mds._process.mmaps import count_maps
 
     folder = kit.fixed(tmp_path / "data", 4, 4)
     before = count_maps()
@@ -155,7 +155,7 @@ def test_a_view_outlives_its_dataset(kit, tmp_path):
 def test_the_first_sample_waits_for_few_shards(kit, tmp_path):
     """Small samples come as columns of a stretch, and the first stretch is a short one."""
     from mds import StreamingDataset
-    from mds.process.mmaps import count_maps
+    from mds._process.mmaps import count_maps
 
     shards = [[{"x": np.int32(number)}] for number in range(300)]
     folder = kit.write(tmp_path / "data", {"x": "int32"}, shards)

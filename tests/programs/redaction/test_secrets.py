@@ -11,18 +11,18 @@ from click.testing import CliRunner
 
 from devtools.httpserver import FolderHandler, http_server
 from mds import LocalDataset, MDSWriter, Stream, StreamingDataset, merge_index
-from mds.cache.source import Source
-from mds.cli import main
-from mds.compat import clouds
+from mds._cache.source import Source
+from mds._cli import main
+from mds._redaction import printable
+from mds.compat import _clouds as clouds
 from mds.errors import MdsError
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
-from mds.redaction import printable
 from mds.storage import RetryPolicy, open_store
-from mds.storage.url import Url, join, parse_url, reveal
+from mds.storage._url import Url, join, parse_url, reveal
+from mds.writers._leftovers import work_folder_name
+from mds.writers._spec import DEFAULTS, parse_out
 from mds.writers.convert import prepare
-from mds.writers.leftovers import work_folder_name
-from mds.writers.spec import DEFAULTS, parse_out
 
 TWICE = RetryPolicy(attempts=2, within=0, first_wait=0.01)
 NOWHERE = "127.0.0.1:1"

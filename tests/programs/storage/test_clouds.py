@@ -7,8 +7,8 @@ from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
 from mds.errors import ConfigError, StalledError, TransientError, UnauthenticatedError
 from mds.storage import RetryPolicy, open_store
-from mds.storage.gs import GsHmacStore, GsStore
-from mds.testing.store_contract import noise
+from mds.storage._gs import GsHmacStore, GsStore
+from mds.testing._store_contract import noise
 
 ONCE = RetryPolicy(1)
 

@@ -3,8 +3,8 @@
 import pathlib
 import re
 
-from mds.storage.base import CommonOptions
-from mds.storage.registry import _stores, schemes
+from mds.storage._base import CommonOptions
+from mds.storage._registry import _stores, schemes
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "storage.md"
 TEXT = PAGE.read_text(encoding="utf-8")

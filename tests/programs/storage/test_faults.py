@@ -18,7 +18,7 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage import RetryPolicy, open_store, publish
-from mds.testing.store_contract import noise
+from mds.testing._store_contract import noise
 
 SIZE = 3 << 20
 DATA = noise(SIZE)

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from mds.errors import StalledError, TransientError
-from mds.storage.base import LeastRate
-from mds.storage.keep_alive import Connections, Host
-from mds.storage.translate import translate
-from mds.testing.store_contract import noise
+from mds.storage._base import LeastRate
+from mds.storage._keep_alive import Connections, Host
+from mds.storage._translate import translate
+from mds.testing._store_contract import noise
 
 LEAST = LeastRate(0, 5)
 ASK = b"GET / HTTP/1.1\r\n\r\n"

@@ -17,7 +17,7 @@ from mds.errors import (
     UnauthenticatedError,
 )
 from mds.storage import RetryPolicy, open_store
-from mds.testing.store_contract import noise
+from mds.testing._store_contract import noise
 
 DATA = noise(200_000)
 

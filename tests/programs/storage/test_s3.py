@@ -9,10 +9,10 @@ import pytest
 
 from devtools import servers
 from devtools.proxy import Fault, FaultProxy
+from mds._process import fork_safe as process
 from mds.errors import ConfigError, UnauthenticatedError
-from mds.process import fork_safe as process
 from mds.storage import RetryPolicy, open_store
-from mds.testing.store_contract import noise
+from mds.testing._store_contract import noise
 
 ONCE = RetryPolicy(1)
 

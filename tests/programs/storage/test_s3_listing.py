@@ -7,7 +7,7 @@ import pytest
 from devtools.httpserver import QuietHandler, QuietServer, running
 from mds.errors import DeniedError, TransientError
 from mds.storage import RetryPolicy, open_store
-from mds.storage.s3_requests import listing_query, parse_listing
+from mds.storage._s3_requests import listing_query, parse_listing
 from tests.programs.storage.test_s3_ranges import KEYS, is_signed_right
 
 NAMES = sorted(f"p/{key}" for key in KEYS)

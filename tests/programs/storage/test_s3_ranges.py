@@ -19,7 +19,7 @@ from devtools.httpserver import QuietHandler, QuietServer, running
 from devtools.proxy import Fault, FaultProxy
 from mds.errors import CorruptError, DeniedError, NotFoundError, StoreError, TransientError
 from mds.storage import RetryPolicy, open_store
-from mds.testing.store_contract import noise
+from mds.testing._store_contract import noise
 from tests.programs.storage.test_trust import https_server
 
 ONCE = RetryPolicy(1)

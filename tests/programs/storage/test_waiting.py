@@ -12,13 +12,13 @@ from devtools import servers
 from devtools.httpserver import FolderHandler, http_server
 from devtools.proxy import Fault, FaultProxy
 from devtools.sftpserver import sftp_server
+from mds._process import fork_safe
 from mds.errors import NotFoundError, StalledError, UnreachableError
-from mds.process import fork_safe
 from mds.storage import RetryPolicy, open_store
-from mds.storage import waiting as waiting_module
-from mds.storage.locks import lock_within
-from mds.storage.waiting import WaitingLines
-from mds.testing.store_contract import noise
+from mds.storage import _waiting as waiting_module
+from mds.storage._locks import lock_within
+from mds.storage._waiting import WaitingLines
+from mds.testing._store_contract import noise
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from mds import JSONWriter, MDSWriter
-from mds.cli import main
+from mds._cli import main
 from mds.errors import DeniedError, MdsError, NoSpaceError, WriterError
 
 SIZE = 256 << 10

@@ -22,9 +22,9 @@ from click.testing import CliRunner
 
 from devtools import servers
 from mds import MDSWriter
-from mds.cli import main
+from mds._cli import main
 from mds.storage import open_store
-from mds.writers.leftovers import Leftovers
+from mds.writers._leftovers import Leftovers
 
 IS_LONG = os.environ.get("MDS_FAULTS") == "long"
 # Kills in one test, and tests: a test that takes two minutes is taken for one that hangs.
@@ -36,7 +36,7 @@ PARTS = ".rclone_temp_multipart_"  # where the server keeps parts
 # Parts of 5 MB, the least that S3 takes, so that uploads of parts are met by kills too.
 WRITER = """
 import sys
-import mds.storage.s3 as s3
+import mds.storage._s3 as s3
 from mds import MDSWriter
 s3.S3Store.multipart_from = s3.S3Store.upload_part_size = 5 << 20
 with MDSWriter(out=sys.argv[1], columns={"b": "bytes"}, size_limit=6 << 20, hashes=["md5"],
@@ -47,7 +47,7 @@ with MDSWriter(out=sys.argv[1], columns={"b": "bytes"}, size_limit=6 << 20, hash
 """
 CONVERSION = """
 import sys
-import mds.storage.s3 as s3
+import mds.storage._s3 as s3
 from mds.writers.convert import convert
 s3.S3Store.multipart_from = s3.S3Store.upload_part_size = 5 << 20
 print("begun", flush=True)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from devtools import servers
 from mds import CSVWriter, MDSWriter, StreamingDataset, merge_index
-from mds.cli import main
+from mds._cli import main
 from mds.errors import StoreError, WriterError
 from mds.storage import open_store
 from mds.writers.convert import convert

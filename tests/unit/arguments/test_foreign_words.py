@@ -18,11 +18,11 @@ from mds import (
     StreamingDataLoader,
     StreamingDataset,
 )
-from mds.dataset.order_edits import OrderEdits
+from mds._dataset.order_edits import OrderEdits
+from mds._foreign_words import ARGUMENTS as WORDS
+from mds._foreign_words import ATTRIBUTES as ATTRIBUTE_WORDS
+from mds._foreign_words import NAMES_OF_THE_PACKAGE
 from mds.errors import ArgumentError
-from mds.foreign_words import ARGUMENTS as WORDS
-from mds.foreign_words import ATTRIBUTES as ATTRIBUTE_WORDS
-from mds.foreign_words import NAMES_OF_THE_PACKAGE
 
 CLASSES = {
     "OrderEdits": OrderEdits,

@@ -7,9 +7,9 @@ import random
 
 import numpy as np
 
-from mds.cache import ShardCache, find_index
-from mds.cache.source import Source
-from mds.prefetch.prefetcher import Prefetcher
+from mds._cache import ShardCache, find_index
+from mds._cache.source import Source
+from mds._prefetch.prefetcher import Prefetcher
 from mds.writers import MDSWriter
 
 SIZE = 1000  # bytes of a sample; ten in a shard

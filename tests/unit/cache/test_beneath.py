@@ -8,9 +8,9 @@ import xxhash
 from cache_tools import contents, open_cache, write
 
 from mds import StreamingDataset
+from mds._index import read_index
+from mds._index.table import MIN_COPIED_BYTES
 from mds.errors import CacheError, ConfigError, MdsError
-from mds.index import read_index
-from mds.index.table import MIN_COPIED_BYTES
 
 KEYS = b"a private key\n"
 

@@ -8,11 +8,11 @@ import shutil
 import pytest
 from cache_tools import write
 
-from mds.cache import fetch_index
-from mds.cache.folder import CacheFolder
-from mds.cache.ledger import Ledger
-from mds.cache.ledger_file import ABSENT, MANAGED
-from mds.cache.source import Source
+from mds._cache import fetch_index
+from mds._cache.folder import CacheFolder
+from mds._cache.ledger import Ledger
+from mds._cache.ledger_file import ABSENT, MANAGED
+from mds._cache.source import Source
 from mds.errors import CacheError
 
 
@@ -76,7 +76,7 @@ def test_after_a_restart_of_the_machine_nothing_counts_as_checked(cache_folder, 
         one.set_identity(0, 77, 88)
     one.commit(0, MANAGED, 10, 1, is_checked=True)
     one.close()
-    monkeypatch.setattr("mds.cache.ledger_file.boot", lambda: b"another!")
+    monkeypatch.setattr("mds._cache.ledger_file.boot", lambda: b"another!")
     two = open_ledger(cache_folder)
     assert two.former["stamp"].tolist() == [1]
     assert not two.former["is_checked"].any()

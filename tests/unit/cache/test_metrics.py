@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from cache_tools import SAMPLES, open_cache, read, shuffled
 
-from mds.cache.counters import ROW, sum_rows
-from mds.cache.process_cache import CacheTuning
+from mds._cache.counters import ROW, sum_rows
+from mds._cache.process_cache import CacheTuning
 from mds.events import subscribe
 from mds.metrics import Tally, chrome_trace, dump_state, prometheus
 

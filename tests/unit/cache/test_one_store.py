@@ -9,8 +9,8 @@ import pytest
 from mds import MDSWriter, StreamingDataset
 from mds.errors import TransientError
 from mds.storage import register_store
-from mds.storage.memory import MemoryStore
-from mds.storage.registry import _stores
+from mds.storage._memory import MemoryStore
+from mds.storage._registry import _stores
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_a_temporary_name_with_any_number_in_it_stops_no_start(remote, folder, n
 
 def test_the_private_temporary_folder_is_of_this_user_alone(tmp_path, monkeypatch):
     """A link, or a folder that others can write to, is refused with the way out."""
-    from mds.storage.control_files import private_temporary_folder
+    from mds.storage._control_files import private_temporary_folder
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = private_temporary_folder()
@@ -129,7 +129,7 @@ def test_the_private_temporary_folder_is_of_this_user_alone(tmp_path, monkeypatc
 @needs_root
 def test_the_private_temporary_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     """Whoever made it could read and exchange what lies there."""
-    from mds.storage.control_files import private_temporary_folder
+    from mds.storage._control_files import private_temporary_folder
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     os.chown(private_temporary_folder(), USERS[0], GROUP)

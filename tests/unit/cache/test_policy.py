@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mds.cache import policy
-from mds.cache.policy import NEVER, Resident
-from mds.cache.process_cache import fetch_threads
-from mds.cache.uncached import coalesce
+from mds._cache import policy
+from mds._cache.policy import NEVER, Resident
+from mds._cache.process_cache import fetch_threads
+from mds._cache.uncached import coalesce
 
 spans = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=20).map(
     lambda steps: [

@@ -7,7 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from mds.cli import convert, main
+from mds._cli import convert, main
 
 
 @pytest.fixture

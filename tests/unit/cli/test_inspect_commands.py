@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from mds import JSONWriter, MDSWriter
-from mds.cli import main
+from mds._cli import main
 from mds.writers.convert import convert
 
 COLUMNS = {"a": "ndarray:int16:3", "i": "png", "n": "int", "t": "str"}
@@ -211,7 +211,7 @@ def test_merge_makes_one_index(tmp_path):
 
 def test_importing_commands_is_cheap():
     """The command line starts without torch, images or tables."""
-    code = "import sys, mds.cli; print({'torch', 'PIL', 'rich', 'pyarrow'} & set(sys.modules))"
+    code = "import sys, mds._cli; print({'torch', 'PIL', 'rich', 'pyarrow'} & set(sys.modules))"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, timeout=600
     )

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
-from mds import LocalDataset, MDSWriter, StreamingDataset, preview
-from mds.cli import main
-from mds.index.column_notes import NAME, make_notes, pack_notes
-from mds.preview import MAX_SIDE, make_small, to_data_uri, to_half_blocks
+from mds import LocalDataset, MDSWriter, StreamingDataset
+from mds import _preview as preview
+from mds._cli import main
+from mds._index.column_notes import NAME, make_notes, pack_notes
+from mds._preview import MAX_SIDE, make_small, to_data_uri, to_half_blocks
 from mds.storage import open_store
 
 EVIL = "<script>alert(1)</script>\x1b[2J\"'&"
@@ -151,8 +152,8 @@ def test_half_blocks_have_the_colours_of_the_picture():
 )
 def test_only_a_terminal_that_can_shows_pictures(evil, settings, is_drawn):
     """Where colours are all there; else the words alone."""
-    from mds.cli.datasets import head
-    from mds.cli.inspect_commands import _show_sample as _show
+    from mds._cli.datasets import head
+    from mds._cli.inspect_commands import _show_sample as _show
 
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     where = Console(file=file, width=100, _environ={"TERM": "xterm"}, **settings)

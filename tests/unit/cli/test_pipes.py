@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from mds.cli import convert, main
+from mds._cli import convert, main
 
 
 def pipe(data, *arguments):

@@ -20,7 +20,7 @@ from mds import (
     StreamingDataset,
     World,
 )
-from mds.cli import main
+from mds._cli import main
 
 NAMES = ("web", "code", "math")
 SIZES = (300, 90, 40)

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.cli import main
-from mds.cli.plots import plot_mixture, stream_letters
+from mds._cli import main
+from mds._cli.plots import plot_mixture, stream_letters
 
 NAMES = ("web", "code", "math")
 KNOTS = {0: {"web": 8, "code": 2}, 40: {"web": 1, "code": 1, "math": 2}}

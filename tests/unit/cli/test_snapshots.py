@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.cli import convert_command, main, verify_command
+from mds._cli import convert_command, main, verify_command
 from mds.writers.convert import convert
 
 SNAPSHOTS = pathlib.Path(__file__).parent / "snapshots"

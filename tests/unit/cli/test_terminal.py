@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from mds.cli.plots import plot_lengths
-from mds.cli.terminal import console
+from mds._cli.plots import plot_lengths
+from mds._cli.terminal import console
 
 SENTENCE = "/a/folder/of/some/depth/" * 8 + ": text documents, 3 files, 60 B"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import mds
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.cli import convert, main, other_words
+from mds._cli import convert, main, other_words
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
 
@@ -165,7 +165,7 @@ def test_errors_end_with_2_and_print_no_result(line):
 
 def test_a_bug_ends_with_2_and_a_traceback(monkeypatch):
     """Python's own 1 would say that the dataset has faults."""
-    monkeypatch.setattr("mds.cli.datasets.find_datasets", lambda _: 1 / 0)
+    monkeypatch.setattr("mds._cli.datasets.find_datasets", lambda _: 1 / 0)
     assert run("mds verify other").exit_code == 2
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import mds.compat.streaming as door
-from mds.compat.names import MODULES
+from mds.compat._names import MODULES
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -17,7 +17,7 @@ from streaming.base.storage import (
     download_file,
 )
 
-from mds.encodings import registry
+from mds.encodings import _registry as registry
 
 
 def test_list_arguments():

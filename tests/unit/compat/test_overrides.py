@@ -19,10 +19,10 @@ from streaming import LocalDataset, MDSWriter, Stream, StreamingDataLoader, Stre
 from torch.utils.data import DataLoader
 
 import mds
-from mds.compat import overrides
-from mds.compat.names import MODULES
+from mds.compat import _overrides as overrides
+from mds.compat._names import MODULES
 from mds.errors import SealedNameError
-from mds.plan.state import KEYS
+from mds.plan._state import KEYS
 from tests.unit.compat.user_code import Unscrambles
 
 

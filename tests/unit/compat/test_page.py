@@ -15,7 +15,7 @@ def test_the_page_is_what_the_script_makes():
 
 def test_commands_and_pages_that_messages_name_exist():
     """No module that is absent sends its users to what there is not."""
-    from mds.compat.names import ABSENT
+    from mds.compat._names import ABSENT
 
     for module, said in ABSENT.items():
         with pytest.raises(ModuleNotFoundError, match="has no module"):

@@ -7,8 +7,8 @@ import weakref
 import pytest
 
 import mds
-from mds.compat.dataset import StreamingDataset
-from mds.dataset.stream import Stream
+from mds._dataset.stream import Stream
+from mds.compat._dataset import StreamingDataset
 
 
 @pytest.fixture

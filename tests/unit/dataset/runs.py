@@ -3,7 +3,7 @@
 import json
 
 from mds import MDSWriter, StreamingDataLoader
-from mds.dataset.steps import TrainingSteps
+from mds._dataset.steps import TrainingSteps
 from mds.plan import OrderHash
 
 

@@ -13,7 +13,7 @@ import torch
 from mds import MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError, StoreError
 from mds.plan import EpochPlan
-from mds.plan.state import KEYS
+from mds.plan._state import KEYS
 from mds.world import World
 
 

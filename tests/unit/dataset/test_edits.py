@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from mds import Stream, StreamingDataset, World
-from mds.dataset.order_state import SharedEpochCounter
+from mds._dataset.order_state import SharedEpochCounter
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderHash
-from mds.plan.state import Position, ResumePoint
+from mds.plan._state import Position, ResumePoint
 from tests.unit.dataset import edits_helpers
 from tests.unit.dataset.edits_helpers import (
     BATCH,

@@ -14,8 +14,8 @@ import pytest
 import torch.utils.data
 
 from mds import Packing, Stream, StreamingDataLoader, StreamingDataset
-from mds.dataset.order_state import SharedEpochCounter
-from mds.plan.state import Position, ResumePoint
+from mds._dataset.order_state import SharedEpochCounter
+from mds.plan._state import Position, ResumePoint
 from tests.unit.dataset.epochs_helpers import ranks_of, stop_after
 
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mds import Stream, StreamingDataLoader, StreamingDataset
-from mds.dataset.epoch_iterator import EpochIterator
-from mds.dataset.worker_epoch import lent
+from mds._dataset.epoch_iterator import EpochIterator
+from mds._dataset.worker_epoch import lent
 from tests.unit.dataset.iterators_helpers import KINDS, SETTINGS, ids
 
 

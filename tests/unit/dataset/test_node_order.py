@@ -8,13 +8,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from mds.cache.budget import Budget
-from mds.cache.ledger_file import _SLOT, ProcessTable
-from mds.cache.process_cache import Peers
-from mds.dataset.node_order import EPOCH_TIME, NodeOrder
-from mds.prefetch.lookahead import Lookahead
-from mds.prefetch.next_use import NextUseIndex, join_index, leave_index
-from mds.storage.locks import open_locks
+from mds._cache.budget import Budget
+from mds._cache.ledger_file import _SLOT, ProcessTable
+from mds._cache.process_cache import Peers
+from mds._dataset.node_order import EPOCH_TIME, NodeOrder
+from mds._prefetch.lookahead import Lookahead
+from mds._prefetch.next_use import NextUseIndex, join_index, leave_index
+from mds.storage._locks import open_locks
 from mds.world import World
 from tests.unit.dataset.node_order_helpers import epoch_of
 

@@ -8,8 +8,8 @@ import pytest
 
 from mds import Packing, Schedule
 from mds.errors import ConfigError, PlanError, StateError
-from mds.plan.pack_schedule import Documents, PackedRun
-from mds.plan.schedule import ScheduledRun
+from mds.plan._pack_schedule import Documents, PackedRun
+from mds.plan._schedule import ScheduledRun
 from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     COUNT,

@@ -150,7 +150,7 @@ def test_the_signature_shows_the_place(kind):
 
 def test_the_incumbent_s_names_do_not_have_it():
     """`import streaming` takes names only, as it did."""
-    from mds.compat.dataset import StreamingDataset as Compatible
+    from mds.compat._dataset import StreamingDataset as Compatible
 
     assert "place" not in inspect.signature(Compatible).parameters
     with pytest.raises(TypeError):

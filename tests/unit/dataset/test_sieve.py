@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
-from mds.dataset.filtering import MAX_LISTED_SAMPLES, SkippedSample
+from mds._dataset.filtering import MAX_LISTED_SAMPLES, SkippedSample
 from mds.errors import ConfigError, FunctionError, MdsError
 from tests.unit.dataset.sieve_helpers import even, few
 

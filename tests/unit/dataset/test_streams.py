@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from mds import LocalDataset, MDSWriter, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.dataset.stream import streams_registry
+from mds._dataset.stream import streams_registry
 from mds.errors import ConfigError
 
 

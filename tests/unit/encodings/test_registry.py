@@ -5,7 +5,8 @@ import struct
 import pytest
 
 from mds import LocalDataset, MDSWriter
-from mds.encodings import Encoding, parse_encoding, register_encoding, registry
+from mds.encodings import Encoding, parse_encoding, register_encoding
+from mds.encodings import _registry as registry
 from mds.errors import UnknownEncodingError
 
 REFUSED = ["", "nope", "nope:x", "INT", "str:", "int32:4", "int:", "json:x", "pkl:2", "bool:1"]

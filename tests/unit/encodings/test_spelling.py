@@ -9,7 +9,7 @@ from PIL import Image
 
 from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter
 from mds.encodings import parse_encoding
-from mds.encodings.spelling import encoding_name
+from mds.encodings._spelling import encoding_name
 from mds.errors import UnknownEncodingError
 
 SPELLINGS = [

@@ -8,8 +8,8 @@ import pytest
 import tars
 
 from mds.formats import ImageFiles, JsonLines, RawFiles, Tar, TextLines, find_format, format_names
-from mds.formats.registry import BUILTIN_FORMATS
-from mds.testing.file_format_contract import FormatContract
+from mds.formats._registry import BUILTIN_FORMATS
+from mds.testing._file_format_contract import FormatContract
 
 RECORDS = [{"id": i, "text": f"number {i} é" * (i % 4), "more": [i]} for i in range(40)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError
 from mds.formats import JsonLines, TextLines
-from mds.formats.dataset import reads_of
-from mds.formats.newlines import Probe, Stretch, bounded, cut_lines, line_bounds
-from mds.formats.registry import find_recorded_format
-from mds.formats.unpack import unpacked
+from mds.formats._dataset import reads_of
+from mds.formats._newlines import Probe, Stretch, bounded, cut_lines, line_bounds
+from mds.formats._registry import find_recorded_format
+from mds.formats._unpack import unpacked
 
 TEXTS = st.lists(st.sampled_from([b"a", b"\n", b" ", b"\r", b"\t", b"bc"]), max_size=60).map(
     b"".join

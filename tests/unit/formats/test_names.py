@@ -8,9 +8,9 @@ from devtools.httpserver import http_server
 from mds import Stream, StreamingDataset
 from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats import Files
-from mds.formats.source import parse_place
+from mds.formats._source import parse_place
 from mds.storage import open_store
-from mds.storage.memory import MemoryStore
+from mds.storage._memory import MemoryStore
 
 NAMES = ["a[1].jsonl", "a{b,c}.jsonl", "{a}.jsonl", "a*.jsonl", "a?.jsonl", "a{.jsonl", "[].jsonl"]
 

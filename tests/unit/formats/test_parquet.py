@@ -17,7 +17,7 @@ from tables import as_told, every_type, table, write_files  # noqa: E402
 from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
-from mds.testing.file_format_contract import FormatContract  # noqa: E402
+from mds.testing._file_format_contract import FormatContract  # noqa: E402
 
 
 class TestParquet(FormatContract):
@@ -238,7 +238,7 @@ def test_a_file_that_changes_behind_a_run_is_told(tmp_path):
 
 def test_rows_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     """A row group that decodes to more than a shard may have is an error that says what to do."""
-    monkeypatch.setattr("mds.formats.encode.LARGEST_DECODED", 1000)
+    monkeypatch.setattr("mds.formats._encode.LARGEST_DECODED", 1000)
     folder = write_files(tmp_path / "files", groups=((500,),))
     with pytest.raises(FormatError, match=r"row group 0: decoded it takes more than") as caught:
         list(of(folder, tmp_path))

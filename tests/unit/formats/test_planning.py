@@ -6,11 +6,12 @@ import pytest
 import tars
 
 from mds.errors import FormatError
-from mds.formats import Files, JsonLines, RawFiles, Tar, dataset
-from mds.formats.dataset import make_table
-from mds.formats.source import parse_place
+from mds.formats import Files, JsonLines, RawFiles, Tar
+from mds.formats import _dataset as dataset
+from mds.formats._dataset import make_table
+from mds.formats._source import parse_place
 from mds.storage import open_store
-from mds.storage.memory import MemoryStore
+from mds.storage._memory import MemoryStore
 
 
 def planned(kind, place, most=None):

@@ -12,9 +12,9 @@ import pytest
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
 from mds.formats import Files, RawFiles
-from mds.formats.source import FilePlace
-from mds.storage import registry
-from mds.storage.memory import MemoryStore
+from mds.formats._source import FilePlace
+from mds.storage import _registry as registry
+from mds.storage._memory import MemoryStore
 
 ROWS = [{"path": f"p/{i}.bin", "label": i, "weight": i / 2, "name": f"n {i}"} for i in range(20)]
 

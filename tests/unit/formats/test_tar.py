@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from PIL import Image
 
 from mds import LocalDataset, StreamingDataset
-from mds.cli import main
+from mds._cli import main
 from mds.errors import FormatError, SourceError
 from mds.formats import DataFile, Files, Tar
-from mds.formats.tar_members import Arriving, members
-from mds.storage.memory import MemoryStore
+from mds.formats._tar_members import Arriving, members
+from mds.storage._memory import MemoryStore
 from mds.writers.convert import convert
 
 _STORES = itertools.count()

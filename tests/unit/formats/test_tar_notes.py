@@ -9,9 +9,9 @@ import tars
 from mds import StreamingDataset
 from mds.errors import FormatError, IndexFileError
 from mds.formats import Files, Tar
-from mds.formats.dataset import make_table
-from mds.formats.source import parse_place
-from mds.storage.memory import MemoryStore
+from mds.formats._dataset import make_table
+from mds.formats._source import parse_place
+from mds.storage._memory import MemoryStore
 
 _STORES = itertools.count()
 

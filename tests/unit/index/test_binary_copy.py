@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from mds.index import Index, table
+from mds._index import Index, table
 
 # Of however small an index.
 read_index = functools.partial(table.read_index, min_copied_bytes=0)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mds._index import Index
+from mds._index.parse import parse_index
 from mds.errors import IndexFileError
-from mds.index import Index
-from mds.index.parse import parse_index
 
 # For a long search: MDS_FUZZ_CASES=20000 pytest -k damaged
 CASES = int(os.environ.get("MDS_FUZZ_CASES", "300"))

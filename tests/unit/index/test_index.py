@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mds._index import Index, read_index
 from mds.errors import UnsafeTypeError
-from mds.index import Index, read_index
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"
 

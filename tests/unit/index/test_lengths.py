@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import mds.dataset.lengths
+import mds._dataset.lengths
 from mds import MDSWriter, Packing, StreamingDataset, merge_index
-from mds.cli import main
-from mds.cli.plots import plot_lengths
-from mds.dataset.lengths import open_lengths
-from mds.dataset.stream import Stream, find_sources
+from mds._cli import main
+from mds._cli.plots import plot_lengths
+from mds._dataset.lengths import open_lengths
+from mds._dataset.stream import Stream, find_sources
+from mds._index.lengths import JoinedLengths, Lengths, emit_lengths, lengths_name, parse_lengths
+from mds._index.sidecar import pack_sidecar
 from mds.errors import ConfigError, EncodingError, IndexFileError
-from mds.index.lengths import JoinedLengths, Lengths, emit_lengths, lengths_name, parse_lengths
-from mds.index.sidecar import pack_sidecar
 
 KINDS = {
     "short": [1, 2, 3, 254],
@@ -212,9 +212,9 @@ def test_the_file_is_mapped_and_asked_for_once(tmp_path, monkeypatch):
     write(tmp_path / "far", lengths="tokens")
     place = {"remote": str(tmp_path / "far"), "local": str(tmp_path / "near")}
     asked = []
-    read = mds.dataset.lengths.read_sidecar
+    read = mds._dataset.lengths.read_sidecar
     monkeypatch.setattr(
-        mds.dataset.lengths, "read_sidecar", lambda *a, **k: asked.append(a[1]) or read(*a, **k)
+        mds._dataset.lengths, "read_sidecar", lambda *a, **k: asked.append(a[1]) or read(*a, **k)
     )
     dataset = StreamingDataset(**place, batch_size=4)
     next(iter(dataset))

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, merge_index
-from mds.cli.verification import verify
-from mds.errors import ConfigError, DeniedError, IndexFileError
-from mds.index import Index
-from mds.index.lengths import emit_lengths
-from mds.index.sidecar import (
+from mds._cli.verification import verify
+from mds._index import Index
+from mds._index.lengths import emit_lengths
+from mds._index.sidecar import (
     is_sidecar,
     pack_sidecar,
     parse_sidecar,
@@ -20,6 +19,7 @@ from mds.index.sidecar import (
     sidecars_of,
     write_sidecar,
 )
+from mds.errors import ConfigError, DeniedError, IndexFileError
 from mds.storage import open_store
 
 DIGEST = "0123456789abcdef" * 2

@@ -4,14 +4,14 @@ import sys
 
 import pytest
 
-from mds.compat.registries import create_registry
-from mds.dataset.stream import StreamRegistry
+from mds._dataset.stream import StreamRegistry
+from mds._lazy_imports import load_plugin, plugin_names
+from mds.compat._registries import create_registry
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.lazy_imports import load_plugin, plugin_names
 from mds.shuffle import find_shuffle
 from mds.storage import open_store
-from mds.writers.convert.inputs.registry import find_input
+from mds.writers.convert._inputs.registry import find_input
 
 ASKED = {
     "mds.encodings": parse_encoding,

@@ -8,20 +8,20 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pytest
 
-from mds import lazy_imports
+from mds import _lazy_imports as lazy_imports
 from mds.encodings import Encoding, parse_encoding, register_encoding
-from mds.encodings.registry import _encodings
+from mds.encodings._registry import _encodings
 from mds.errors import ArgumentError, ConfigError
 from mds.formats import Format, find_format, register_format
-from mds.formats.registry import _registry as _formats
+from mds.formats._registry import _registry as _formats
 from mds.plan import register_packer
-from mds.plan.packers import _packers, find_packer
+from mds.plan._packers import _packers, find_packer
 from mds.shuffle import SequentialShuffle, _shuffles, find_shuffle, register_shuffle
 from mds.storage import Store, register_store
-from mds.storage.memory import MemoryStore
-from mds.storage.registry import _factory, _stores
+from mds.storage._memory import MemoryStore
+from mds.storage._registry import _factory, _stores
 from mds.writers.convert import FileInput, Input, register_input
-from mds.writers.convert.inputs.registry import _inputs, find_input
+from mds.writers.convert._inputs.registry import _inputs, find_input
 
 
 class OwnEncoding(Encoding):

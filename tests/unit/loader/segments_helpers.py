@@ -2,7 +2,7 @@
 
 import pytest
 
-from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
+from mds._loader.segments import SegmentFile, SegmentPool, SegmentReader
 
 SIZE = 100_000
 

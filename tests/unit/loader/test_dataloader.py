@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-import mds.readers
+import mds._readers
 from mds import StreamingDataLoader, StreamingDataset
+from mds._loader.batches import Batches
+from mds._loader.worker_batches import WorkerBatches
 from mds.errors import ConfigError, PlanError
-from mds.loader.batches import Batches
-from mds.loader.worker_batches import WorkerBatches
-from mds.plan.state import Position, ResumePoint
+from mds.plan._state import Position, ResumePoint
 from mds.world import World
 from tests.unit.loader.dataloader_helpers import HOWS, Mine, by_stream, read
 
@@ -238,9 +238,9 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
 
     def gather(readers, shards, rows, **options):
         sizes.append(len(rows))
-        return mds.readers.gather(readers, shards, rows, **options)
+        return mds._readers.gather(readers, shards, rows, **options)
 
-    monkeypatch.setattr("mds.loader.rows.gather", gather)
+    monkeypatch.setattr("mds._loader.rows.gather", gather)
     loader = StreamingDataLoader(StreamingDataset(local=make(samples=400), batch_size=10))
     assert [len(batch["id"]) for batch in loader] == [10] * 40
     assert sizes == [10, 20, 40, 80, 80, 80, 80, 10]
@@ -278,9 +278,9 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
 
     def gather(*args, **options):
         assert not [batch for batch in given if batch() is not None]
-        return mds.readers.gather(*args, **options)
+        return mds._readers.gather(*args, **options)
 
-    monkeypatch.setattr("mds.loader.rows.gather", gather)
+    monkeypatch.setattr("mds._loader.rows.gather", gather)
     more = {} if is_in_bundles else {"columns": MANY, "value": many}
     for batch in StreamingDataLoader(StreamingDataset(local=make(**more), batch_size=8)):
         given.append(weakref.ref(batch["id"]))

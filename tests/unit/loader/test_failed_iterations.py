@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 import mds
 from mds import StreamingDataLoader, StreamingDataset
-from mds.cache.shard_cache import live_caches
+from mds._cache.shard_cache import live_caches
 from mds.errors import ConfigError, IterationError, MdsError
 from tests.unit.loader import failed_iterations_helpers
 from tests.unit.loader.failed_iterations_helpers import (

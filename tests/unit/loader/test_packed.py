@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
-from mds.cache.order_files import PackFile
-from mds.cache.source import cache_root
-from mds.dataset import steps
+from mds._cache.order_files import PackFile
+from mds._cache.source import cache_root
+from mds._dataset import steps
+from mds._index.lengths import KIND, emit_lengths, lengths_name
+from mds._index.sidecar import write_sidecar
+from mds._loader.tensor_buffers import TensorPool
 from mds.errors import ConfigError, IndexFileError, PlanError, StateError
-from mds.index.lengths import KIND, emit_lengths, lengths_name
-from mds.index.sidecar import write_sidecar
-from mds.loader.tensor_buffers import TensorPool
 from mds.plan import PackPlan
 from mds.storage import open_store
 from tests.unit.loader import packed_helpers

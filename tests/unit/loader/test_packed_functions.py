@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
-from mds.encodings.arrays import length_function
+from mds.encodings._arrays import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
 from mds.transforms import pad
 from tests.unit.loader import packed_functions_helpers

@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 
-from mds.loader.segments import MAX_FREE_SEGMENTS, SegmentPool
+from mds._loader.segments import MAX_FREE_SEGMENTS, SegmentPool
 from tests.unit.loader import segments_helpers
 from tests.unit.loader.segments_helpers import SIZE, taken
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from mds.loader.batch_codec import decode, encode
-from mds.loader.messages import BatchIterator, BatchList
-from mds.loader.rows import BatchInfo
-from mds.loader.segments import SegmentFile, SegmentPool, SegmentReader
-from mds.loader.worker_batches import MessageSender
+from mds._loader.batch_codec import decode, encode
+from mds._loader.messages import BatchIterator, BatchList
+from mds._loader.rows import BatchInfo
+from mds._loader.segments import SegmentFile, SegmentPool, SegmentReader
+from mds._loader.worker_batches import MessageSender
 from tests.unit.loader.worker_batches_helpers import Clock, sent
 
 

@@ -5,9 +5,9 @@ import pickle
 
 import torch
 
-from mds.loader.messages import BatchIterator
-from mds.loader.rows import BatchInfo
-from mds.loader.worker_batches import MessageSender
+from mds._loader.messages import BatchIterator
+from mds._loader.rows import BatchInfo
+from mds._loader.worker_batches import MessageSender
 
 
 class Clock:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from mds.plan import EpochPlan
-from mds.plan.mixture import ONE
+from mds.plan._mixture import ONE
 from mds.world import World
 
 DRAWN = ("naive", "py1b", "py1br", "py1e", "py1s", "py2s")

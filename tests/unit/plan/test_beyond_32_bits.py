@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mds.plan import EpochPlan
-from mds.plan.state import emit_state
+from mds.plan._state import emit_state
 from mds.world import World
 
 SHARDS = [2**20] * (3 * 2**11) + [7]

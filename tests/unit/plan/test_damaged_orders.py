@@ -10,9 +10,9 @@ import pytest
 import xxhash
 from ordertools import joined, make_plan, uneven
 
-from mds.cache import order_files
-from mds.cache import order_files as cached
-from mds.cache.order_files import prepare, share_order
+from mds._cache import order_files
+from mds._cache import order_files as cached
+from mds._cache.order_files import prepare, share_order
 
 SHARDS = uneven(120, 200_000)
 ORDER = {

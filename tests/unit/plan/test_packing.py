@@ -7,13 +7,13 @@ import pytest
 from ordertools import make_plan
 from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 
-from mds.cache import order_files
-from mds.cache.order_files import prepare, share_order
+from mds._cache import order_files
+from mds._cache.order_files import prepare, share_order
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import OrderHash, Packing, PackPlan
-from mds.plan.pack_windows import balance, pack_window
-from mds.plan.packers import best_fit_decreasing
-from mds.plan.state import emit_state, parse_state
+from mds.plan._pack_windows import balance, pack_window
+from mds.plan._packers import best_fit_decreasing
+from mds.plan._state import emit_state, parse_state
 
 
 def best_fit_by_hand(sizes, capacity):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ordertools import drawn_shares, make_plan
 
 from mds.errors import ConfigError, PlanError
-from mds.plan.mixture import ONE, Mixture, ShareSpan
-from mds.plan.schedule import Schedule, ScheduledRun
+from mds.plan._mixture import ONE, Mixture, ShareSpan
+from mds.plan._schedule import Schedule, ScheduledRun
 
 WEB, CODE, MATH = [400, 250, 350], [90, 80], [33]
 NAMES = ("web", "code", "math")

@@ -8,7 +8,7 @@ import pytest
 from ordertools import joined, make_plan, steps_of
 
 from mds.errors import StateError
-from mds.plan.state import KEYS, Cursor, Position, ResumePoint, emit_state, parse_state
+from mds.plan._state import KEYS, Cursor, Position, ResumePoint, emit_state, parse_state
 
 THEIRS = {
     "epoch": 2,

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mds.cache.policy import NEVER, working_set
-from mds.prefetch.lookahead import Lookahead
-from mds.prefetch.next_use import UseTable
+from mds._cache.policy import NEVER, working_set
+from mds._prefetch.lookahead import Lookahead
+from mds._prefetch.next_use import UseTable
 
 SHARDS = 6
 SIZE = 4  # of a bucket

@@ -21,11 +21,11 @@ from cache_tools import (
 )
 
 from devtools.httpserver import http_server
-from mds.cache.policy import HEADERS, NEVER
-from mds.cache.process_cache import CacheTuning
+from mds._cache.policy import HEADERS, NEVER
+from mds._cache.process_cache import CacheTuning
+from mds._prefetch.prefetcher import Prefetcher
 from mds.errors import NotFoundError
 from mds.events import Fetched, Waited, subscribe
-from mds.prefetch.prefetcher import Prefetcher
 
 
 def fetching_threads(others):
@@ -250,7 +250,7 @@ def test_a_small_limit_is_announced_with_one_that_would_do(remote, folder, caplo
 
 def test_many_shards_cost_little_memory(tmp_path):
     """The plan of a worker is arrays: half a million shards are a few megabytes."""
-    from mds.prefetch.next_use import UseTable
+    from mds._prefetch.next_use import UseTable
 
     future = UseTable(500_000)
     size = sum(getattr(future, name).nbytes for name in ("rows", "_first_entry", "_last_entry"))

@@ -11,12 +11,12 @@ PACKAGE = pathlib.Path(__file__).parents[3] / "mds"
 
 # Made by the standard library as they are; a forked child never uses these.
 NOT_FROM_THE_HELPER = {
-    ("process/fork_safe.py", "threading"): "the helper",
+    ("_process/fork_safe.py", "threading"): "the helper",
     ("writers/engines.py", "queue.SimpleQueue"): "idle workers; a child has no engine",
     ("writers/engines.py", "ThreadPoolExecutor"): "of a conversion, which does not fork",
-    ("writers/pipeline.py", "ThreadPoolExecutor"): "of a writer, which belongs to one process",
-    ("storage/waiting.py", "os.register_at_fork"): "ends a thread before the fork",
-    ("storage/wrappers.py", "queue.SimpleQueue"): "of one request, which ends where it began",
+    ("writers/_pipeline.py", "ThreadPoolExecutor"): "of a writer, which belongs to one process",
+    ("storage/_waiting.py", "os.register_at_fork"): "ends a thread before the fork",
+    ("storage/_wrappers.py", "queue.SimpleQueue"): "of one request, which ends where it began",
 }
 LOCKS = {
     "threading.Lock",
@@ -75,12 +75,14 @@ FILES = [
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_locks_are_made_by_the_helper(path):
-    """Locks are made, and forks watched, through `mds.process.fork_safe` alone."""
+    """Locks are made, and forks watched, through `mds._process.fork_safe` alone."""
     name = path.relative_to(PACKAGE).as_posix()
-    if name == "process/fork_safe.py":
+    if name == "_process/fork_safe.py":
         return
     made = [lock for lock in _locks_made(path) if (name, lock) not in NOT_FROM_THE_HELPER]
-    assert not made, f"{name} makes {made}; take new_lock() and the like from mds.process.fork_safe"
+    assert not made, (
+        f"{name} makes {made}; take new_lock() and the like from mds._process.fork_safe"
+    )
 
 
 def _run(code, *arguments):
@@ -104,7 +106,7 @@ def _run(code, *arguments):
 
 HOLD = '''
 import os, signal, sys, threading, traceback
-from mds.process import fork_safe
+from mds._process import fork_safe
 
 def take(lock):
     """Hold a lock of any kind (for a semaphore, every free place); gives what lets it go."""
@@ -201,8 +203,8 @@ limit = {limit}
         + """
 from mds import MDSWriter, StreamingDataset, StreamingDataLoader, events
 from mds.metrics import Tally
-from mds.process import fork_safe
-from mds.storage import waiting
+from mds._process import fork_safe
+from mds.storage import _waiting as waiting
 from devtools.httpserver import http_server
 folder = sys.argv[1]
 with MDSWriter(out=folder + "/data", columns={"id": "int", "text": "str"}, size_limit=2000) as out:

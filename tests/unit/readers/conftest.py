@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mds._index import read_index
+from mds._readers import open_reader
+from mds._shardfile.layout import config_bytes, pack_header, shard_name
 from mds.encodings import parse_encoding
-from mds.index import read_index
-from mds.readers import open_reader
-from mds.shardfile.layout import config_bytes, pack_header, shard_name
 
 MIXED = {
     "array": "ndarray:int16:3",

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from mds import LocalDataset, MDSWriter, StreamingDataLoader, StreamingDataset
-from mds.encodings import images as pixels
+from mds.encodings import _images as pixels
 from mds.errors import ConfigError, EncodingError
 
 

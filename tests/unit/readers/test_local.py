@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from devtools.httpserver import http_server
 from mds import LocalDataset, MDSWriter, StreamingDataset
-from mds.cli import main
+from mds._cli import main
 from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
 
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from mds.prefetch.lookahead import count_fitting
-from mds.process import mmaps
-from mds.process.mmaps import count_maps, map_descriptor
+from mds._prefetch.lookahead import count_fitting
+from mds._process import mmaps
+from mds._process.mmaps import count_maps, map_descriptor
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_a_view_survives_a_fork(path):
 
 def test_the_number_of_maps_is_asked_for_by_a_variable():
     """MDS_MAX_MAPS is what the process may have, but for a number that is none."""
-    script = "from mds.process import mmaps; print(mmaps.max_maps())"
+    script = "from mds._process import mmaps; print(mmaps.max_maps())"
     told = {"1000": "1000", "3": "32", "many": str(mmaps.max_maps())}
     for value, wanted in told.items():
         done = subprocess.run(

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter
-from mds.encodings import DecodeKind, Encoding, parse_encoding, register_encoding, registry
+from mds._index import read_index
+from mds._readers import open_reader
+from mds._readers.joint import FixedReader
+from mds.encodings import DecodeKind, Encoding, parse_encoding, register_encoding
+from mds.encodings import _registry as registry
 from mds.errors import ConfigError
-from mds.index import read_index
-from mds.readers import open_reader
-from mds.readers.joint import FixedReader
 
 
 class CountedEncoding(Encoding):

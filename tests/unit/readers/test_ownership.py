@@ -9,11 +9,9 @@ import torch
 from PIL import Image
 
 from mds import LocalDataset, MDSWriter, Samples, StreamingDataLoader, StreamingDataset
-from mds.cache.uncached import memory_reader
-from mds.encodings import Encoding, parse_encoding, register_encoding, registry
-from mds.encodings.text import BytesEncoding
-from mds.index import read_index
-from mds.readers import (
+from mds._cache.uncached import memory_reader
+from mds._index import read_index
+from mds._readers import (
     ColumnSelection,
     gather,
     iterate_samples,
@@ -21,6 +19,9 @@ from mds.readers import (
     open_reader,
     open_sparse,
 )
+from mds.encodings import Encoding, parse_encoding, register_encoding
+from mds.encodings import _registry as registry
+from mds.encodings._text import BytesEncoding
 
 
 class ViewEncoding(Encoding):

@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from mds._index import Index, read_index
+from mds._readers import gather, make_decoder, open_reader, open_sparse, unique_stable
 from mds.errors import ConfigError, NotFoundError, ShardError, UnsafeTypeError
-from mds.index import Index, read_index
-from mds.readers import gather, make_decoder, open_reader, open_sparse, unique_stable
 
 SHAPES = ["mixed", "fixed"]
 

@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 
+from mds._index import Index
+from mds._readers import make_decoder, open_reader, open_sparse
 from mds.errors import ConfigError, EncodingError, ShardError
-from mds.index import Index
-from mds.readers import make_decoder, open_reader, open_sparse
 
 
 def write(folder, lines, *, head=b"", offsets=None, **entry):

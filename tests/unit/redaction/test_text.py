@@ -2,8 +2,8 @@
 
 import pytest
 
-from mds.redaction import mask_foreign
-from mds.storage.url import redact
+from mds._redaction import mask_foreign
+from mds.storage._url import redact
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 from torch.utils.data import TensorDataset
 
 from mds import StreamingDataLoader
+from mds._process.stopwatch import PHASES
 from mds.errors import ConfigError
-from mds.process.stopwatch import PHASES
 from mds.report import CAUSES, WaitAccount, explain_waits
-from mds.report.account import CacheUse, LoaderSetup
+from mds.report._account import CacheUse, LoaderSetup
 
 SETUP = LoaderSetup(
     workers=1,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
-from mds.loader.batches import Batches
-from mds.loader.rows import BatchParts, join_samples, timed
-from mds.loader.worker_batches import MessageSender
-from mds.process.stopwatch import (
+from mds._loader.batches import Batches
+from mds._loader.rows import BatchParts, join_samples, timed
+from mds._loader.worker_batches import MessageSender
+from mds._process.stopwatch import (
     COLLATE,
     DECODE,
     FUNCTIONS,
@@ -20,7 +20,7 @@ from mds.process.stopwatch import (
     running_watch,
 )
 from mds.report import WaitAccount
-from mds.storage.wrappers import Wrapper
+from mds.storage._wrappers import Wrapper
 
 SAMPLES, SIZE = 96, 8
 MOST_READINGS = 16  # a batch
@@ -222,9 +222,9 @@ def test_requests_are_told_from_their_bytes(clock):
 
 def test_every_request_of_a_dataset_is_counted(folder, tmp_path):
     """What is fetched through a store of the library is timed, in whichever thread."""
-    from mds.process.stopwatch import TIMES
-    from mds.storage.memory import MemoryStore
-    from mds.storage.retry import Retrying
+    from mds._process.stopwatch import TIMES
+    from mds.storage._memory import MemoryStore
+    from mds.storage._retry import Retrying
 
     before = TIMES.now()
     store = Retrying(Wrapper(MemoryStore("memory://requests")))

@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
+from mds._shardfile import compression
+from mds._shardfile.compression import parse_compression
 from mds.errors import ShardError
-from mds.shardfile import compression
-from mds.shardfile.compression import parse_compression
 
 
 def gz(data):

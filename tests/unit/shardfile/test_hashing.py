@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from mds._shardfile.hashing import hash_names, hexdigest, is_hash, new_hash
 from mds.errors import ConfigError
-from mds.shardfile.hashing import hash_names, hexdigest, is_hash, new_hash
 
 
 def test_there_are_seventeen():

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mds import MDSWriter
-from mds.errors import ShardError, WriterError
-from mds.shardfile.layout import (
+from mds._shardfile.layout import (
     MAX_SIZE,
     config_bytes,
     empty_shard_size,
@@ -24,6 +23,7 @@ from mds.shardfile.layout import (
     shard_name,
     split_sample,
 )
+from mds.errors import ShardError, WriterError
 
 FORMAT = pathlib.Path(__file__).parents[3] / "FORMAT.md"
 

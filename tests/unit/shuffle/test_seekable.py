@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ordertools import joined, make_plan, sizes, uneven
 
-from mds.plan.keyed_sampling import keyed_counts
+from mds.plan._keyed_sampling import keyed_counts
 from mds.shuffle import ShuffleSpec, get_shuffle
-from mds.shuffle.permutation import (
+from mds.shuffle._permutation import (
     KeyedOrders,
     derive_key,
     hash_counters,
@@ -19,7 +19,7 @@ from mds.shuffle.permutation import (
     permute_below,
     unpermute,
 )
-from mds.shuffle.seekable import Seekable
+from mds.shuffle._seekable import Seekable
 
 specs = st.builds(
     lambda shards, nodes, seed, epoch, block: ShuffleSpec(

@@ -9,14 +9,14 @@ from mds import shuffle
 from mds.errors import ConfigError, UnknownNameError
 from mds.plan import EpochPlan
 from mds.shuffle import SequentialShuffle, find_shuffle, get_shuffle, register_shuffle
-from mds.shuffle.naive import Naive
-from mds.shuffle.py1b import Py1b
-from mds.shuffle.py1br import Py1br
-from mds.shuffle.py1e import Py1e
-from mds.shuffle.py1s import Py1s
-from mds.shuffle.py2s import Py2s
-from mds.shuffle.seekable import Seekable
-from mds.testing.shuffle_contract import ShuffleContract
+from mds.shuffle._naive import Naive
+from mds.shuffle._py1b import Py1b
+from mds.shuffle._py1br import Py1br
+from mds.shuffle._py1e import Py1e
+from mds.shuffle._py1s import Py1s
+from mds.shuffle._py2s import Py2s
+from mds.shuffle._seekable import Seekable
+from mds.testing._shuffle_contract import ShuffleContract
 from mds.world import World
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ordertools import ALGORITHMS, DRAWN, algorithms, joined, sizes, uneven
 
 from mds.errors import PlanError, UnknownNameError
-from mds.shuffle import ShuffleSpec, algos, get_shuffle, py1e
-from mds.shuffle.py1e import BUCKET_PLACES, StreamingBucketSort
-from mds.shuffle.shard_parts import shuffled_parts
+from mds.shuffle import ShuffleSpec, algos, get_shuffle
+from mds.shuffle import _py1e as py1e
+from mds.shuffle._py1e import BUCKET_PLACES, StreamingBucketSort
+from mds.shuffle._shard_parts import shuffled_parts
 
 nodes = st.integers(1, 9)
 seeds = st.integers(0, 2**40)

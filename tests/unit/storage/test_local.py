@@ -6,7 +6,7 @@ import pytest
 
 from mds.errors import ConfigError, NotFoundError, StoreError
 from mds.storage import Prefixed, open_store
-from mds.testing.store_contract import StoreContract
+from mds.testing._store_contract import StoreContract
 
 
 class TestPath(StoreContract):

@@ -9,7 +9,7 @@ from mds import JSONWriter, LocalDataset, MDSWriter, StreamingDataset
 from mds.errors import FormatError, MdsError, NotFoundError, StoreError
 from mds.formats import RawFiles
 from mds.storage import open_store
-from mds.storage.files import open_directory, open_regular
+from mds.storage._files import open_directory, open_regular
 
 
 def pipe(path):

@@ -16,9 +16,9 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage import Body, Limited, ObjectInfo, Retrying, RetryPolicy, open_store
-from mds.storage.memory import MemoryStore
-from mds.storage.translate import network_failure, translate_errors
-from mds.testing.store_contract import Flaky, noise
+from mds.storage._memory import MemoryStore
+from mds.storage._translate import network_failure, translate_errors
+from mds.testing._store_contract import Flaky, noise
 
 SWIFT = {"first_wait": 0.0, "longest_wait": 0.0}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mds.storage.s3 import S3Options, make_client
-from mds.storage.s3_requests import find_template
+from mds.storage._s3 import S3Options, make_client
+from mds.storage._s3_requests import find_template
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from botocore import auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as SdkCredentials
 
-from mds.storage.s3_requests import Credentials, Scope, sign, timestamp
+from mds.storage._s3_requests import Credentials, Scope, sign, timestamp
 
 WORDS = string.ascii_letters + string.digits + "+/=-_.~"
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from mds.cache.ownership import source_of
+from mds._cache.ownership import source_of
 from mds.errors import ConfigError
 from mds.storage import open_store, register_store
-from mds.storage.memory import MemoryStore
-from mds.storage.spellings import own_options
+from mds.storage._memory import MemoryStore
+from mds.storage._spellings import own_options
 
 WANTED = {
     "endpoint_url": "http://127.0.0.1:9",
@@ -115,7 +115,7 @@ def test_a_store_of_the_user_gets_options_as_they_are(monkeypatch):
         seen.update(options)
         return MemoryStore(url.replace("s3://", "memory://"), {}, timeout)
 
-    monkeypatch.setattr("mds.storage.registry._stores.entries", {})
+    monkeypatch.setattr("mds.storage._registry._stores.entries", {})
     register_store("s3", open_own, replace=True)
     open_store("s3://b/x", options={"key": "K"})
     assert seen == {"key": "K"}

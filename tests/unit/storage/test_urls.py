@@ -7,10 +7,10 @@ import pytest
 from mds import LocalDataset, MDSWriter, Stream, StreamingDataset
 from mds.errors import ConfigError
 from mds.storage import is_local, join, local_path, open_store, redact, register_store, schemes
-from mds.storage.azure import AzureOptions, _locate
-from mds.storage.memory import MemoryStore
-from mds.storage.registry import _HOMES
-from mds.storage.url import parse_url, redact_text, scheme_of, source_name
+from mds.storage._azure import AzureOptions, _locate
+from mds.storage._memory import MemoryStore
+from mds.storage._registry import _HOMES
+from mds.storage._url import parse_url, redact_text, scheme_of, source_name
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_package_may_announce_its_store(monkeypatch):
     """An entry point of the group mds.stores is found by its name, the scheme."""
     from importlib import metadata
 
-    point = metadata.EntryPoint("announced", "mds.storage.memory:MemoryStore", "mds.stores")
+    point = metadata.EntryPoint("announced", "mds.storage._memory:MemoryStore", "mds.stores")
 
     def points(*, group, name):
         return [point] if (group, name) == ("mds.stores", "announced") else []

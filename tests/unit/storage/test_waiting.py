@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from mds.storage import waiting as waiting_module
-from mds.storage.waiting import WaitingLines, waiting
+from mds.storage import _waiting as waiting_module
+from mds.storage._waiting import WaitingLines, waiting
 
 
 def test_lines_go_to_the_log(caplog):

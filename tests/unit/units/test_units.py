@@ -2,8 +2,8 @@
 
 import pytest
 
+from mds._units import format_bytes, parse_bytes, parse_count
 from mds.errors import ConfigError
-from mds.units import format_bytes, parse_bytes, parse_count
 
 SIZES = {
     "64": 64,

@@ -131,7 +131,7 @@ def test_empty_variables_are_not_set(monkeypatch):
 
 def test_the_getters_of_the_door_have_the_defaults_of_the_incumbent(monkeypatch):
     """Rank 0 is the default of `get_rank`, whatever the number of ranks."""
-    from mds.compat import ranks
+    from mds.compat import _ranks as ranks
 
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert (ranks.get_rank(), ranks.get_world_size(), ranks.get_local_rank()) == (0, 4, 0)

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from mds.shardfile.layout import parse_offsets
+from mds._shardfile.layout import parse_offsets
 
 
 class Written:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mds
-from mds.shardfile.compression import parse_compression
+from mds._shardfile.compression import parse_compression
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"
 # A pickle's bytes depend on which parts of an object are one and the same.

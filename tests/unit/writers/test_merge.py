@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from mds import LocalDataset, MDSWriter, merge_index
+from mds._index import read_index
 from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError, WriterError
-from mds.index import read_index
 from mds.storage import open_store
 
 

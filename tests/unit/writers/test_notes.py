@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter, StreamingDataset, merge_index
-from mds.cli.verification import verify
+from mds._cli.verification import verify
+from mds._index.column_notes import NAME
 from mds.errors import ArgumentError, ConfigError
-from mds.index.column_notes import NAME
 from mds.writers.convert import convert
 
 NAMES = {"label": ["cat", "dog"]}

@@ -10,7 +10,7 @@ from mds import LocalDataset, MDSWriter
 from mds.errors import DeniedError, EncodingError, WriterError
 from mds.events import Uploaded, subscribe
 from mds.storage import open_store, register_store
-from mds.storage.memory import MemoryStore
+from mds.storage._memory import MemoryStore
 
 INTS = {"x": "int"}
 

@@ -7,13 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from mds import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter, merge_index
-from mds.cli import main
-from mds.cli.storage_options import without_secrets
+from mds._cli import main
+from mds._cli.storage_options import without_secrets
 from mds.errors import ArgumentError, ConfigError
-from mds.storage import join, open_store, registry
-from mds.storage.memory import MemoryStore
-from mds.storage.s3 import S3Store
-from mds.storage.url import Url, options_of
+from mds.storage import _registry as registry
+from mds.storage import join, open_store
+from mds.storage._memory import MemoryStore
+from mds.storage._s3 import S3Store
+from mds.storage._url import Url, options_of
 from mds.writers.convert import convert
 
 OPTIONS = {"place": "here", "password": "the-password"}

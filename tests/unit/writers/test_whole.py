@@ -12,7 +12,7 @@ import pytest
 from mds import CSVWriter, JSONWriter, LocalDataset, MDSWriter, StreamingDataset
 from mds.errors import ConfigError, EncodingError, NotFoundError, WriterError
 from mds.storage import open_store
-from mds.storage.locks import LOCK_NAME, try_lock_folder
+from mds.storage._locks import LOCK_NAME, try_lock_folder
 
 INTS = {"x": "int"}
 SAMPLES = 600  # three shards of text or more

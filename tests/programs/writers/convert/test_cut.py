@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mds import LocalDataset
 from mds.errors import RecordError, WriterError
 from mds.writers.convert import prepare
-from mds.writers.convert.write_shard import ShardCutter
+from mds.writers.convert._write_shard import ShardCutter
 
 
 def cut_by_hand(sizes, limit, overhead):

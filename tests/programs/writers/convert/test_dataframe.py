@@ -9,7 +9,7 @@ from mds.errors import ConfigError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from mds.writers.convert.dataframe import SPARK_TO_MDS
+from mds.writers.convert._dataframe import SPARK_TO_MDS
 from mds.writers.engines import (
     dataframe_to_mds,
     infer_dataframe_schema,

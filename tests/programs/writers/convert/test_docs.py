@@ -71,7 +71,7 @@ def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
 
 def test_options_of_the_page_exist():
     """No option is documented that the commands do not have."""
-    from mds.cli import main
+    from mds._cli import main
 
     known = {name for command in main.commands.values() for each in command.params
              for name in each.opts}  # fmt: skip

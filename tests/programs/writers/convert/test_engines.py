@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from mds._shardfile.compression import parse_compression
 from mds.errors import ConfigError, NotFoundError, WriterError
-from mds.shardfile.compression import parse_compression
 from mds.storage import open_store
 from mds.writers.convert import convert
 from mds.writers.engines import InlineEngine, LocalEngine

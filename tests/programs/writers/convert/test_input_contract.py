@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from mds import MDSWriter
-from mds.cli import main
+from mds._cli import main
 from mds.errors import ConfigError
-from mds.testing.input_contract import InputContract
+from mds.testing._input_contract import InputContract
 from mds.writers.convert import (
     Column,
     FileInput,
@@ -19,19 +19,19 @@ from mds.writers.convert import (
     prepare,
     register_input,
 )
-from mds.writers.convert.inputs import registry
-from mds.writers.convert.inputs.csv import DelimitedTextInput
-from mds.writers.convert.inputs.files import AudioInput, TextFilesInput, WholeFilesInput
-from mds.writers.convert.inputs.format_files import (
+from mds.writers.convert._inputs import registry
+from mds.writers.convert._inputs.csv import DelimitedTextInput
+from mds.writers.convert._inputs.files import AudioInput, TextFilesInput, WholeFilesInput
+from mds.writers.convert._inputs.format_files import (
     JsonLinesInput,
     TablesInput,
     TextLinesInput,
     WebDatasetInput,
 )
-from mds.writers.convert.inputs.huggingface import HuggingFaceInput
-from mds.writers.convert.inputs.images import ImagesInput
-from mds.writers.convert.inputs.mds import MdsInput
-from mds.writers.convert.inputs.media import MetadataInput, PairedFilesInput
+from mds.writers.convert._inputs.huggingface import HuggingFaceInput
+from mds.writers.convert._inputs.images import ImagesInput
+from mds.writers.convert._inputs.mds import MdsInput
+from mds.writers.convert._inputs.media import MetadataInput, PairedFilesInput
 
 RECORDS = [{"id": i, "text": f"number {i} é", "more": [i]} for i in range(40)]
 

@@ -5,12 +5,12 @@ import pytest
 from click.testing import CliRunner
 
 from mds import MDSWriter
-from mds.cli import main
+from mds._cli import main
+from mds._index.lengths import lengths_name
 from mds.errors import ConfigError, RecordError
-from mds.index.lengths import lengths_name
 from mds.storage import open_store
 from mds.writers.convert import convert, prepare
-from mds.writers.convert.run import _RunningConversion
+from mds.writers.convert._run import _RunningConversion
 
 NAME = lengths_name("tokens")
 COLUMNS = {"tokens": "ndarray:uint16"}
@@ -95,7 +95,7 @@ def test_every_split_has_its_own(kit):
 
 
 def recorded(folder):
-    from mds.cli.datasets import read_lengths
+    from mds._cli.datasets import read_lengths
 
     return next(iter(read_lengths(folder))).all().tolist()
 

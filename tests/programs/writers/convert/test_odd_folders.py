@@ -10,16 +10,16 @@ import pytest
 from quickly import convert, prepare
 
 from mds import LocalDataset
+from mds._index import column_notes
+from mds._index.sidecar import write_sidecar
 from mds.errors import ConfigError, IndexFileError, NoSpaceError, SourceError
 from mds.events import Listed, subscribe
-from mds.formats.facts import DataFile
-from mds.formats.lines import read_lines
-from mds.formats.source import Files
-from mds.index import column_notes
-from mds.index.sidecar import write_sidecar
+from mds.formats._facts import DataFile
+from mds.formats._lines import read_lines
+from mds.formats._source import Files
 from mds.storage import open_store
-from mds.storage.memory import MemoryStore
-from mds.writers.convert.inputs import listing
+from mds.storage._memory import MemoryStore
+from mds.writers.convert._inputs import listing
 
 ROW = '{"a": 1}\n'
 

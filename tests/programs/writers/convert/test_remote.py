@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from devtools import servers
-from mds.cli import main
+from mds._cli import main
 from mds.storage import open_store
 from mds.writers.convert import convert
 

@@ -11,9 +11,9 @@ import tarfile
 
 import pytest
 
-from mds import lazy_imports
-from mds.cli.datasets import head
-from mds.writers.convert.inputs.mds import MdsInput
+from mds import _lazy_imports as lazy_imports
+from mds._cli.datasets import head
+from mds.writers.convert._inputs.mds import MdsInput
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for the table of folders
 

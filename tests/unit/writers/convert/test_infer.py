@@ -6,8 +6,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from mds.formats.columns import encoding_of, infer_columns
-from mds.writers.convert.read_part import find_coercer
+from mds.formats._columns import encoding_of, infer_columns
+from mds.writers.convert._read_part import find_coercer
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from quickly import convert, prepare
 
 from mds.errors import ConfigError, RecordError, SourceError
-from mds.writers.convert.read_part import hash_fraction
-from mds.writers.convert.spec import parse_spec
-from mds.writers.convert.tokens import TokenSpec
+from mds.writers.convert._read_part import hash_fraction
+from mds.writers.convert._spec import parse_spec
+from mds.writers.convert._tokens import TokenSpec
 
 
 def numbers(kit, count=2000, name="x.jsonl"):

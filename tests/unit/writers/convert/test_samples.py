@@ -10,7 +10,7 @@ from quickly import convert, prepare
 
 import mds
 from mds.errors import ArgumentError, ConfigError, RecordError, SourceError
-from mds.writers.convert.checkpoint import Checkpoint
+from mds.writers.convert._checkpoint import Checkpoint
 
 
 def rows(count=5):

@@ -10,7 +10,7 @@ from quickly import convert, prepare
 
 from devtools.httpserver import http_server
 from mds.errors import RecordError, SourceError
-from mds.formats.arrow_values import python_values
+from mds.formats._arrow_values import python_values
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")

@@ -1,0 +1,114 @@
+"""mds clean: list or remove what writers left that did not finish."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from mds._cli.storage_options import storage_option, with_options
+from mds._cli.terminal import Command, cell, console, errors, json_option, print_json
+
+if TYPE_CHECKING:
+    from mds.storage import Store
+    from mds.writers._leftovers import Leftovers
+
+
+@click.command(cls=Command, short_help="List, or remove, what an unfinished writer left.")
+@click.argument("place")
+@click.option("--remove", is_flag=True, help="Remove everything listed.")
+@storage_option
+@json_option()
+def clean(place: str, remove: bool, storage_options: dict[str, str], as_json: bool) -> None:
+    """List what writers left at PLACE that were killed before they finished.
+
+    That is: shards that no index names, uploads in parts that did not end, temporary folders of
+    this machine for PLACE. Nothing is removed without --remove. A folder that is being written to
+    is refused; make sure yourself that no writer is at work behind a URL.
+    """
+    with errors():
+        from mds.errors import NotFoundError
+        from mds.storage import open_store
+
+        (url,) = with_options(storage_options, place)
+        with open_store(url) as store:
+            if store.local_path is not None and not os.path.lexists(store.local_path):
+                raise NotFoundError(f"{place}: there is no such folder.")
+            if store.local_path is None or not os.path.isdir(store.local_path):
+                # Behind a URL there is no lock of writers.
+                _clean(store, remove, as_json)
+                return
+            _clean_folder(store, store.local_path, remove, as_json)
+
+
+def _clean_folder(store: Store, folder: str, remove: bool, as_json: bool) -> None:
+    """Clean a local folder, under the lock of its writers.
+
+    Raises ConfigError if a writer is at work, or if an unfinished conversion can be resumed.
+    """
+    from mds.errors import ConfigError
+    from mds.storage._locks import try_lock_folder
+    from mds.writers.convert._checkpoint import NAME as CHECKPOINT_NAME
+
+    lock = try_lock_folder(os.path.abspath(folder))
+    if lock is None:
+        raise ConfigError(f"{folder} is in use: a writer is at work. Wait for its end.")
+    try:
+        if os.path.isdir(os.path.join(folder, CHECKPOINT_NAME)):
+            raise ConfigError(
+                f"{folder}: a conversion was begun here and not finished. Go on with mds-convert "
+                "--resume, or start again with --overwrite."
+            )
+        _clean(store, remove, as_json)
+    finally:
+        lock.close()
+
+
+def _clean(store: Store, remove: bool, as_json: bool) -> None:
+    """Print what unfinished writers left in a store, and delete it if ``remove``."""
+    main = console()
+    leftovers = _find_leftovers(store)
+    place = store.url_of("")
+    if as_json:
+        if remove:
+            leftovers.remove(store)
+        uploads = [{"key": each.key, "id": each.identifier} for each in leftovers.uploads]
+        listed = {
+            "shards": leftovers.shards,
+            "uploads": uploads,
+            "folders": leftovers.folders,
+        }
+        print_json({"url": place, "leftovers": listed, "is_removed": remove})
+        return
+    if not leftovers:
+        main.print(cell(f"{place}: nothing is left of unfinished writers"))
+        return
+    for name in leftovers.shards:
+        main.print(cell(f"shard: {name}"), soft_wrap=True)
+    for upload in leftovers.uploads:
+        main.print(cell(f"unfinished upload: {upload.key} ({upload.identifier})"), soft_wrap=True)
+    for folder in leftovers.folders:
+        main.print(cell(f"folder: {folder}"), soft_wrap=True)
+    if remove:
+        leftovers.remove(store)
+    state = "removed" if remove else "not removed; add --remove"
+    main.print(cell(f"{place}: {leftovers.describe()}: {state}"), soft_wrap=True)
+
+
+def _find_leftovers(store: Store) -> Leftovers:
+    """Return the files that killed writers left at a place, with or without a dataset."""
+    from mds._index import Index
+    from mds._shardfile.layout import INDEX_NAME
+    from mds.errors import NotFoundError
+    from mds.writers._leftovers import Leftovers
+
+    try:
+        index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
+    except NotFoundError:
+        return Leftovers.find(store, store.url_of(""))
+    # Each file of a shard is a pair: raw and compressed.
+    named_files = {
+        info.basename for shard in index for pair in shard.files for info in pair if info
+    }
+    return Leftovers.find(store, store.url_of(""), frozenset(named_files))

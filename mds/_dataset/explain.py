@@ -1,0 +1,372 @@
+"""Explanation of a dataset's settings in plain text: their values, the reasons and the costs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds._preview import Explanation
+from mds._units import format_bytes
+from mds.errors import ConfigError
+from mds.plan._edits import drops_of, skips_of
+from mds.plan._mixture import MAX_STEPS
+from mds.plan._packers import BEST_FIT
+from mds.plan._partition import Gaps
+from mds.transforms._chain import describe_costs
+from mds.world import World, find_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mds._dataset.shard_map import ShardMap
+    from mds._dataset.steps import PackCount
+    from mds._index import Index
+    from mds.formats._facts import FileCosts
+    from mds.plan import EpochPlan
+    from mds.transforms._chain import FunctionChain
+    from mds.world import Ranks
+
+
+def describe(dataset: Any) -> str:
+    """Describe a dataset (a `Samples`) in one line, without secrets and without reading samples."""
+    first, *other_streams = dataset.streams
+    place = first.remote or first.local
+    place_text = (
+        f"{len(other_streams) + 1} streams"
+        if other_streams
+        else " ".join(filter(None, (place, first.split)))
+    )
+    size = sum(int(index.raw_size.sum()) for index in dataset._shards.indexes)
+    order = f"{dataset.shuffle_algo} shuffled" if dataset.shuffle else "in order"
+    functions = f"{dataset._filter.chain}, " if dataset._filter.chain.links else ""
+    batches = f"batches of {dataset.batch_size}" if dataset.batch_size else "no batch size"
+    return (
+        f"<{type(dataset).__name__} of {place_text}: {dataset.num_samples:,} samples in "
+        f"{dataset.num_shards:,} shard{'s' * (dataset.num_shards != 1)}, "
+        f"{format_bytes(size)}, {order}, {batches}, {functions}"
+        f"{_describe_rank(dataset)}, {_describe_position(dataset)}>"
+    )
+
+
+def _describe_rank(dataset: Any) -> str:
+    """Describe the rank of this process, such as "rank 0 of 8"."""
+    if dataset._ranks is None and _is_function(dataset.topology):
+        return "rank by topology="
+    try:
+        # Not stored in the dataset: the process group may be made after this line is printed.
+        ranks = dataset._ranks or find_ranks(dataset.topology)
+    except ConfigError:
+        return "rank unknown"
+    return f"rank {ranks.rank} of {ranks.world_size}"
+
+
+def _is_function(topology: Any) -> bool:
+    return callable(topology) and not isinstance(topology, World)
+
+
+def _describe_position(dataset: Any) -> str:
+    """Describe how far the run is: a loaded state, a loader's position, or this iteration's."""
+    epochs, running = dataset._order.epochs, dataset._running
+    if epochs.pending is not None:
+        position = epochs.pending.position
+        return f"epoch {position.epoch} from {position.unit[:-1]} {position.place} next"
+    loop = dataset._order.find_loop()
+    if loop is not None and loop.is_under_way and loop.position is not None:
+        position = loop.position
+        return f"epoch {position.epoch} at {position.unit[:-1]} {position.place}"
+    if running is None or not running.is_under_way:
+        return f"epoch {epochs.next_epoch} next"
+    begin, ranks = running.begin, running.world.num_ranks
+    return f"epoch {begin.epoch} at sample {begin.place + running.position * ranks}"
+
+
+def explain(
+    name: str,
+    shards: ShardMap,
+    plan: EpochPlan,
+    ranks: Ranks,
+    predownload: int,
+    cache_limit: int | None,
+    chain: FunctionChain,
+    *,
+    fetched: Sequence[Index],
+    unpacked: Sequence[Index],
+    has_batches: bool,
+    packs: PackCount | None = None,
+    costs: Sequence[FileCosts] = (),
+) -> Explanation:
+    """Return the resolved configuration of a dataset as a text of some twenty lines.
+
+    Args:
+        name: Name of the class.
+        shards: Shards of the dataset.
+        plan: Plan of the samples of an epoch.
+        ranks: Ranks, and how they were found.
+        predownload: Samples ahead of each worker.
+        cache_limit: Bytes, or None.
+        chain: Functions of the user.
+        fetched: Indexes of the streams whose shards come from a remote.
+        unpacked: Indexes of the streams whose local files are unpacked into the cache. Shards of
+            all other streams are read in place.
+        has_batches: Whether a batch size was given.
+        packs: Number of packs of an epoch, with packing.
+        costs: Costs of files of another format than MDS.
+    """
+    raw = sum(int(index.raw_size.sum()) for index in shards.indexes)
+    zipped = sum(int(index.zip_size.sum()) for index in shards.indexes)
+    head = (
+        f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} "
+        f"shard{'s' * (shards.num_shards != 1)}, "
+        f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
+    )
+    rows = [
+        *_settings(shards, plan, ranks, predownload, has_batches, packs),
+        *_mixture(plan),
+        *_edits(plan),
+        *_costs(shards, plan, cache_limit, fetched, unpacked),
+        *(row for each in costs for row in _file_costs(each)),
+        *describe_costs(chain),
+    ]
+    return Explanation.of(head, rows)
+
+
+def _settings(
+    shards: ShardMap,
+    plan: EpochPlan,
+    ranks: Ranks,
+    predownload: int,
+    has_batches: bool,
+    packs: PackCount | None,
+) -> list[tuple[str, str, str]]:
+    """Return a row (setting, value, reason) for each setting of the order and of its batches.
+
+    The arguments are those of `explain`.
+    """
+    spec, world = plan.spec, plan.world
+    as_given = "as given"
+    nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
+    batch = spec.batch()
+    rows = [
+        ("ranks", f"{world.num_ranks} on {nodes}", f"found: {ranks.source}"),
+        (
+            "batch_size",
+            f"{batch:,}",
+            _steps(plan, batch * world.num_ranks, has_batches, packs),
+        ),
+        *_packing(plan, packs),
+        (
+            "epoch_size",
+            f"{plan.epoch_size:,}",
+            _describe_draws(plan),
+        ),
+        ("shuffle", spec.shuffle_algo if spec.shuffle else "off", f"seed {plan.shuffle_seed}"),
+        (
+            "num_canonical_nodes",
+            f"{plan.num_canonical_nodes}",
+            as_given
+            if spec.num_canonical_nodes
+            else f"{spec.canonical_nodes(1)} for each node"
+            if spec.canonical_nodes(1) > 1
+            else "one for each node; keep it when the number of nodes changes",
+        ),
+    ]
+    if spec.shuffle:
+        rows.append(
+            (
+                "shuffle_block_size",
+                f"{plan.shuffle_block_size:,}",
+                as_given
+                if spec.shuffle_block_size is not None
+                else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
+            )
+        )
+    streams = len(shards.indexes)
+    rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
+    rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
+    return rows
+
+
+def _describe_draws(plan: EpochPlan) -> str:
+    """Describe which samples an epoch has, and how often."""
+    if plan.schedule is not None:
+        return "samples drawn by the schedule"
+    if tuple(plan.choose) != tuple(plan.stream_samples):
+        return f"of {plan.num_samples:,} samples, {plan.spec.sampling_method}"
+    if plan.spec.batching_method != "random":
+        return "each sample once, but for those that fill no batch"
+    return "all samples once"
+
+
+def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
+    """Return rows about each stream of a schedule: its share in this epoch, and its passes.
+
+    A pass is over when all samples of the stream were given once more. Without a schedule, or in an
+    epoch without steps, there are no rows. A row is (name, share, explanation), such as ``("  web",
+    "70.000% to 50.000%", "1.25 passes by the end of the epoch; ...")``.
+    """
+    # The schedule of the whole run, and the steps of it that this epoch has.
+    run, epoch = plan.schedule, plan.scheduled
+    if run is None or epoch is None or epoch.first == epoch.last:
+        return []
+    unit = run.unit[:-1]  # "step", or "window" with packing
+    rows = [("schedule", f"{unit} {epoch.first:,} to {epoch.last - 1:,}", "of the training, now")]
+    first, last = (epoch.mixture.shares(step) for step in (epoch.first, epoch.last - 1))
+    # ``samples`` are those of a pass; the range counts samples of the stream since the run began.
+    for i, (name, samples, (_, samples_by_end)) in enumerate(
+        zip(run.names, plan.choose, epoch.sample_ranges(), strict=True)
+    ):
+        begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
+        share = begin if begin == end else f"{begin} to {end}"
+        step = epoch.mixture.steps_of(i, samples)
+        once = (
+            f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
+        )
+        passes = samples_by_end / samples if samples else 0.0
+        rows.append((f"  {name}", share, f"{passes:.2f} passes by the end of the epoch; {once}"))
+    return rows
+
+
+def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
+    """Return rows about samples that were dropped and steps that were skipped during the run."""
+    drops, rows = drops_of(plan.edits), []
+    if drops:
+        count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
+        replacement = (
+            "their places stay empty" if plan.spec.packing else "others of their streams come"
+        )
+        rows.append(("dropped samples", f"{count:,}", f"each from its step on; {replacement}"))
+    skipped = Gaps(skips_of(plan.edits, plan.epoch))
+    if len(skipped.firsts):
+        unit = "packs" if plan.spec.packing else "samples"
+        count = int((skipped.ends - skipped.firsts).sum())
+        rows.append(("skipped", f"{count:,}", f"{unit} of this epoch, in whole global batches"))
+    return rows
+
+
+def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCount | None) -> str:
+    """Describe the batch size: of what, over all ranks, and how many steps make an epoch."""
+    if packs is not None:
+        steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
+        return f"packs of one rank; {global_batch:,} of all, {steps}"
+    if has_batches:
+        return f"of one rank; {global_batch:,} of all, {plan.steps:,} steps an epoch"
+    return f"not given: samples one by one, {plan.steps:,} of each rank an epoch"
+
+
+def _about(packs: PackCount) -> str:
+    """Return the word before a number of packs that is an estimate."""
+    return "" if packs.is_exact else "about "
+
+
+def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, str]]:
+    """Return a row about packing: capacity, kind, number of packs, and long documents."""
+    packing = plan.spec.packing
+    if packing is None or packs is None:
+        return []
+    kind = "tokens a pack" if packing.capacity else "tokens a padded batch"
+    long_documents = {
+        "split": "longer documents are cut into pieces",
+        "truncate": "longer documents lose their end",
+        "drop": "longer documents are left out",
+        "error": "a longer document is an error",
+    }[packing.overflow]
+    kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
+    alike = f", {packing.balance} alike on ranks" if packing.balance else ""
+    why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
+    why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
+    return [("packing", f"{packing.room:,}", why)]
+
+
+def _costs(
+    shards: ShardMap,
+    plan: EpochPlan,
+    cache_limit: int | None,
+    fetched: Sequence[Index],
+    unpacked: Sequence[Index],
+) -> list[tuple[str, str, str]]:
+    """Return rows about shards: how many are needed at a time, fetched, and kept in the cache.
+
+    The arguments are those of `explain`.
+    """
+    at_once = shards_at_once(shards, plan)
+    size = sum(int(i.raw_size.sum()) for i in shards.indexes)
+    window = at_once * size // max(shards.num_shards, 1)
+    rows = [
+        (
+            "shards at once",
+            f"{at_once:,}",
+            f"a node draws samples from these: {format_bytes(window)}",
+        ),
+    ]
+    nodes = plan.world.num_nodes
+    if fetched:
+        # Files are fetched compressed; ``zip_size`` is 0 for shards without a compressed file.
+        fetched_bytes = sum(
+            int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched
+        )
+        when = "a node and epoch, when every shard comes once"
+        rows.append(("fetched", format_bytes(fetched_bytes / nodes), when))
+    elif unpacked:
+        is_packed = any(i.zip_size.any() for i in unpacked)
+        work = (
+            "compressed local shards are decompressed" if is_packed else "local files are decoded"
+        )
+        rows.append(("fetched", "nothing", f"{work} in the cache"))
+    else:
+        return [*rows, ("fetched", "nothing", "the files are read where they are")]
+    on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))
+    share = on_disk / nodes
+    if cache_limit is None:
+        rows.append(("cache_limit", "none", f"the folder grows to about {format_bytes(share)}"))
+    elif cache_limit >= on_disk:
+        rows.append(("cache_limit", format_bytes(cache_limit), "everything fits"))
+    elif cache_limit >= window:
+        rows.append(
+            ("cache_limit", format_bytes(cache_limit), "enough: each shard comes once an epoch")
+        )
+    else:
+        rows.append(
+            (
+                "cache_limit",
+                format_bytes(cache_limit),
+                f"costs fetching again; {format_bytes(window)} would avoid that",
+            )
+        )
+    return rows
+
+
+def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
+    """Return rows about files of another format: their space in the cache, and slow columns."""
+    files = f"{costs.files:,} file{'s' * (costs.files != 1)}, {format_bytes(costs.size)}"
+    why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
+    rows = [(costs.format, files, "read in place" if costs.is_in_place else why)]
+    if costs.whole_file_reason and not costs.is_in_place:
+        rows.append(("whole files", "all bytes come", costs.whole_file_reason))
+    if costs.slow_columns:
+        names = ", ".join(costs.slow_columns)
+        rows.append(("slow columns", names, "nested, decoded value by value"))
+    return rows
+
+
+def shards_at_once(shards: ShardMap, plan: EpochPlan) -> int:
+    """Estimate the number of shards from which a node draws samples at one moment.
+
+    The canonical nodes of a node are read side by side. Each reads shard by shard without a
+    shuffle, and from all shards of a block with one that moves samples within blocks.
+    """
+    spec = plan.spec
+    if not plan.epoch_size:
+        return 0
+    per_node = math.ceil(shards.num_shards / plan.world.num_nodes)
+    parallel_reads = max(1, math.ceil(plan.num_canonical_nodes / plan.world.num_nodes))
+    algorithm = spec.algorithm if spec.shuffle else None
+    if algorithm is not None and algorithm.needs_all_samples:
+        return shards.num_shards
+    if algorithm is None or not algorithm.uses_blocks:
+        return min(per_node, parallel_reads)
+    mean_samples = shards.num_samples / max(shards.num_shards, 1)
+    # A block may begin and end inside a shard, so it touches one shard more than it would fill.
+    shards_per_block = math.ceil(plan.shuffle_block_size / mean_samples) + 1
+    return min(per_node, parallel_reads * shards_per_block)

@@ -1,0 +1,356 @@
+"""Lengths of documents for a packed order, from a file beside the index or from shard headers.
+
+Nothing is read before packs are first used. The file is then read from the folder of data that are
+read in place, else from the cache folder, else from the remote. Without a file, lengths are
+computed from the offsets at the beginning of each shard, a ranged read of four bytes for each
+sample; this needs a column that alone has no fixed size. Results are kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mds._cache.ownership import control_folder
+from mds._index.binary_copy import map_file
+from mds._index.lengths import (
+    KIND,
+    JoinedLengths,
+    Lengths,
+    emit_lengths_file,
+    lengths_name,
+    most_bytes,
+    parse_lengths,
+    parse_lengths_file,
+)
+from mds._index.sidecar import read_sidecar
+from mds._shardfile.layout import parse_offsets
+from mds.encodings import DecodeKind, parse_encoding
+from mds.encodings._arrays import has_lengths, length_function
+from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
+from mds.formats._columns import as_columns
+from mds.formats._source import Files
+from mds.plan._pack_schedule import Documents
+from mds.plan._packing import Packing
+from mds.storage import open_store
+from mds.storage._control_files import make_control_folder, publish_control_file
+from mds.storage._files import open_regular
+from mds.storage._relative_name import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mds._cache.source import Source
+    from mds._dataset.shard_map import ShardMap
+    from mds._index import ShardInfo, ShardSchema
+    from mds.encodings import Encoding
+    from mds.formats import Block
+    from mds.storage import Store
+
+    Ids = NDArray[np.int64]
+
+_MAX_HEADER_BYTES = 64 << 10  # of the header lines of a file of lengths
+_CONNECTIONS = 16
+_AT_ONCE = 1 << 20  # samples whose lengths are added up
+
+
+class SelectedLengths:
+    """Lengths of the samples of a dataset, by their numbers in its selection.
+
+    Args:
+        joined: Lengths of all stored samples.
+        shards: Shards of the dataset, with its selection.
+
+    Attributes:
+        digest: Digest of the lengths of all stored samples.
+        total: Sum of these lengths.
+        count: Number of these lengths.
+    """
+
+    def __init__(self, joined: JoinedLengths, shards: ShardMap) -> None:
+        self._joined, self._shards = joined, shards
+        self.digest, self.total, self.count = joined.digest, joined.total, joined.count
+        self._packed: dict[tuple[tuple[int, ...], str], list[Documents]] = {}
+
+    def packed(self, counts: Sequence[int], packing: Packing) -> list[Documents]:
+        """Return the number of documents and tokens of each stream, as they will be packed.
+
+        The first call with the same arguments takes about a second for a hundred million samples.
+
+        Args:
+            counts: Number of samples of each stream.
+            packing: Packing, which may cut or leave out long documents.
+        """
+        key = tuple(counts), repr(packing.facts())
+        if key not in self._packed:
+            first, documents = 0, []
+            for count in counts:
+                tokens = 0
+                for start in range(first, first + count, _AT_ONCE):
+                    lengths = self.take(np.arange(start, min(start + _AT_ONCE, first + count)))
+                    tokens += packing.tokens(lengths)
+                documents.append(Documents(count, tokens))
+                first += count
+            self._packed[key] = documents
+        return self._packed[key]
+
+    def take(self, ids: Ids) -> Ids:
+        """Return the lengths of the samples ``ids``, int64, of the same shape."""
+        return self._joined.take(self._shards.stored(ids))
+
+
+def open_lengths(sources: Sequence[Source], column: str) -> JoinedLengths:
+    """Return the lengths of a column for all samples of several sources, one after the other.
+
+    Raises ConfigError if there is no file and headers do not have them, IndexFileError for a file
+    that is damaged or belongs to another index, and the StoreError of a remote that fails.
+    """
+    return JoinedLengths([_of_source(source, column) for source in sources])
+
+
+def _of_source(source: Source, column: str) -> Lengths:
+    """Return the lengths of a column for all samples of one source.
+
+    They come from a local file, else from a file of the remote, else from the shards.
+    """
+    index, name = source.index, lengths_name(column)
+    fingerprint, samples = index.fingerprint(), index.total_samples
+    _check_column(source, column)
+    in_place = source.remote is None
+    folder = source.folder if in_place else control_folder(source.folder)
+    path = os.path.join(folder, name)
+    file = map_file(path, max_bytes=most_bytes(samples) + _MAX_HEADER_BYTES)
+    if file is not None:
+        try:
+            return parse_lengths_file(file, samples, column, fingerprint, path)
+        except IndexFileError:
+            if in_place:
+                raise
+            # The copy belongs to an earlier index; the file at the remote replaces it.
+    store = source.store or open_store(
+        source.remote or source.folder, options=source.options, timeout=source.timeout
+    )
+    if not in_place:
+        sidecar = read_sidecar(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
+        if sidecar is not None:
+            lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
+            return _keep(path, lengths, fingerprint)
+    compute = _from_headers if source.data is None else _from_files
+    return _keep(None if in_place else path, compute(source, store, column), fingerprint)
+
+
+def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
+    """Write lengths to a file of the cache folder; return them, mapped from it if that worked.
+
+    Args:
+        path: The file; None to keep no file.
+        lengths: Lengths to keep.
+        fingerprint: Digest of the index that they belong to.
+    """
+    if path is None:
+        return lengths
+    data = emit_lengths_file(lengths.column, lengths.all(), fingerprint)
+    with contextlib.suppress(OSError, StoreError, CacheError):
+        folder = os.path.dirname(path)
+        make_control_folder(folder)
+        # The mode of the folder without the right to execute: its readers may read the file.
+        mode = stat.S_IMODE(os.stat(folder).st_mode) & 0o666 | 0o600
+        with publish_control_file(path, mode) as file:
+            file.write(data)
+        mapped = map_file(path, max_bytes=len(data))
+        if mapped is not None:
+            return parse_lengths_file(mapped, len(lengths), lengths.column, fingerprint, path)
+    return lengths
+
+
+def _check_column(source: Source, column: str) -> None:
+    """Raise ConfigError, naming usable columns, if some shard has no column of this name."""
+    for schema in source.index.schemas:
+        if column not in schema.columns.names:
+            pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
+            usable = [name for name, text in pairs if has_lengths(parse_encoding(text))]
+            remedy = (
+                f"Write Packing(..., column={usable[0]!r}), or another of its columns of arrays: "
+                f"{', '.join(usable)}."
+                if usable
+                else "None of its columns are arrays; make tokens of texts with mds-convert "
+                "--tokenizer."
+            )
+            raise ConfigError(
+                f"Packing counts the lengths of column {shown(column)}, and "
+                f"{source.remote or source.folder} has {', '.join(schema.columns.names)}. {remedy}"
+            )
+
+
+def _from_headers(source: Source, store: Store, column: str) -> Lengths:
+    """Return lengths from the headers of MDS shards, which begin with the offsets of their samples.
+
+    Args:
+        source: Place of the shards, and their index.
+        store: Store to read shards from that are not in the folder of ``source``.
+        column: Column whose arrays are measured.
+
+    Raises ConfigError if headers do not have the lengths.
+    """
+    place = source.remote or source.folder
+    item_sizes = [_item_size(schema, column, place) for schema in source.index.schemas]
+
+    def of_shard(shard: ShardInfo) -> Ids:
+        """Return the lengths of the column in a shard, int64 of shape (samples,).
+
+        A sample is stored as the sizes of its values of no fixed size (uint32), then all values.
+        The column is the only one of no fixed size, so its size is the sample's less all others.
+        """
+        item_size = item_sizes[int(source.index.schema_of[shard.number])]
+        columns = shard.schema.columns
+        if item_size is None:  # all values have the same length
+            shape = parse_encoding(columns.encodings[columns.names.index(column)]).shape
+            assert shape is not None
+            return np.full(shard.samples, shape[0], np.int64)
+        # A shard begins with uint32: the number of samples, where each begins, and their end.
+        head_bytes = 4 * (shard.samples + 2)
+        name = shard.raw.basename
+        local = name.under(source.folder)
+        if shard.zip is not None and not os.path.isfile(local):
+            raise _no_lengths(place, column, "its shards are compressed")
+        if os.path.isfile(local):
+            with open_regular(local) as file:
+                data = file.read(head_bytes)
+        else:
+            data = store.get_range(name, 0, head_bytes)
+        offsets = parse_offsets(data, shard.samples, shard.raw.size, str(name))
+        other_bytes = 4 + sum(size for size in columns.sizes if size is not None)
+        sizes = np.asarray(np.diff(offsets.astype(np.int64)) - other_bytes, np.int64)
+        return _vector_lengths(sizes, item_size, place)
+
+    with ThreadPoolExecutor(_CONNECTIONS, "mds-lengths") as pool:
+        parts = list(pool.map(of_shard, source.index))
+    return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _from_files(source: Source, store: Store, column: str) -> Lengths:
+    """Return lengths of a column of files of another format than MDS.
+
+    Some formats know them without reading values. For others, that column alone is read.
+    """
+    place, data_of_files = source.remote or source.folder, source.data
+    assert data_of_files is not None
+    columns = dict(zip(data_of_files.columns.names, data_of_files.columns.encodings, strict=True))
+    data = dataclasses.replace(data_of_files, columns=as_columns(columns, [column]))
+    encoding, files = parse_encoding(columns[column]), Files(store)
+    if not has_lengths(encoding):
+        raise _not_of_arrays(place, column, encoding)
+    if encoding.shape is not None:
+        return Lengths.of(column, np.full(source.index.total_samples, encoding.shape[0], np.int64))
+    length = length_function(columns, column)
+
+    def of_shard(number: int) -> Ids:
+        """Return the lengths of the column in the shard ``number``, int64 of shape (samples,).
+
+        ``data`` describes the shards of the files with this column alone.
+        """
+        known_lengths = data.value_lengths(number, column, files)
+        if known_lengths is not None:
+            return known_lengths
+        # With one column, an encoded sample is the size of the value (uint32, unless the size is
+        # fixed) and the value.
+        blocks = [*data.blocks(number, files)]
+        sizes = np.concatenate([np.zeros(0, np.int64), *(block.sizes for block in blocks)])
+        if encoding.decode_kind is DecodeKind.VECTOR and encoding.element_dtype is not None:
+            return _vector_lengths(sizes - 4, encoding.element_dtype.itemsize, place)
+        samples = (sample for block in blocks for sample in _cut(block))
+        # Without the size, which these encodings have; each value is decoded.
+        return np.array([length(sample[4:]) for sample in samples], np.int64)
+
+    with ThreadPoolExecutor(4, "mds-lengths") as pool:
+        parts = list(pool.map(of_shard, range(len(source.index))))
+    return Lengths.of(column, np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+def _cut(block: Block) -> Iterator[memoryview]:
+    """Yield the bytes of each sample of a block, which lie end to end in its data."""
+    data, ends = memoryview(block.data), np.cumsum(block.sizes).tolist()
+    for end, size in zip(ends, block.sizes.tolist(), strict=True):
+        yield data[end - size : end]
+
+
+def _item_size(schema: ShardSchema, column: str, place: str) -> int | None:
+    """Return the bytes of an element of a column, or None if all its values have one length.
+
+    Raises ConfigError, with ``place`` for the message, if headers do not tell the lengths.
+    """
+    columns = schema.columns
+    encoding = parse_encoding(columns.encodings[columns.names.index(column)])
+    if encoding.shape is not None and len(encoding.shape) == 1:
+        return None
+    if not has_lengths(encoding):
+        raise _not_of_arrays(place, column, encoding)
+    if encoding.decode_kind is not DecodeKind.VECTOR or encoding.element_dtype is None:
+        raise _no_lengths(place, column, f"it is stored as {encoding.name!r}")
+    if schema.is_split:
+        raise _no_lengths(place, column, f"its shards are {schema.format} files")
+    if columns.sizes.count(None) > 1:
+        other_columns = [
+            name
+            for name, size in zip(columns.names, columns.sizes, strict=True)
+            if size is None and name != column
+        ]
+        raise _no_lengths(place, column, f"{', '.join(other_columns)} too has no fixed size")
+    return encoding.element_dtype.itemsize
+
+
+def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
+    """Return the error for a column whose values are not one-dimensional arrays."""
+    return ConfigError(
+        f"{place}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
+        "the lengths of one-dimensional arrays. Give column= of Packing another column; make "
+        "tokens of texts with mds-convert --tokenizer."
+    )
+
+
+def _no_lengths(place: str, column: str, why: str) -> ConfigError:
+    """Return the error for data without a file of lengths and whose headers do not suffice."""
+    return ConfigError(
+        f"{place} has no file with the lengths of column {shown(column)}, and the headers of "
+        f"shards do not tell them: {why}. Record them once: mds lengths {place} --column {column}"
+    )
+
+
+def _vector_lengths(sizes: Ids, item_size: int, place: str) -> Ids:
+    """Return the number of elements of encoded one-dimensional arrays, from their sizes in bytes.
+
+    An encoded array is a byte for the dtype, the number of elements in the smallest of 1, 2, 4 or 8
+    bytes that holds it, and the elements. For each width w of the number, ``count = (size - 1 - w)
+    / item_size`` must be a whole number that needs w bytes.
+
+    Args:
+        sizes: Bytes of each encoded array, int64 of shape (arrays,).
+        item_size: Bytes of an element.
+        place: URL or path of the data, for errors.
+
+    Raises ConfigError if a size fits no number of elements.
+    """
+    lengths = np.full(len(sizes), -1, np.int64)
+    minimum = 0  # smallest number that needs this width
+    for width in (1, 2, 4, 8):
+        end = 1 << (8 * width)
+        count, remainder = np.divmod(sizes - 1 - width, item_size)
+        fits = (remainder == 0) & (count >= minimum)
+        if width < 8:  # all int64 need at most 8 bytes
+            fits &= count < end
+        new = fits & (lengths < 0)
+        lengths[new] = count[new]
+        minimum = end
+    if len(lengths) and int(lengths.min()) < 0:
+        raise ConfigError(
+            f"{place}: sample {int(np.argmin(lengths))} of a shard is not a one-dimensional array, "
+            "so it has no length in tokens."
+        )
+    return lengths

@@ -1,0 +1,202 @@
+"""LocalDataset: a folder of shards as a map-style dataset, without downloads or an order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from torch.utils.data import Dataset
+
+from mds._arguments import no_attribute, takes_names
+from mds._cache.index_copy import no_index_error
+from mds._dataset.indexing import resolve
+from mds._dataset.shard_map import HasColumns, ShardList, ShardMap, Spanner
+from mds._index import Index, read_index
+from mds._process.mmaps import make_room
+from mds._readers import ColumnSelection, Reader, open_reader
+from mds._units import format_bytes
+from mds.errors import NotFoundError
+from mds.storage import Store, open_store
+from mds.storage._relative_name import split_folder
+from mds.storage._url import path_on_disk
+
+if TYPE_CHECKING:
+    from mds._words import ImageForm
+
+_MAX_LIST_SHARDS = 1 << 16
+
+
+class OpenReaders(dict[int, Reader]):
+    """Open readers by shard, at most ``max_open``; the oldest one is dropped first."""
+
+    def __init__(self, max_open: int = 4096) -> None:
+        super().__init__()
+        self.max_open = max_open
+
+    def keep(self, shard: int, reader: Reader) -> None:
+        """Keep a reader open, and close the oldest ones if there are too many."""
+        self[shard] = reader
+        while len(self) > self.max_open:
+            self.drop_idle()
+        make_room(self)  # drops idle readers while the process maps too many files
+
+    def drop_idle(self) -> bool:
+        """Release the reader that was opened first; return False when none is open."""
+        # Not closed: another thread may be reading from it. Its last reference unmaps the file.
+        with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # a thread was quicker
+            del self[next(iter(self))]
+        return bool(self)
+
+
+class LocalDataset(HasColumns, Dataset[Any]):
+    """Samples of the uncompressed shards in a folder, by number.
+
+    ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
+
+    - ``local`` (str | os.PathLike[str]): Folder of the shards and their ``index.json``.
+    - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.
+    - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
+    - ``images`` (str | Mapping[str, str], default 'pil'): Form of images: ``"pil"``, or ``"array"``
+      for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
+    - ``copy`` (bool, default True): Whether arrays are copies. False gives read-only views of the
+      files; writing into one through torch ends the process.
+
+    Raises NotFoundError (a FileNotFoundError) without an index, IndexFileError and UnsafeTypeError
+    (ValueErrors) for one that is broken or has pickles that are not allowed.
+
+    >>> dataset = LocalDataset("data/train")
+    >>> len(dataset), dataset[0]
+    (8, {'id': 0, 'text': 'sample 0'})
+    >>> [sample["id"] for sample in dataset[:3]]
+    [0, 1, 2]
+    """
+
+    @takes_names
+    def __init__(
+        self,
+        local: str | os.PathLike[str],
+        split: str | os.PathLike[str] | None = None,
+        allow_unsafe_types: bool = False,
+        columns: Sequence[str] | None = None,
+        images: ImageForm | Mapping[str, ImageForm] = "pil",
+        copy: bool = True,
+    ) -> None:
+        self.local = path_on_disk(local, "local", "Use StreamingDataset(remote=...).")
+        self.split = split_folder(split)
+        self.allow_unsafe_types = allow_unsafe_types
+        self._columns = ColumnSelection(None if columns is None else tuple(columns), images, copy)
+        self._folder = os.path.join(self.local, self.split)
+        path = os.path.join(self._folder, "index.json")
+        if not os.path.exists(path):
+            raise no_index_error(self._folder.rstrip(os.sep), "local")
+        self._index = read_index(path)
+        self._index.check_safe(allow_unsafe_types, path)
+        self.num_samples = self.size = self._index.total_samples
+        self._set_up_readers()
+
+    def _set_up_readers(self) -> None:
+        """Begin without open shards, in the constructor and after unpickling."""
+        self._open = OpenReaders()
+        offsets = self._index.offsets
+        # ``_offsets`` has the first sample of each shard, and the number of all samples. Bisecting
+        # a list is fastest, but a long list takes nine times the memory of an array.
+        is_long = len(offsets) > _MAX_LIST_SHARDS
+        self._offsets: Sequence[int] = offsets.data if is_long else offsets.tolist()
+
+    def _indexes(self) -> list[Index]:
+        return [self._index]
+
+    def _sidecar_stores(self) -> list[Store]:
+        return [open_store(self._folder)]
+
+    @property
+    def shards(self) -> ShardList:
+        """Sequence of facts about the shards (`ShardInfo`), each made when it is read."""
+        return ShardList(ShardMap([self._index]))
+
+    @property
+    def spanner(self) -> Spanner:
+        """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
+        return Spanner(ShardMap([self._index]))
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, "LocalDataset")
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    @overload
+    def __getitem__(self, index: int, /) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[str, Any]]: ...
+    @overload
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __getitem__(self, index: Any, /) -> Any:
+        """Return the sample of a number, or lists of samples for slices, lists and arrays.
+
+        Raises IndexError out of range and ValueError for another kind of index.
+        """
+        if type(index) is int and 0 <= index < self.num_samples:
+            return self.get_item(index)
+        return resolve(index, self.num_samples, self.get_item)
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Return the samples of a batch; torch's loader calls this."""
+        if type(self).__getitem__ is not LocalDataset.__getitem__:  # the user's class overrides it
+            return [self[number] for number in numbers]
+        samples: list[Any] = resolve(numbers, self.num_samples, self.get_item)
+        return samples
+
+    def get_item(self, sample_id: int) -> Any:
+        """Return one sample by its number; subclasses override this to change what a sample is."""
+        offsets = self._offsets
+        shard = bisect_right(offsets, sample_id) - 1  # the last one that begins at or before it
+        reader = self._open.get(shard)
+        if reader is None:
+            reader = self._reader(shard)
+        return reader.get(sample_id - offsets[shard])
+
+    def _reader(self, shard: int) -> Reader:
+        """Open a shard, and keep its reader for later samples.
+
+        Raises NotFoundError if the file is missing, with advice if only its compressed form exists.
+        """
+        info = self._index.shard(shard)
+        try:
+            reader = open_reader(
+                self._folder,
+                info,
+                allow_unsafe_types=self.allow_unsafe_types,
+                columns=self._columns,
+            )
+        except NotFoundError as error:
+            if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):
+                raise
+            raise NotFoundError(
+                f"{error} Only its compressed form {info.zip.basename} is there, which "
+                "StreamingDataset(local=...) reads.",
+                url=error.url,
+                verb=error.verb,
+            ) from error
+        self._open.keep(shard, reader)
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Mapped files cannot be pickled. Each worker process opens the shards that it reads.
+        return {k: v for k, v in self.__dict__.items() if k not in {"_open", "_offsets"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up_readers()
+
+    def __repr__(self) -> str:
+        size, shards = format_bytes(int(self._index.raw_size.sum())), len(self._index)
+        folder = self._folder.rstrip(os.sep)
+        return (
+            f"<{type(self).__name__} of {folder}: {self.num_samples:,} samples in "
+            f"{shards:,} shard{'s' * (shards != 1)}, {size}>"
+        )

@@ -1,0 +1,726 @@
+"""Order of a dataset: its settings, the epochs that have begun, and its state.
+
+`OrderState` joins the settings of the user, the world of the launcher and the state of a checkpoint
+into the `Order` of an epoch. Its `state` leads back to the same position. `SharedEpochCounter`
+carries the next position to the copies of the dataset in worker processes. Nothing here reads a
+shard or needs torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import numbers
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+
+from mds._arguments import ShuffleFlag, check_arguments, shown
+from mds._dataset.settings import DATASET_RULES
+from mds._dataset.stream import check_files, name_data, other_data
+from mds._redaction import get_logger
+from mds.errors import ConfigError
+from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
+from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
+from mds.world import RankFile
+
+if TYPE_CHECKING:
+    from mds._cache.source import Source
+    from mds._dataset.lengths import SelectedLengths
+    from mds._dataset.shard_map import ShardMap
+    from mds._dataset.stream import Stream
+    from mds._dataset.worker_epoch import WorkerEpoch
+    from mds.plan._order import Order
+    from mds.plan._schedule import ScheduledRun
+    from mds.world import World
+
+log = get_logger("mds.dataset")
+
+#: Names of the settings of an order, which are also arguments of a dataset.
+SETTING_NAMES = tuple(
+    field.name for field in dataclasses.fields(OrderSpec) if field.name != "skip_empty_streams"
+)
+
+
+class RunningLoop(Protocol):
+    """Iteration of a StreamingDataLoader."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+
+    @property
+    def position(self) -> Position | None:
+        """Position of all ranks after the last batch that was given."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a change of the order can begin with any batch; else only with an epoch."""
+        ...
+
+    def change_at(self, epoch: int, place: int) -> None:
+        """Follow the changed order from a place of an epoch on."""
+
+    def warn_if_inexact(self) -> None:
+        """Warn once if a class of the user makes the position inexact."""
+
+
+class LoopCount(Protocol):
+    """Count of the batches of one iteration of a StreamingDataLoader, which outlives it.
+
+    It refers to neither the loader nor the dataset, so it keeps none of them alive.
+    """
+
+    begin: Position | None  # where the iteration began; None before its first batch
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+
+    def position(self, order: OrderState, ranks: int) -> Position | None:
+        """Return the position of all ranks after the last batch; None before the first batch."""
+
+
+def no_loop() -> None:
+    """Return None: no loader has begun an iteration."""
+
+
+class OrderState:
+    """Order settings of a dataset, and the progress of its epochs.
+
+    Args:
+        spec: Settings of the order.
+        shares: Requested proportion, repeat or choose of each stream; empty without a request.
+        epoch_size: Requested size of an epoch, in samples.
+        schedule: Schedule as the user gave it, before any `set_weights`.
+        may_lack_batches: Whether one process without a batch size reads samples one by one.
+
+    Attributes:
+        find_loop: Returns the iteration of the loader whose batches are trained on, or None.
+
+    The shards and the counter of epochs are set by `reset`.
+    """
+
+    epochs: SharedEpochCounter
+    _shards: ShardMap
+    _sources: Sequence[Source]
+    _data: dict[str, Any]
+    _file_changes: list[tuple[str, str]]
+
+    def __init__(
+        self,
+        spec: OrderSpec,
+        shares: Sequence[Mapping[str, float]] = (),
+        epoch_size: int | None = None,
+        schedule: ScheduledRun | None = None,
+        *,
+        may_lack_batches: bool = True,
+    ) -> None:
+        self.spec, self.schedule = spec, schedule
+        self.may_lack_batches = may_lack_batches and schedule is None
+        self._shares, self._epoch_size = shares, epoch_size
+        self.weights = no_weights(len(shares))
+        self._names: list[str | None] = [None] * len(shares)
+        self._lengths: SelectedLengths | None = None
+        self.find_loop: Callable[[], RunningLoop | None] = no_loop
+
+    def reset(
+        self, shards: ShardMap, streams: Sequence[Stream], sources: Sequence[Source]
+    ) -> OrderState:
+        """Return an order with the same settings for these shards, of which no epoch has begun.
+
+        It also sets the weights of ``streams``. Raises ConfigError if there are no samples, and for
+        weights that do not fit the samples.
+        """
+        fresh = OrderState(
+            self.spec,
+            self._shares,
+            self._epoch_size,
+            self.schedule,
+            may_lack_batches=self.may_lack_batches,
+        )
+        fresh._shards, fresh._sources, fresh.epochs = shards, sources, SharedEpochCounter()
+        fresh._names = [stream._name for stream in streams]  # None without a dict of streams
+        samples = shards.samples_per_stream.tolist()
+        is_chosen = shards.selection is not None
+        if not sum(samples) and not is_chosen:
+            raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
+        if sum(samples) and self._epoch_size != 0:
+            # A selection may leave a stream without samples; its weight then no longer counts.
+            # With a schedule, the weights are for one pass of each stream.
+            resolve = resolve_weights if self.schedule is None else resolve_passes
+            fresh.weights = resolve(
+                samples,
+                [
+                    {**share, "name": name}
+                    for share, name in zip(self._shares, fresh._names, strict=True)
+                ],
+                self._epoch_size,
+                self.spec.shuffle_seed,
+                skip_empty=is_chosen,
+            )
+        proportion: Sequence[float] = fresh.weights.proportion
+        if self.schedule is not None and sum(samples):
+            from mds.plan._pack_schedule import first_shares
+
+            # The shares change later; a Stream shows those with which the training begins.
+            proportion = first_shares(self.schedule, fresh.weights.choose)
+        for i, stream in enumerate(streams):
+            stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
+        fresh._file_changes = [stream._file_changes for stream in streams]
+        contents = [source.content() for source in sources]
+        fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
+        return fresh
+
+    # ------------------------------------------------------------------ the order of an epoch
+
+    def order(self, start: ResumePoint, world: World) -> Order:
+        """Return the order of an epoch from ``start`` on, which is the same in every process.
+
+        If ``start`` has no settings, those of the state that was loaded last are used.
+        """
+        plan = self.plan(start, world)
+        if self.spec.packing is None:
+            return plan
+        from mds.plan import PackPlan
+
+        return PackPlan(plan, self.lengths)
+
+    def warn_of_late_milestones(self, order: Order) -> None:
+        """Warn about milestones of a schedule that take effect only after their step."""
+        run = order.schedule
+        if run is None:
+            return
+        from mds.plan._pack_schedule import PackedRun
+
+        milestones = run.late_milestones() if isinstance(run, PackedRun) else []
+        if milestones:
+            unit = self.schedule.schedule.unit if self.schedule is not None else "steps"
+            clauses = [f"{unit[:-1]} {step:,} at {effect:,}" for step, effect in milestones[:3]]
+            ellipsis = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
+            warnings.warn(
+                f"milestones of the schedule take effect where a window of documents begins: that "
+                f"of {', that of '.join(clauses)}{ellipsis}. Packing(window=...) with fewer packs "
+                "than 1,024 makes windows shorter.",
+                stacklevel=2,
+            )
+
+    def epoch_order(self, epoch: int, world: World) -> Order:
+        """Return the order of a whole epoch."""
+        return self.order(ResumePoint(Position(epoch)), world)
+
+    def plan(self, start: ResumePoint, world: World, spec: OrderSpec | None = None) -> EpochPlan:
+        """Return the order of the samples of an epoch; with packing, `order` packs these samples.
+
+        Args:
+            start: Point of the run at which the epoch begins, in the middle of it after a resume.
+            world: Nodes, ranks and workers among which samples are dealt.
+            spec: Settings to use in place of those of the dataset.
+        """
+        spec = spec or self.spec
+        if self._lacks_batches(spec, world):
+            spec = dataclasses.replace(spec, batch_size=1)
+        epoch = max(start.position.epoch, 0)  # a state that was saved before epoch 0 has epoch -1
+        position = start.position._replace(epoch=epoch)
+        # Only the point of a loaded state has settings. They hold for all later epochs too.
+        has_settings = start.num_canonical_nodes is not None
+        settings = start if has_settings else self.epochs.loaded
+        resume = None
+        if settings is not None:
+            resume = settings.at(position)
+        elif position.place:
+            resume = start.at(position)
+        edits, schedule = self.epochs.edits, self.schedule
+        if edits:
+            from mds.plan._edits import apply_weights
+
+            schedule = apply_weights(schedule, edits)
+        return EpochPlan(
+            [
+                {"shards": sizes, **share, "name": name}
+                for sizes, share, name in zip(
+                    self._shards.sizes_per_stream, self._shares, self._names, strict=True
+                )
+            ],
+            world,
+            spec,
+            epoch=epoch,
+            resume=resume,
+            weights=self.weights,
+            dataset=self._shards.fingerprint,
+            schedule=schedule,
+            edits=edits,
+        )
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all streams."""
+        return self._shards.num_samples
+
+    @property
+    def lengths(self) -> SelectedLengths:
+        """Lengths of the documents of a dataset with packing, read when first used."""
+        packing = self.spec.packing
+        assert packing is not None
+        if self._lengths is None:
+            from mds._dataset.lengths import SelectedLengths, open_lengths
+
+            joined = open_lengths(self._sources, packing.column)
+            self._lengths = SelectedLengths(joined, self._shards)
+        return self._lengths
+
+    def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
+        """Whether samples are read one by one, because no batch size is given or needed.
+
+        This is possible in a single process without a loader. Several ranks or workers get whole
+        batches, so their order depends on the batch size.
+        """
+        is_free = spec.batch_size is None and spec.batching_method == "random"
+        return is_free and world.num_workers == 1 and self.may_lack_batches
+
+    def _has_order(self, world: World) -> bool:
+        """Whether all settings of the order are known, so that it can be computed."""
+        return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
+
+    def shares(self, world: World, begin: Position) -> tuple[int, int]:
+        """Return the minimum and maximum number of samples of a rank from ``begin`` to the end."""
+        return self.plan(ResumePoint(begin), world).global_batches.shares
+
+    def worker_samples(self, world: World) -> list[int]:
+        """Return the number of samples of each worker of this rank in a whole epoch."""
+        plan = self.plan(ResumePoint(Position(0)), world)
+        return plan.worker_samples(world.node, world.rank_of_node)
+
+    def samples_by_stream(self) -> dict[str, int]:
+        """Return the number of samples of each stream, by its quoted name or its number.
+
+        The keys are for messages: "'web'" for a stream with a name, else "0", "1", ...
+        """
+        titles = (
+            str(number) if name is None else repr(name) for number, name in enumerate(self._names)
+        )
+        return dict(zip(titles, self._shards.samples_per_stream.tolist(), strict=True))
+
+    # ------------------------------------------------------------------ positions
+
+    def position(
+        self,
+        world: World,
+        num_samples: int | None,
+        from_beginning: bool,
+        running: WorkerEpoch | None,
+    ) -> Position:
+        """Return the position after ``num_samples`` samples of all ranks.
+
+        Args:
+            world: World, whose number of ranks is multiplied with the samples of ``running``.
+            num_samples: Samples that all ranks have seen; None: those of ``running``.
+            from_beginning: Whether they are counted from the beginning of the epoch, instead of
+                from where this epoch was resumed.
+            running: The last iteration of this process without a loader, or None.
+        """
+        # First find the position from which ``num_samples`` counts.
+        pending, last = self.epochs.pending, self.epochs.last
+        position = Position(self.epochs.next_epoch - 1)  # beginning of the current epoch
+        if pending is not None:  # a state was loaded, and no iteration has begun from it
+            position = pending.position
+        elif num_samples is None and running is not None:
+            position = running.begin
+            num_samples = running.share * world.num_ranks
+        elif last is not None and last.position.epoch == position.epoch:
+            position = last.position  # where the current epoch was resumed
+        count: Any = num_samples or 0
+        if not _is_real(count) or not 0 <= count <= MAX_SAMPLES:
+            raise ConfigError(
+                f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
+                "all ranks have seen."
+            )
+        if from_beginning and self.spec.packing is None:
+            position = Position(position.epoch)
+        end = self.position_after(position, int(count))
+        return end._replace(is_finished=self._has_ended(running, end, world))
+
+    def position_after(self, begin: Position, count: int) -> Position:
+        """Return the position ``count`` samples of all ranks after ``begin``.
+
+        With packing it is ``begin`` itself, because only batches know how many packs they took.
+        """
+        if self.spec.packing is not None:
+            return begin._replace(unit="packs")
+        place = self.place_after(begin.epoch, begin.place, count)
+        return Position(begin.epoch, place)
+
+    def _has_ended(self, running: WorkerEpoch | None, position: Position, world: World) -> bool:
+        """Whether ``position`` is where ``running`` has read its epoch to the end, or beyond.
+
+        A state at such a position says that the epoch is finished.
+        """
+        if running is None or not running.is_finished or self.epochs.pending is not None:
+            return False
+        if self.spec.packing is not None:  # the loader alone counts packs
+            return False
+        end = self.position_after(running.begin, running.share * world.num_ranks)
+        return end.epoch == position.epoch and end.place <= position.place
+
+    def place_after(self, epoch: int, begin: int, count: int) -> int:
+        """Return the place after ``count`` samples from the place ``begin`` on.
+
+        Places of steps that `OrderEdits.skip_steps` leaves out are passed over.
+        """
+        edits = self.epochs.edits
+        if not edits:
+            return begin + count
+        from mds.plan._edits import place_after, skips_of
+
+        return place_after(skips_of(edits, epoch), begin, count)
+
+    def given_before(self, epoch: int, begin: int, place: int) -> int:
+        """Return the number of samples from ``begin`` to ``place`` that are not skipped.
+
+        Both are places of the epoch. The result is 0 if ``place`` comes first.
+        """
+        edits = self.epochs.edits
+        if not edits:
+            return max(place - begin, 0)
+        from mds.plan._edits import given_before, skips_of
+
+        return given_before(skips_of(edits, epoch), begin, place)
+
+    # ------------------------------------------------------------------ states
+
+    def state(self, world: World, position: Position) -> dict[str, Any]:
+        """Return the state of this run at a position, as plain JSON.
+
+        Facts of the order are part of it if the order is known, that is with a batch size.
+        """
+        loaded = self.epochs.loaded
+        initial = loaded.initial_physical_nodes if loaded is not None else None
+        point = ResumePoint(
+            position,
+            num_canonical_nodes=self.spec.canonical_nodes(world.num_nodes),
+            shuffle_seed=self.spec.shuffle_seed,
+            initial_physical_nodes=initial or world.num_nodes,
+            version=VERSION,
+            schedule=None if self.schedule is None else self.schedule.to_json(),
+            edits=tuple(self.epochs.edits),
+            data=copy.deepcopy(self._data),
+        )
+        if self._has_order(world):
+            order = self.epoch_order(max(position.epoch, 0), world)
+            point = dataclasses.replace(
+                point,
+                dataset=order.dataset_facts(),
+                order=order.order_facts(),
+                data={**(point.data or {}), **self._world_facts(world), **order.data_facts()},
+            )
+        return emit_state(point)
+
+    def _world_facts(self, world: World) -> dict[str, Any]:
+        """Return the facts that determine global batches: ranks, nodes and the batch size.
+
+        ``"padded_for"`` is the world in which the run began. Some batching methods pad each stream
+        to full global batches of that world, also after a resume in another one.
+        """
+        facts: dict[str, Any] = {"ranks": world.num_ranks, "nodes": world.num_nodes}
+        if self.spec.batch_size is not None:
+            facts["batch_size"] = self.spec.batch()
+        if self.spec.partition_algo != "relaxed":
+            facts["partition_algo"] = self.spec.partition_algo
+        loaded = self.epochs.loaded
+        initial = loaded.initial_ranks if loaded is not None else None
+        current = (world.num_nodes, world.num_ranks)
+        is_padded = self.spec.batching_method in {"per_stream", "stratified"}
+        if is_padded and initial is not None and initial != current:
+            facts["padded_for"] = dict(zip(("nodes", "ranks"), initial, strict=True))
+        return facts
+
+    def load(
+        self, state: Mapping[str, Any], world: World, *, follows_finished: bool = True
+    ) -> ResumePoint:
+        """Begin the next iteration from a state; return its point.
+
+        ``follows_finished``: whether a state of a finished epoch begins the next one. Otherwise the
+        next iteration is empty, as in mosaicml-streaming. Raises StateError if the state does not
+        fit this dataset or its settings.
+        """
+        point = parse_state(state)
+        position, is_packed = point.position, self.spec.packing is not None
+        check_files(point.data, self._data, self._file_changes)
+        point.check_unit("packs" if is_packed else "samples")
+        if point.edits:
+            from mds.plan._edits import check_edits
+
+            check_edits(point.edits, self.schedule, self.samples_by_stream(), is_packed=is_packed)
+        if not is_packed:
+            point.check_place(self.weights.epoch_size)
+            self._warn_past_end(position, world)
+        if is_packed or self._has_order(world):
+            # The order uses the state's number of canonical nodes: other settings depend on it.
+            self.order(point, world).check(point)
+        assert point.shuffle_seed is not None
+        self.spec = dataclasses.replace(
+            self.spec,
+            num_canonical_nodes=point.num_canonical_nodes,
+            shuffle_seed=point.shuffle_seed,
+        )
+        self._warn_of_other_data(point, world)
+        if position.is_finished and follows_finished:
+            point = point.at(position._replace(epoch=max(position.epoch, 0)).following())
+        self.epochs.load(point)
+        return point
+
+    def begin_again(self, world: World, position: Position) -> None:
+        """Begin the next iteration at a position, in the order with all edits made so far."""
+        self.epochs.load(parse_state(self.state(world, position)))
+
+    def _warn_of_other_data(self, point: ResumePoint, world: World) -> None:
+        """Warn on one rank of a node if shards have other contents than those of the state."""
+        clauses = other_data(point.data, self._data) if world.is_local_leader else []
+        if clauses:
+            ellipsis = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
+            log.warning(
+                "The state was written with other data: %s%s. Each shard has as many samples as "
+                "then, so the position is taken; go on only if the samples are the same too.",
+                "; ".join(clauses[:3]),
+                ellipsis,
+            )
+
+    def _warn_past_end(self, position: Position, world: World) -> None:
+        """Warn if a state is so far past the end of its epoch that padding cannot explain it."""
+        size = self.weights.epoch_size
+        if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
+            warnings.warn(
+                f"the state has sample_in_epoch {position.place:,}, and an epoch has "
+                f"{size:,} samples: nothing of epoch {position.epoch} is left. Is the state of a "
+                "larger dataset, or epoch_size= smaller than it was?",
+                stacklevel=4,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lengths": None, "find_loop": no_loop}
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, numbers.Real)
+
+
+_T = TypeVar("_T")
+
+
+class _Ordered(Protocol):
+    _order: OrderState
+    _is_strict: bool
+
+
+class OrderSetting(Generic[_T]):
+    """Descriptor of an order setting of a dataset, such as ``dataset.shuffle``.
+
+    The value is stored in the spec of the dataset's OrderState. An assignment makes a new spec,
+    which checks the value.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, dataset: None, owner: type | None = None) -> OrderSetting[_T]: ...
+    @overload
+    def __get__(self, dataset: _Ordered, owner: type | None = None) -> _T: ...
+    def __get__(self, dataset: _Ordered | None, owner: type | None = None) -> OrderSetting[_T] | _T:
+        if dataset is None:  # read from the class, as in ``Samples.shuffle``
+            return self
+        value: Any = getattr(dataset._order.spec, self._name)
+        if self._name == "shuffle" and dataset._is_strict:
+            value = ShuffleFlag(value)
+        return value  # type: ignore[no-any-return]
+
+    def __set__(self, dataset: _Ordered, value: _T) -> None:
+        change: dict[str, Any] = {self._name: value}
+        if dataset._is_strict:
+            check_arguments(type(dataset).__name__, change, DATASET_RULES)
+        # A subclass may assign it before it calls the constructor of this library.
+        if "_order" not in vars(dataset):
+            dataset._order = OrderState(OrderSpec())
+        dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)
+
+
+_MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving
+
+
+class SharedEpochCounter:
+    """Counter of epochs that a dataset shares with its copies in worker processes.
+
+    A DataLoader gives every worker a copy of the dataset, and the object in the main process does
+    not see that an epoch began. So the record of a rank is JSON in a nameless file that its
+    processes share. A worker reads it once an epoch. Ranks that were forked from one process share
+    the file, which has a record for each of them.
+
+    A record has these entries:
+
+    - ``next_epoch``: epoch of the next iteration, unless a state is pending.
+    - ``pending``: loaded state at which no iteration has begun yet, or None.
+    - ``loaded``: state from which an iteration began last, or None.
+    - ``starts``: the last iterations: group, workers that joined, epoch, and state if resumed.
+    - ``edits``: changes of the order, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self._write_first(_blank_record())
+
+    def begin_epoch(self, group: int, worker: int) -> ResumePoint:
+        """Begin an iteration, or join it as a worker; return the point at which it begins.
+
+        All workers of an iteration get the same point, even if other iterations begin in between. A
+        worker that comes twice with the same group begins another iteration. The point has settings
+        only if it comes from a loaded state.
+
+        Args:
+            group: Number that all workers of one iteration share.
+            worker: Number of this worker in its rank.
+        """
+        with self._record() as record:
+            starts = record["starts"]
+            start = next((s for s in reversed(starts) if s["group"] == group), None)
+            if start is not None and worker not in start["workers"]:
+                start["workers"].append(worker)
+            else:
+                resume = record["pending"]
+                record["pending"] = None
+                epoch = record["next_epoch"]
+                if resume is not None:
+                    record["loaded"] = resume
+                    # A state that was saved before the first epoch has epoch -1.
+                    epoch = max(parse_state(resume).position.epoch, 0)
+                start = {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
+                starts.append(start)
+                del starts[:-_MAX_REMEMBERED_STARTS]
+                record["next_epoch"] = epoch + 1
+            return _parse_start(start)
+
+    def load(self, point: ResumePoint) -> None:
+        """Begin the next iteration at ``point``, in whatever epoch it is."""
+        with self._record() as record:
+            record["pending"] = emit_state(point)
+            record["edits"] = [dict(edit) for edit in point.edits]
+
+    @property
+    def pending(self) -> ResumePoint | None:
+        """Loaded point at which no iteration has begun yet."""
+        with self._record() as record:
+            return _parse_point(record["pending"])
+
+    @property
+    def is_in_workers(self) -> bool:
+        """Whether worker processes began the iteration that was started last."""
+        with self._record() as record:
+            return bool(record["starts"]) and record["starts"][-1]["group"] >= 0
+
+    @property
+    def loaded(self) -> ResumePoint | None:
+        """Point that was loaded last, whose seed and canonical nodes all later epochs keep."""
+        with self._record() as record:
+            return _parse_point(record["pending"] or record["loaded"])
+
+    @property
+    def edits(self) -> list[dict[str, Any]]:
+        """Changes of the order by `OrderEdits`, oldest first."""
+        with self._record() as record:
+            return list(record["edits"])
+
+    def edit(self, edits: Iterable[Mapping[str, Any]]) -> None:
+        """Add changes of the order, which iterations that begin from now on follow."""
+        with self._record() as record:
+            record["edits"].extend(map(dict, edits))
+
+    @property
+    def last(self) -> ResumePoint | None:
+        """Beginning of the iteration that was started last."""
+        with self._record() as record:
+            return _parse_start(record["starts"][-1]) if record["starts"] else None
+
+    @property
+    def next_epoch(self) -> int:
+        """Epoch of the next iteration, unless a state is loaded."""
+        with self._record() as record:
+            return int(record["next_epoch"])
+
+    @next_epoch.setter
+    def next_epoch(self, epoch: int) -> None:
+        with self._record() as record:
+            record["next_epoch"] = int(epoch)
+
+    @contextmanager
+    def _record(self) -> Iterator[dict[str, Any]]:
+        """Give this rank's record under the lock, and store what the block changes in it."""
+        with self._file.locked():
+            records = _read(self._file.descriptor)
+            owner = str(self._file.owner)
+            # A rank that was forked from the maker continues with the maker's record.
+            before = json.dumps(records.get(owner, records[records["maker"]]))
+            record = json.loads(before)
+            yield record
+            if json.dumps(record) != before:
+                records[owner] = record
+                _write(self._file.descriptor, records)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker process that is spawned shares the file ("_file"). Any other pickle, such as a
+        # deep copy, is independent: it has the values of now ("record").
+        if self._file.is_handed_on():
+            return {"_file": self._file}
+        with self._record() as record:
+            return {"record": dict(record)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "record" in state:  # an independent copy, which gets a file of its own
+            self._write_first(state["record"])
+        else:
+            # The copy in a spawned worker process, which uses the file of its parent.
+            self._file: RankFile = state["_file"]
+
+    def _write_first(self, record: Mapping[str, Any]) -> None:
+        """Make the file, with the record of this rank; ranks that are forked later begin with it.
+
+        The file has records by rank, ``{"17": {...}}``, and the maker's number as ``"maker"``.
+        """
+        self._file = RankFile("mds-epochs")
+        maker = str(self._file.owner)
+        _write(self._file.descriptor, {"maker": maker, maker: record})
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._file.close()
+
+
+def _parse_point(state: Mapping[str, Any] | None) -> ResumePoint | None:
+    return parse_state(state) if state is not None else None
+
+
+def _parse_start(start: Mapping[str, Any]) -> ResumePoint:
+    """Return the point at which an iteration began, from its entry in ``starts`` of a record."""
+    if start["resume"] is None:
+        return ResumePoint(Position(start["epoch"]))
+    point = parse_state(start["resume"])
+    return point.at(point.position._replace(epoch=start["epoch"]))
+
+
+def _blank_record() -> dict[str, Any]:
+    return {"next_epoch": 0, "pending": None, "loaded": None, "starts": [], "edits": []}
+
+
+def _read(fd: int) -> dict[str, Any]:
+    """Return the records of a file by rank, and the rank that made it as ``"maker"``."""
+    data = os.pread(fd, os.fstat(fd).st_size, 0)
+    records: dict[str, Any] = json.loads(data) if data else {}
+    return records
+
+
+def _write(fd: int, records: Mapping[str, Any]) -> None:
+    """Replace the contents of a file, see `_read`."""
+    data = json.dumps(records).encode()
+    # Padded with blanks, which JSON ignores, so that nothing of a longer record remains.
+    size = os.fstat(fd).st_size
+    os.pwrite(fd, data.ljust(size), 0)

@@ -1,0 +1,274 @@
+"""Steps of a run, which are global batches counted from 0 over all epochs, and packs of an epoch.
+
+All epochs of samples have the same number of steps. The number of packs differs from epoch to
+epoch. To count the steps of an epoch of packs, the epoch is packed once, which takes about a second
+for a million documents; the result is kept in a file of the cache folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+from mds._cache.order_files import PackFile
+from mds._cache.source import cache_root
+from mds._process.fork_safe import cached_property, new_lock
+from mds.errors import ConfigError
+from mds.plan._edits import skips_of
+from mds.plan._partition import Gaps
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mds._dataset.order_state import OrderState
+    from mds.plan import PackPlan
+    from mds.plan._order import Order
+    from mds.world import World
+
+    #: Numbers of packs: an array of shape (windows,) for each canonical node.
+    Counts = list[NDArray[np.int64]]
+
+_MOST_DOCUMENTS = 1 << 24  # packed to find a step that is ahead
+_MOST_EPOCHS = 1 << 10  # packed to find a step, if they have few documents
+
+
+class TrainingSteps:
+    """Steps of a run in a world, with the edits made so far.
+
+    A *place* of an epoch is a number of samples of all ranks, or of packs with packing. Skipping
+    steps does not change the numbers of later steps.
+
+    Args:
+        order: Order of the dataset.
+        world: Nodes, ranks and workers of the run.
+    """
+
+    def __init__(self, order: OrderState, world: World) -> None:
+        self._order, self._world = order, world
+        self._is_packed = order.spec.packing is not None
+        self.batch = order.spec.batch() * world.num_ranks  # places of a step
+        self._counted: dict[int, int] = {}  # steps of epochs of packs, by epoch
+
+    def order(self, epoch: int) -> Order:
+        """Return the order of a whole epoch."""
+        return self._order.epoch_order(epoch, self._world)
+
+    def packs(self, epoch: int) -> PackPlan:
+        """Return the order of a whole epoch as a plan of packs, for a dataset with packing."""
+        packs = self.order(epoch).packs
+        assert packs is not None
+        return packs
+
+    @cached_property
+    def _per_epoch(self) -> int:
+        return self.order(0).epoch_steps
+
+    def in_epoch(self, epoch: int) -> int:
+        """Return the number of steps of an epoch, skipped ones included."""
+        if not self._is_packed:
+            return self._per_epoch
+        if epoch not in self._counted:
+            self._counted[epoch] = load_counts(self.packs(epoch)).epoch_steps
+        return self._counted[epoch]
+
+    def before(self, epoch: int) -> int:
+        """Return the number of steps of all earlier epochs."""
+        if not self._is_packed:
+            return epoch * self._per_epoch
+        return sum(map(self.in_epoch, range(epoch)))
+
+    def epoch_of(self, step: int, current_epoch: int) -> tuple[int, int]:
+        """Return the epoch of a step of the run, and the number of the step in that epoch.
+
+        Raises ConfigError for a step of packs that is too many epochs after ``current_epoch``,
+        because each of them would have to be packed to find it.
+        """
+        if not self._is_packed:
+            return divmod(step, max(self._per_epoch, 1))
+        epoch, step_in_epoch = 0, step
+        while step_in_epoch >= (steps := self.in_epoch(epoch)) > 0:
+            if epoch >= current_epoch + self._most_ahead:
+                raise ConfigError(
+                    f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
+                    f"each would have to be packed to find it. Name one before step "
+                    f"{step - step_in_epoch + steps:,}, or do it when the training is nearer."
+                )
+            epoch, step_in_epoch = epoch + 1, step_in_epoch - steps
+        return epoch, step_in_epoch
+
+    @cached_property
+    def _most_ahead(self) -> int:
+        """Maximum number of epochs that are packed to find a step ahead."""
+        return min(max(_MOST_DOCUMENTS // max(self.order(0).epoch_size, 1), 1), _MOST_EPOCHS)
+
+    def place_of(self, step: int, current_epoch: int = 0) -> tuple[int, int]:
+        """Return the epoch of a step, and the place in it at which the step begins.
+
+        Raises ConfigError as `epoch_of` does.
+        """
+        epoch, step_in_epoch = self.epoch_of(step, current_epoch)
+        return epoch, step_in_epoch * self.batch
+
+    def next_at(self, epoch: int, place: int) -> tuple[int, int]:
+        """Return the first step that is not skipped and begins at or after a place.
+
+        The result is its epoch and its number there, counting all steps. With global batches of 10
+        samples, place 25 gives step 3, or step 5 if steps 3 and 4 are skipped. If the skipped steps
+        reach to the end of the epoch, the result is the first step of a later epoch.
+        """
+        while True:
+            gaps = Gaps(skips_of(self._order.epochs.edits, epoch))
+            # A place in a skipped range (a gap) moves to the end of it, the next place that is
+            # read; others stay. The place is then rounded up to the beginning of a step.
+            step_in_epoch = -(-gaps.place(gaps.number(place)) // self.batch)
+            if len(gaps.firsts) == 0 or step_in_epoch < self.in_epoch(epoch):
+                return epoch, step_in_epoch
+            epoch, place = epoch + 1, 0
+
+    def step_at(self, epoch: int, place: int) -> int:
+        """Return the number in the run of the first step that begins at or after a place."""
+        epoch, step_in_epoch = self.next_at(epoch, place)
+        return self.before(epoch) + step_in_epoch
+
+
+_COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
+
+
+class PackCount(NamedTuple):
+    """Number of packs of an epoch.
+
+    ``filled`` is the share of the space for tokens in all packs that tokens fill, 0 to 1.
+    ``is_exact`` is False if the epoch was not packed yet and ``packs`` is an estimate.
+    """
+
+    packs: int
+    filled: float
+    is_exact: bool
+
+
+def count_packs(plan: PackPlan) -> PackCount:
+    """Count the packs of an epoch, or estimate them if that would take long.
+
+    A large epoch is counted by a thread, once on a node.
+    """
+    counts = _counts_by_key.find(plan)
+    if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
+        counts = _counts_by_key.count(plan)
+    if counts is not None:
+        packs = sum(int(window_counts.sum()) for window_counts in counts)
+    else:
+        _counts_by_key.begin(plan)
+        packs = estimate_packs(plan)
+    # Share of the space in all packs that tokens fill; estimated tokens may exceed the space.
+    filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
+    return PackCount(packs, filled, is_exact=counts is not None)
+
+
+def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
+    """Return the number of batches of the current epoch of packs, or of the next if none began.
+
+    A small dataset is packed to count them. For a large one the number is an estimate, with a
+    warning, until a thread of this process has packed the epoch. ``drop_last``: whether a last
+    global batch that is not full is left out.
+    """
+    last = order.epochs.last
+    epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
+    plan = order.epoch_order(epoch, world).packs
+    assert plan is not None
+    total, _, is_exact = count_packs(plan)
+    if not is_exact:
+        warnings.warn(
+            f"len() is an estimate: about {total:,} packs an epoch. It is exact once a thread of "
+            "this process has packed the epoch, and when this run starts again.",
+            stacklevel=3,
+        )
+    batch = plan.shape.global_batch
+    return total // batch if drop_last else -(-total // batch)
+
+
+def load_counts(plan: PackPlan) -> PackPlan:
+    """Set the number of packs of each window in a plan, packing the epoch if unknown; return it."""
+    plan.counts = _counts_by_key.count(plan)
+    return plan
+
+
+def estimate_packs(plan: PackPlan) -> int:
+    """Estimate the number of packs of an epoch from the mean length of a document.
+
+    The last pack of each window of documents is taken to be half full.
+    """
+    return math.ceil(_tokens(plan) / plan.packing.room + int(plan.windows.sum()) / 2)
+
+
+def _tokens(plan: PackPlan) -> float:
+    """Estimate the tokens of an epoch, from the tokens of all documents of the dataset."""
+    count = plan.lengths.count
+    tokens = plan.packing.estimate_tokens(plan.lengths.total, count)
+    return plan.plan.epoch_size * tokens / max(count, 1)
+
+
+class _KnownCounts:
+    """Numbers of packs of each window of documents, for the epochs (plans) that were packed.
+
+    They are kept in memory for the last few plans, and in a file of the cache folder for each.
+    ``plan.key()`` is a text that is equal for plans with the same packs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._counts: dict[str, Counts] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def find(self, plan: PackPlan) -> Counts | None:
+        """Return the counts known in this process or in a file, or None."""
+        key = plan.key()
+        with self._lock:
+            if key in self._counts:
+                return self._counts[key]
+        counts = self._file(key, plan).read()
+        return None if counts is None else self._keep(key, counts)
+
+    def count(self, plan: PackPlan) -> Counts:
+        """Return the counts of a plan, packing its whole epoch if they are not known yet."""
+        key = plan.key()
+        with self._lock:
+            if key in self._counts:
+                return self._counts[key]
+        return self._keep(key, self._file(key, plan).ensure(plan.count))
+
+    def begin(self, plan: PackPlan) -> None:
+        """Begin to count the packs of a plan in a background thread, unless one does so already."""
+        key = plan.key()
+        with self._lock:
+            thread = self._threads.get(key)
+            if thread is None or not thread.is_alive():
+                # A daemon, so that the program can end while it counts.
+                thread = threading.Thread(
+                    target=self.count, args=(plan,), name="mds-packs", daemon=True
+                )
+                self._threads = {key: thread}  # threads of earlier epochs end by themselves
+                thread.start()
+
+    def join(self) -> None:
+        """Wait for the threads that count."""
+        for thread in list(self._threads.values()):
+            thread.join()
+
+    def _keep(self, key: str, counts: Counts) -> Counts:
+        """Keep counts in memory, in place of the oldest ones if there are many; return them."""
+        with self._lock:
+            while len(self._counts) > 8:
+                del self._counts[next(iter(self._counts))]
+            self._counts[key] = counts
+        return counts
+
+    @staticmethod
+    def _file(key: str, plan: PackPlan) -> PackFile:
+        return PackFile(key, plan.windows, os.path.join(cache_root(), "orders"))
+
+
+_counts_by_key = _KnownCounts()

@@ -1,0 +1,670 @@
+"""Streams: where samples are stored, how many of them an epoch takes, and how a state names them.
+
+A Stream is plain data that a user makes. A dataset fills in a copy of it and never changes the
+user's own. `find_sources` opens its index and returns a Source, which is all that the cache needs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from mds._arguments import check_arguments, did_you_mean, plain_scalar, shown, takes_names
+from mds._cache.source import Source, default_folder
+from mds._dataset.settings import STREAM_RULES, check_assignment, raise_fixed
+from mds._index.table import FilesIndexError
+from mds._redaction import mask_foreign
+from mds.errors import ArgumentError, ConfigError, StateError
+from mds.storage._relative_name import split_folder
+from mds.storage._url import Url, is_local, join, local_path, path_on_disk
+
+if TYPE_CHECKING:
+    from mds._dataset.shard_map import ShardMap
+    from mds._words import Digest
+    from mds.formats import Format
+    from mds.formats._facts import FileCosts
+
+_DEFAULTS = {
+    "download_retry": 2,
+    "download_timeout": 60.0,
+    "validate_hash": None,
+    "keep_zip": False,
+}
+#: Several places of a dataset, each a path, a URL or a `Stream`.
+Streams = (
+    Sequence["Stream | str | os.PathLike[str]"] | Mapping[str, "Stream | str | os.PathLike[str]"]
+)
+#: Arguments of a dataset without ``streams`` from which its only stream is made.
+PLACE = ("remote", "local", "split", "format")
+_MAX_NAME = 100  # letters of the name of a stream
+#: Arguments of a dataset that its streams take if they have none of their own.
+STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
+
+
+class Stream:
+    """Dataset in one place, used alone or mixed with others.
+
+    One of ``place``, ``remote`` and ``local`` is needed, and at most one of ``proportion``,
+    ``repeat`` and ``choose`` may be given. Other arguments that are None are taken from the
+    StreamingDataset.
+
+    - ``place`` (str | os.PathLike[str] | None, default None): Path or URL of the data, given first
+      and without a name. A path is read in place, as with ``local``; a URL, or a path beside
+      ``local``, is fetched, as with ``remote``.
+    - ``remote`` (str | os.PathLike[str] | None, default None): URL or path to read from.
+    - ``local`` (str | os.PathLike[str] | None, default None): Folder that keeps what was fetched;
+      without ``remote`` the data are read there in place, with ``remote`` alone they are kept in a
+      folder of this user (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
+    - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
+    - ``proportion`` (float | None, default None): Share of the epoch.
+    - ``repeat`` (float | None, default None): How often an epoch takes each of its samples.
+    - ``choose`` (int | None, default None, samples): Number of its samples in an epoch.
+    - ``download_retry`` (int | None, default None, tries): How often a failed request is repeated.
+    - ``download_timeout`` (float | None, default None, seconds): Longest wait for one request.
+    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked.
+    - ``keep_zip`` (bool | None, default None): Whether compressed files are kept beside the
+      decompressed ones.
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
+      take precedence over the environment (see docs/storage.md).
+    - ``format`` (str | Format | None, default None): Format of files that are read without
+      conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``. None chooses by the
+      endings of the files, and MDS for all others.
+
+    Raises ConfigError (a ValueError) for more than one weight, a negative one, or no place.
+
+    >>> Stream("s3://bucket/c4", split="train", proportion=0.7)
+    Stream(remote='s3://bucket/c4', split='train', proportion=0.7)
+    """
+
+    _is_strict = True
+    _name: str | None = None  # in a mapping of streams
+
+    @takes_names
+    def __init__(
+        self,
+        place: str | os.PathLike[str] | None = None,
+        /,
+        *,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | os.PathLike[str] | None = None,
+        proportion: float | None = None,
+        repeat: float | None = None,
+        choose: int | None = None,
+        download_retry: int | None = None,
+        download_timeout: float | None = None,
+        validate_hash: Digest | None = None,
+        keep_zip: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        format: str | Format | None = None,  # noqa: A002 - what it is
+    ) -> None:
+        places = name_place(type(self).__name__, place, {"remote": remote, "local": local})
+        remote, local = places["remote"], places["local"]
+        if self._is_strict:
+            check_arguments(type(self).__name__, locals(), STREAM_RULES)
+        self.remote = Url(os.fspath(remote)) if remote is not None else None
+        self.split = split_folder(split)
+        if not local and local is not None and self.remote is not None:
+            raise ConfigError(
+                "local= is an empty text. Leave it out to keep what is fetched in a folder of this "
+                "user, or give the path of a folder."
+            )
+        if local is None and self.remote is None:
+            raise ConfigError(
+                "a Stream needs a place: a path or URL without a name, remote= (where the data "
+                "are), local=, or both."
+            )
+        self.local = (
+            default_folder(self.remote or "")
+            if local is None
+            else path_on_disk(local, "local=", "Give the URL as remote=.")
+        )
+        self.proportion, self.repeat, self.choose = proportion, repeat, choose
+        self._check_weights()
+        self.download_retry, self.download_timeout = download_retry, download_timeout
+        self.validate_hash = validate_hash
+        self.keep_zip = keep_zip
+        self.storage_options = storage_options
+        self.format: Format | None = None
+        if format is not None:
+            from mds.formats._registry import parse_format
+
+            self.format = parse_format(format)
+        self._columns_wanted: Sequence[str] | None = None  # columns= of the dataset
+        # Of files of another format than MDS, set when they are found: facts for a state, the
+        # digest of the files before their last change with what changed, and costs to explain.
+        self._files_pin: Mapping[str, Any] = {}
+        self._file_changes = ("", "")
+        self._file_costs: FileCosts | None = None
+        self._check_numbers()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. Raises an error if it looks like a setting and has no effect."""
+        if "_is_in_use" in vars(self) and name in STREAM_RULES:
+            remedy = ", or call dataset.edits.set_weights()" if name == "proportion" else ""
+            raise_fixed(self, name, value, remedy)
+        if "_file_costs" in vars(self) and self._is_strict:  # __init__ has set it, so it is over
+            check_assignment(self, name, value, STREAM_RULES, STREAM_RULES)
+        super().__setattr__(name, value)
+
+    def _take_weights(self, proportion: float, repeat: float, choose: int) -> None:
+        """Set the resolved weights; from now on the stream belongs to a dataset."""
+        vars(self).update(proportion=proportion, repeat=repeat, choose=choose)
+        if self._is_strict:
+            self._is_in_use = True
+
+    def _check_weights(self) -> None:
+        """Raise ConfigError if more than one weight was given, or a negative one."""
+        requests = {
+            name: getattr(self, name)
+            for name in ("proportion", "repeat", "choose")
+            if getattr(self, name) is not None
+        }
+        if len(requests) > 1:
+            raise ConfigError(
+                f"a Stream takes one of proportion, repeat and choose; got "
+                f"{' and '.join(requests)}."
+            )
+        for name, value in requests.items():
+            if value < 0:
+                raise ConfigError(f"{name} of a Stream must not be negative, got {value}.")
+
+    def _check_numbers(self) -> None:
+        """Raise ConfigError for a negative number of tries or a timeout that is not positive."""
+        if self.download_retry is not None and self.download_retry < 0:
+            raise ConfigError(f"download_retry must not be negative, got {self.download_retry}.")
+        if self.download_timeout is not None and self.download_timeout <= 0:
+            raise ConfigError(
+                f"download_timeout is in seconds and positive, got {self.download_timeout}."
+            )
+
+    def apply_default(self, default: Mapping[str, Any]) -> None:
+        """Take the settings of ``default``, by name, that this stream does not have."""
+        for name, value in default.items():
+            if name in (*_DEFAULTS, "storage_options") and getattr(self, name, None) is None:
+                setattr(self, name, value)
+            elif name == "split" and not self.split:
+                self.split = split_folder(value)
+        self._check_numbers()
+
+    def _filled(self, default: Mapping[str, Any]) -> Stream:
+        """Return a copy in which settings of a dataset replace those that are None.
+
+        ``default`` has the settings by name. The user's stream stays unchanged.
+        """
+        stream = copy.copy(self)
+        vars(stream).pop("_is_in_use", None)  # so that the settings of the copy can be set
+        stream.apply_default({**_DEFAULTS, **default})
+        stream._columns_wanted = default.get("columns")
+        return stream
+
+    @property
+    def _share(self) -> dict[str, float]:
+        """Requested share: at most one of proportion, repeat and choose."""
+        requests = {name: getattr(self, name) for name in ("proportion", "repeat", "choose")}
+        return {name: plain_scalar(value) for name, value in requests.items() if value is not None}
+
+    @property
+    def folder(self) -> str:
+        """Local folder, split included."""
+        return os.path.join(self.local, self.split) if self.split else self.local
+
+    @property
+    def remote_folder(self) -> Url | None:
+        """Remote URL, split included; None when the data are read in place."""
+        if self.remote is None:
+            return None
+        url = Url(join(self.remote, self.split))
+        # ``remote=`` may be the path of the folder that ``local=`` names too.
+        is_local_folder = os.path.abspath(url.removeprefix("file://")) == os.path.abspath(
+            self.folder
+        )
+        return None if is_local_folder else url
+
+    @property
+    def safe_keep_zip(self) -> bool:
+        """Whether compressed files are kept: as requested, and always without a remote."""
+        return bool(self.keep_zip) or self.remote_folder is None
+
+    def _find(self) -> Source:
+        """Find the index of this stream; return the Source for the cache.
+
+        Fetched files go to ``Source.folder``. It is the folder of the stream, or a folder below it
+        if the stream's folder already has files of another source.
+
+        Raises what `mds._cache.find_index` raises.
+        """
+        from mds._cache import find_index
+
+        filled = self._filled({})  # with the general defaults for retries and timeout
+        kind = self._format()
+        if kind is not None:
+            return self._find_in(kind, filled)
+        try:
+            source = find_index(
+                self.remote_folder,
+                self.folder,
+                options=self.storage_options,
+                timeout=float(filled.download_timeout or 60.0),
+                retries=int(filled.download_retry or 0),
+            )
+        except FilesIndexError as error:
+            from mds.formats._dataset import pinned_format
+
+            return self._find_in(pinned_format(error), filled, error)
+        return Source(
+            index=source.index,
+            remote=self.remote_folder,
+            folder=source.folder,
+            version=source.version,
+            store=source.store,
+            options=self.storage_options,
+            keep_zip=self.safe_keep_zip,
+            validate_hash=self.validate_hash or None,
+            retries=int(filled.download_retry or 0),
+            timeout=float(filled.download_timeout or _DEFAULTS["download_timeout"]),  # type: ignore[arg-type]
+        )
+
+    def _format(self) -> Format | None:
+        """Return the format as given, else by the endings of the files; None for MDS."""
+        if self.format is not None:
+            return self.format
+        place = join(self.remote if self.remote is not None else self.local, self.split)
+        if is_local(place) and os.path.exists(os.path.join(local_path(place), "index.json")):
+            return None
+        from mds.formats._registry import format_of_files
+
+        return format_of_files(place)
+
+    def _find_in(
+        self, kind: Format, filled: Stream, pinned: FilesIndexError | None = None
+    ) -> Source:
+        """Return the Source of files of another format than MDS.
+
+        Args:
+            kind: Format of the files.
+            filled: Copy of this stream with defaults for retries and timeout.
+            pinned: Error with the contents of an index.json, if `mds index` has written one that
+                lists the files. Then exactly these files are read (they are pinned).
+
+        Raises what `mds._cache.find_table.find_table` raises.
+        """
+        from mds._cache.find_table import find_table
+
+        if self.validate_hash:
+            raise ConfigError(
+                f"validate_hash={self.validate_hash!r}: files of {kind.name} have no digests."
+            )
+        source = find_table(
+            kind,
+            join(self.remote if self.remote is not None else self.local, self.split),
+            self.folder if self.remote is not None else None,
+            self._columns_wanted,
+            self.storage_options,
+            timeout=float(filled.download_timeout or 60.0),
+            retries=int(filled.download_retry or 0),
+            pinned=pinned,
+        )
+        assert source.data is not None  # it reads the files; only sources of MDS have None
+        costs = source.data.costs()
+        # Facts for `explain` and for states, which name the files that were read. Files behind a
+        # network are never read in place.
+        self._file_costs = costs._replace(is_in_place=costs.is_in_place and source.remote is None)
+        self._files_pin = {"kind": kind.recorded_name(), **source.data.pin()}
+        self._file_changes = source.data.table.last_changes
+        return source
+
+    @classmethod
+    def validate_weights(cls, streams: Sequence[Stream]) -> tuple[bool, bool]:
+        """Check the weights of streams; return whether they are relative, and whether any exist.
+
+        Weights are relative if all streams have a ``proportion``. Raises ConfigError if some have
+        one and others do not.
+        """
+        has_proportion = [stream.proportion is not None for stream in streams]
+        if any(has_proportion) and not all(has_proportion):
+            raise ConfigError(
+                "proportion is given for some streams and not for others; give it to all of them, "
+                "or use repeat or choose."
+            )
+        has_absolute = any(s.repeat is not None or s.choose is not None for s in streams)
+        is_relative = all(has_proportion) and bool(streams)
+        return is_relative, any(has_proportion) or has_absolute
+
+    def __repr__(self) -> str:
+        attributes = {
+            name: getattr(self, name)
+            for name in ("remote", "local", "split", "proportion", "repeat", "choose")
+        }
+        if self.remote is not None and self.local == default_folder(self.remote):
+            del attributes["local"]
+        arguments = ", ".join(f"{name}={value!r}" for name, value in attributes.items() if value)
+        return f"{type(self).__name__}({arguments})"
+
+
+class StreamRegistry:
+    """Registry of stream classes by name, for ``stream_name=`` of a dataset."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, Callable[..., Stream]] = {}
+
+    def register(self, name: str, *, func: Callable[..., Stream] | None = None) -> Any:
+        """Make ``stream_name=name`` use a class for streams; return the class.
+
+        - ``name`` (str): Name of the class.
+        - ``func`` (Callable | None, default None): The class; None returns a decorator for it.
+        """
+        if func is None:
+            return functools.partial(self._add, name)
+        return self._add(name, func)
+
+    def _add(self, name: str, func: Callable[..., Stream]) -> Callable[..., Stream]:
+        self._classes[name] = func
+        return func
+
+    def get(self, name: str) -> Callable[..., Stream]:
+        """Return the class of a name. Raises ConfigError for a name that is not registered."""
+        if name not in self._classes:
+            from mds._lazy_imports import load_plugin
+
+            loaded = load_plugin("mds.streams", name, "stream class")
+            if loaded is None:
+                from mds._lazy_imports import plugin_names
+
+                names = sorted({*self._classes, *plugin_names("mds.streams")})
+                raise ConfigError(
+                    f"there is no stream class {name!r}.{did_you_mean(name, names)} Registered "
+                    f"are: {', '.join(names)}."
+                )
+            self._classes[name] = loaded
+        return self._classes[name]
+
+    def get_all(self) -> dict[str, Callable[..., Stream]]:
+        """Return all registered classes by name."""
+        return dict(self._classes)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes
+
+
+streams_registry = StreamRegistry()
+streams_registry.register("stream", func=Stream)
+
+
+def name_place(owner: str, place: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments about places, with the first one that has no name under its name.
+
+    A path is ``local``, and a URL is ``remote``. Beside ``local``, which is then the cache, a path
+    is ``remote``, too. A list or dict is ``streams``.
+
+    Args:
+        owner: Name of the user's class, for errors.
+        place: First argument of a dataset or Stream; None if there is none.
+        named: Values of ``remote``, ``local`` and, for a dataset, ``streams``.
+
+    Raises ArgumentError for another type, and for a place that is also given by name.
+    """
+    if place is None:
+        return dict(named)
+    remote, local, streams = named["remote"], named["local"], named.get("streams")
+    is_path = isinstance(place, (str, os.PathLike))
+    if not is_path and not ("streams" in named and _has_streams(place)):
+        kinds = ", or a list or dict of places" if "streams" in named else ""
+        raise ArgumentError(
+            f"{owner}({shown(place)}): the first argument is the path or the URL of the data"
+            f"{kinds}. Write {owner}('data/train')."
+        )
+    call = f"{owner}({shown(place)}, "
+    if not is_path:
+        for name in ("streams", "remote", "local"):
+            if named[name] is not None:
+                raise ArgumentError(
+                    f"{call}{name}={shown(named[name])}): the first argument has all streams. Put "
+                    f"{name}= into a Stream of the list."
+                )
+        return {"remote": None, "local": None, "streams": place}
+    text = os.fspath(place)
+    if streams is not None:
+        raise ArgumentError(
+            f"{call}streams={shown(streams)}): the first argument is the only place. Add "
+            f"Stream({shown(place)}) to streams=, or leave one of the two out."
+        )
+    if remote is not None:
+        is_cache = local is None and is_local(text)
+        way_out = f"Write {owner}({shown(remote)}, local={shown(place)})." if is_cache else ""
+        raise ArgumentError(
+            f"{call}remote={shown(remote)}): both are the place of the data. "
+            f"{way_out or 'Leave one of the two out.'}"
+        )
+    if local is None and is_local(text):
+        return {**named, "local": place}
+    return {**named, "remote": place}
+
+
+def _has_streams(place: Any) -> bool:
+    """Whether a value is a Stream, or a list, tuple or dict that may contain some."""
+    return isinstance(place, (list, tuple, Mapping, Stream))
+
+
+def streams_of_places(streams: Any) -> Any:
+    """Return the argument ``streams`` of a dataset with a Stream in place of each path or URL.
+
+    Values of other types are left to `mds._dataset.settings.check_settings`.
+    """
+
+    def stream_of(value: Any) -> Any:
+        return Stream(value) if isinstance(value, (str, os.PathLike)) else value
+
+    if isinstance(streams, Mapping):
+        return {name: stream_of(value) for name, value in streams.items()}
+    return [*map(stream_of, streams)] if isinstance(streams, (list, tuple)) else streams
+
+
+def fill_streams(
+    streams: Sequence[Stream] | Mapping[str, Stream] | None,
+    place: dict[str, Any],
+    stream_name: str,
+    defaults: Mapping[str, Any],
+) -> list[Stream]:
+    """Return copies of the streams of a dataset, with settings that they lack taken from it.
+
+    Args:
+        streams: Streams of the user; None to make one from ``place``.
+        place: Arguments of the only stream, as in `PLACE`.
+        stream_name: Registered class of the only stream.
+        defaults: Settings of the dataset, as in `STREAM_SETTINGS`.
+    """
+    if streams is None:
+        if place["remote"] is None and place["local"] is None:
+            raise ConfigError(
+                "there is nothing to read: give a path or a URL first, as in "
+                "StreamingDataset('data/train'), or streams=, remote= or local=."
+            )
+        arguments = {name: value for name, value in place.items() if name != "format" or value}
+        return [streams_registry.get(stream_name)(**arguments)._filled(defaults)]
+    if place["remote"] is not None or place["local"] is not None:
+        raise ConfigError(
+            "streams= goes without remote= and local=; put them into a Stream of their own."
+        )
+    if place.get("format") is not None:
+        raise ConfigError("streams= goes without format=; give each Stream its own.")
+    if not streams:
+        raise ConfigError("streams= is empty; give at least one Stream.")
+    if not isinstance(streams, Mapping):
+        return [stream._filled(defaults) for stream in streams]
+    names: list[Any] = list(streams)
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+            raise ConfigError(f"streams= has {str(name)[:60]!r} for a name; expected a short text.")
+    filled = [stream._filled(defaults) for stream in streams.values()]
+    for stream, name in zip(filled, names, strict=True):
+        stream._name = name
+    return filled
+
+
+def find_sources(streams: Sequence[Stream]) -> list[Source]:
+    """Return the source of every stream, looking up many at once: most of the time is waiting."""
+    if len(streams) == 1:
+        return [streams[0]._find()]
+    with ThreadPoolExecutor(min(len(streams), 32)) as pool:
+        return list(pool.map(Stream._find, streams))
+
+
+# --------------------------------------------------------------- the data that a state names
+
+_DIGEST_LETTERS = 16
+
+
+def name_data(
+    streams: Sequence[Stream],
+    shards: ShardMap,
+    contents: Sequence[str],
+    shares: Sequence[Mapping[str, float]],
+    epoch_size: int | None,
+) -> dict[str, Any]:
+    """Return the entry ``data`` of a state: streams, places and requested shares, as plain JSON.
+
+    Args:
+        streams: Streams of the dataset.
+        shards: Shards of the dataset, or the selected samples of them.
+        contents: Digest of the data of each stream.
+        shares: Requested proportion, repeat or choose of each stream.
+        epoch_size: Requested size of an epoch, in samples.
+    """
+    places = [
+        mask_foreign(str(stream.remote_folder or os.path.abspath(stream.folder)))
+        for stream in streams
+    ]
+    # Streams are often in one folder; its path is stored once, to keep states small.
+    root = os.path.commonprefix(places) if len(places) > 1 else ""  # noqa: RUF071 - cut below
+    root = root[: root.rfind("/") + 1]
+    facts: dict[str, Any] = {"streams": []}
+    if root:
+        facts["root"] = root
+    for place, stream, content, share in zip(places, streams, contents, shares, strict=True):
+        entry = {"at": place[len(root) :], "index": content[:_DIGEST_LETTERS], **share}
+        if stream.format is not None:
+            entry["format"] = stream.format.recorded_name()
+        entry |= stream._files_pin
+        facts["streams"].append(entry)
+    if epoch_size is not None:
+        facts["epoch_size"] = epoch_size
+    if shards.selection is not None:
+        facts["selected"] = shards.num_samples
+    return facts
+
+
+def check_files(
+    recorded: Mapping[str, Any] | None,
+    current: Mapping[str, Any],
+    changes: Sequence[tuple[str, str]],
+) -> None:
+    """Raise StateError if files that are read in place differ from those of a state.
+
+    A copy in another format has the same order, so only files of the same format are compared.
+
+    Args:
+        recorded: Entry ``data`` of the state.
+        current: Entry ``data`` of this run.
+        changes: For each stream, the digest of its files before their last change, and a
+            description of the change.
+    """
+    before = (recorded or {}).get("streams")
+    streams = current.get("streams", ())
+    if not isinstance(before, list) or len(before) != len(streams):
+        return
+    for old, new, (digest, description) in zip(before, streams, changes, strict=True):
+        if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
+            continue
+        if old["list"] != new.get("list"):  # digests of the lists of files
+            # The change can be described only if this cache folder had the files of the state.
+            differences = description if old["list"] == digest else "their names or sizes differ"
+            raise StateError(
+                f"the state is of {_files(old)}, and {current.get('root', '')}{new['at']} has "
+                f"{_files(new)}: {differences}. {_way_back(old)}"
+            )
+
+
+def _files(stream: Mapping[str, Any]) -> str:
+    """Describe the files of a stream of a state: number, format, and version of a table."""
+    pins = "".join(f", {name} {value}" for name, value in _pin(stream).items())
+    return f"{stream.get('files')} files of {stream.get('kind')}{pins}"
+
+
+def _pin(stream: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments by which a stream of a state was pinned, such as a table's version."""
+    pin = stream.get("pin")
+    return pin if isinstance(pin, dict) else {}
+
+
+def _way_back(old: Mapping[str, Any]) -> str:
+    """Return a sentence that says how to read the files of a stream of a state again.
+
+    ``old`` is the stream's entry in the state. Its pin is a URL of certain files, an argument of
+    the format such as ``{"version": 7}`` of a table, or empty.
+    """
+    pin = _pin(old)
+    if "remote" in pin:
+        return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
+    if pin:
+        name, value = next(iter(pin.items()))
+        return f"Read that of the state: format={str(old['kind']).title()}({name}={value})."
+    return "Put back those of the state; `mds index` pins the files of a run."
+
+
+def other_data(
+    recorded_data: Mapping[str, Any] | None, current_data: Mapping[str, Any]
+) -> list[str]:
+    """Describe each stream whose data differ from the data that a state names, for a warning.
+
+    ``recorded_data`` is the entry ``data`` of the state, and ``current_data`` that of this run.
+
+    Copies of one index in two places do not differ, nor does a version of a table that was given
+    by number from the same version read as the latest.
+    """
+    clauses = []
+    # The state may have other streams (not strict); its order is checked elsewhere.
+    for recorded, current in zip(_contents(recorded_data), _contents(current_data), strict=False):
+        old_place, old_digest, old_version = recorded
+        place, digest, version = current
+        if old_digest == digest or (old_version and old_version == version):
+            continue
+        if old_place == place:
+            clauses.append(
+                f"{place} has the index {digest} now and had {old_digest}: it was replaced"
+            )
+        else:
+            clauses.append(
+                f"{place} with the index {digest} is read now, and {old_place} with {old_digest} "
+                "was"
+            )
+    return clauses
+
+
+def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
+    """Return place, digest and version of each stream of the entry ``data`` of a state.
+
+    Entries of a wrong form are left out, so a damaged state gives fewer streams.
+    """
+    streams = (data or {}).get("streams")
+    if not isinstance(streams, (list, tuple)):
+        return []
+    entries = [entry for entry in streams if isinstance(entry, Mapping)]
+    root = (data or {}).get("root", "")
+    return [
+        (f"{root}{entry.get('at')}", str(entry.get("index")), _version(entry)) for entry in entries
+    ]
+
+
+def _version(stream: Mapping[str, Any]) -> Any:
+    """Return what identifies the version of a table: format, digest of its files, and version.
+
+    Two streams with equal results read the same files. ``stream`` is the entry of a stream in a
+    state. The result is None for streams that are no tables, whose entries have no version.
+    """
+    pin = {name: value for name, value in _pin(stream).items() if name != "remote"}
+    return (stream.get("kind"), stream.get("list"), pin) if pin else None

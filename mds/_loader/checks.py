@@ -1,0 +1,240 @@
+"""Checks of what a loader is given: its arguments, and datasets that wrap a StreamingDataset.
+
+Add a rule to `LOADER_RULES` for a new argument.
+
+As in torch, the kind of the outermost dataset decides. An IterableDataset iterates what it wraps,
+in our order, and its position is known. Anything else is asked for samples by number, in the order
+of a sampler: there torch's rules hold unchanged, and no position is kept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
+
+from mds._arguments import (
+    Rule,
+    check_arguments,
+    flag,
+    function,
+    number,
+    one_of,
+    refuse_unknown,
+    shown,
+    whole,
+)
+from mds._dataset.streaming import StreamingDataset
+from mds._words import WorkerType
+from mds.errors import ArgumentError, ConfigError
+
+
+def _is_pad_word(value: Any) -> bool:
+    """Whether a value is a text by which other libraries mean a collate function that pads."""
+    return isinstance(value, str) and value.lower() in ("pad", "padded", "padding", "longest")
+
+
+LOADER_RULES: dict[str, Rule] = {
+    "batch_size": whole(1, unit="samples").or_none("samples one by one"),
+    "num_workers": whole(0),
+    "worker_type": one_of(*get_args(WorkerType)),
+    "collate_fn": function("a function that makes a batch of a list of samples")
+    ._replace(fix=lambda value: "mds.transforms.pad('tokens')" if _is_pad_word(value) else "")
+    .or_none(),
+    "pin_memory": flag(),
+    "drop_last": flag(),
+    "timeout": number(above=0, reaches=True, unit="seconds"),
+    "worker_init_fn": function("a function of a worker's number").or_none(),
+    "prefetch_factor": whole(1, unit="batches").or_none("2 of each worker"),
+    "persistent_workers": flag(),
+    "in_order": flag(),
+}
+
+
+def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: list[str]) -> None:
+    """Check the dataset and the arguments of a loader.
+
+    Args:
+        owner: Name of the user's class, for messages.
+        dataset: Dataset that the loader was given.
+        arguments: Other arguments, by name.
+        names: Names of all arguments that a loader takes.
+
+    Raises ConfigError, or its subclass ArgumentError for a wrong type or an unknown name.
+    """
+    if isinstance(dataset, (str, bytes, dict)) or not (
+        hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
+    ):
+        raise ArgumentError(
+            f"{owner}({shown(dataset)}): a loader takes a dataset. Write "
+            f"{owner}(StreamingDataset(local=...), batch_size=...)."
+        )
+    refuse_workers(owner, arguments)
+    refuse_unknown(owner, arguments, names, "StreamingDataLoader")
+    check_arguments(owner, arguments, LOADER_RULES)
+    if arguments.get("num_workers", 0):
+        return
+    for name in ("prefetch_factor", "persistent_workers", "worker_type"):
+        # Processes are torch's usual workers, also where there are none.
+        if arguments.get(name) and arguments[name] not in {"auto", "processes"}:
+            raise ConfigError(
+                f"{owner}({name}={arguments[name]!r}): there are no workers that it could be "
+                f"about. Give num_workers= as well, or leave {name} out."
+            )
+
+
+def refuse_workers(owner: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse the argument ``workers``, which meant two things, and name the right one."""
+    if "workers" in arguments:
+        value = arguments["workers"]
+        name = "worker_type" if isinstance(value, str) else "num_workers"
+        raise ArgumentError(
+            f"{owner}(workers={shown(value)}): the argument is named {name}=. Write "
+            f"{name}={shown(value)}."
+        )
+
+
+def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]) -> None:
+    """Refuse options of worker processes beside ``worker_type="threads"`` (ConfigError)."""
+    for name in about_processes:
+        if arguments.get(name):
+            raise ConfigError(
+                f"{name}={shown(arguments[name])} is about worker processes, and "
+                "worker_type='threads' has none: it would have no effect. Leave it out, or say "
+                "worker_type='processes'."
+            )
+
+
+_MAX_DEPTH = 16  # of wrappers, which may refer to each other in a circle
+_MAX_LISTED = 100  # items of a list in which datasets are searched
+
+
+def find_streaming(dataset: Any) -> StreamingDataset | None:
+    """Return the StreamingDataset that a loader iterates, or None if there is none.
+
+    It is the dataset itself, or the ``.dataset`` of a wrapper (or of several) that iterates it.
+    """
+    for _ in range(_MAX_DEPTH):
+        if isinstance(dataset, StreamingDataset):
+            return dataset
+        if not isinstance(dataset, IterableDataset):
+            return None
+        dataset = getattr(dataset, "dataset", None)
+    return None
+
+
+def find_wrapped(dataset: Any) -> StreamingDataset | None:
+    """Return the StreamingDataset inside a wrapper that keeps no position, or None."""
+    if find_streaming(dataset) is not None:
+        return None
+    return next((d for d in _walk_datasets(dataset) if isinstance(d, StreamingDataset)), None)
+
+
+def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
+    """Refuse a ConcatDataset of streaming datasets; warn of a wrapper that hides samples.
+
+    ``num_samples_seen``: length of the wrapper, or None if it has none. torch refuses such a
+    ConcatDataset by an assertion, which ``python -O`` removes. Raises ConfigError.
+    """
+    for inner in _walk_datasets(dataset):
+        if isinstance(inner, ConcatDataset) and any(
+            isinstance(d, StreamingDataset) for d in inner.datasets
+        ):
+            raise ConfigError(
+                f"a {type(inner).__name__} cannot keep the order of streaming datasets: give one "
+                "StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
+            )
+    wrapped = find_wrapped(dataset)
+    if wrapped is None or num_samples_seen is None or wrapped.num_ranks == 1:
+        return
+    if num_samples_seen == wrapped.length < wrapped.num_samples:
+        warnings.warn(
+            f"{type(dataset).__name__} shows {num_samples_seen} of {wrapped.num_samples} samples: "
+            "len() of a StreamingDataset counts those of one rank. Let the wrapper use "
+            "dataset.num_samples.",
+            stacklevel=4,
+        )
+
+
+def check_same_columns(dataset: StreamingDataset) -> None:
+    """Refuse streams whose columns differ: they do not fit into one batch (ConfigError).
+
+    The columns that functions or a class of the user return are not known here, and not checked.
+    """
+    if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
+        return
+    first: tuple[int, set[str]] | None = None  # number of the first stream, and its columns
+    for stream, index in enumerate(dataset._shards.indexes):
+        for schema in index.schemas:
+            names = {name for name in schema.columns.names if name in dataset._columns}
+            if first is not None and names != first[1]:
+                raise ConfigError(
+                    f"samples of {_stream_name(first[0], dataset)} have {_list_names(first[1])}, "
+                    f"those of {_stream_name(stream, dataset)} have {_list_names(names)}: they do "
+                    "not fit into one batch. Give columns= that all have, "
+                    "batching_method='per_stream', or a collate_fn=."
+                )
+            first = first or (stream, names)
+
+
+def check_generators(dataset: StreamingDataset) -> None:
+    """Refuse functions of a dataset that `mds.transforms.seeded` wraps (ConfigError).
+
+    They seed the global random generators, which would be those of all threads.
+    """
+    from mds.transforms._randomness import Seeded
+
+    for link in dataset._filter.chain.links:
+        if isinstance(link.function, Seeded):
+            raise ConfigError(
+                f"worker_type='threads': {link.function!r} seeds the global random generators, "
+                "which threads share. Use worker_type='processes', or draw from the argument rng "
+                "of map()."
+            )
+
+
+def _stream_name(stream: int, dataset: StreamingDataset) -> str:
+    """Return words for a stream in a message; ``stream`` is its number from 0."""
+    if dataset.num_streams == 1:
+        return "some shards"
+    name = dataset.streams[stream]._name
+    return f"stream {stream}" if name is None else f"stream {name!r}"
+
+
+def _list_names(names: set[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "no columns"
+
+
+def refuse_sampling(names: list[str]) -> None:
+    """Refuse arguments of a loader whose work the dataset does (ConfigError).
+
+    ``names``: those of ``shuffle``, ``sampler`` and ``batch_sampler`` that were given.
+    """
+    ways = {
+        "shuffle": "StreamingDataset(..., shuffle=True, shuffle_seed=...) shuffles it",
+        "sampler": "its ranks are found by themselves, or given by topology=; select() chooses",
+        "batch_sampler": "batch_size= and batching_method= of the dataset decide",
+    }
+    remedies = "; ".join(f"{name}=: {ways[name]}" for name in names)
+    raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {remedies}.")
+
+
+def _walk_datasets(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, the datasets in its attributes, those in their attributes, and so on.
+
+    Each comes once, also if datasets refer to each other. Lists in attributes are searched too, up
+    to their first `_MAX_LISTED` items; a StreamingDataset is not searched.
+    """
+    waiting, seen_ids = [dataset], {id(dataset)}
+    while waiting:
+        owner = waiting.pop(0)
+        yield owner
+        if isinstance(owner, StreamingDataset):
+            continue
+        for value in [*getattr(owner, "__dict__", {}).values()]:
+            for item in value[:_MAX_LISTED] if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(item, Dataset) and id(item) not in seen_ids:
+                    seen_ids.add(id(item))
+                    waiting.append(item)

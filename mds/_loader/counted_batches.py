@@ -1,0 +1,373 @@
+"""Batches of an epoch as the trainer gets them: their count, which is the position, and waits.
+
+A batch counts when the trainer receives it, not when it is made, so batches that workers made ahead
+are not part of the position.
+
+*Places* are the numbers of samples in the order of an epoch, from 0, over all ranks. A rank's batch
+of 8 samples takes 8 places. With ``remainder="short"``, the last batch of some ranks is smaller or
+missing: then each rank counts as many places as the rank with the most (`CountedBatches._level`),
+so that all ranks save the same state.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mds._loader.rows import SUM_BITS
+from mds._process.fork_safe import call_in_child
+from mds._redaction import get_logger
+from mds.errors import repeatable
+from mds.plan import OrderHash
+from mds.report import WaitAccount
+
+if TYPE_CHECKING:
+    from mds._dataset.order_state import OrderState
+    from mds.plan._state import Position, ResumePoint
+
+log = get_logger("mds.loader")
+
+_NEVER = 1 << 62
+
+
+class EpochCount:
+    """Counts of the batches that the trainer has received in one iteration of a loader.
+
+    Attributes:
+        samples: Places of the order that the batches of this rank took.
+        steps: Batches, of which ``empty_steps`` had no kept sample.
+        share: ``samples``, or at the end of an epoch the samples of the rank with the most. So it
+            is equal on all ranks, and their position is ``begin`` plus ``share`` times the number
+            of ranks.
+        begin: Position at which the iteration began; None before the first batch.
+        end: Position after the last batch, with packs; else None.
+        dropped: Samples that a filter dropped.
+        wrapper_samples: Number of samples that a wrapper around the dataset has returned. It may
+            return lists of samples, which are counted in two ways: (2, 16) for two lists of 8.
+        is_finished: Whether the epoch has ended on all ranks.
+        is_over: Whether the iteration has ended, by the end of the epoch, an error or deletion.
+        order_hash: Hash of the samples that came.
+        waits: Times that the trainer waited for batches, for `StreamingDataLoader.report`.
+    """
+
+    def __init__(self) -> None:
+        self.samples = self.steps = self.empty_steps = self.share = self.dropped = 0
+        self.order_hash = OrderHash()
+        self.begin: Position | None = None
+        self.end: Position | None = None
+        self.wrapper_samples = (0, 0)
+        self.is_over = self.is_finished = False
+        self.waits = WaitAccount()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+        return self.steps > 0 and not self.is_over
+
+    def position(self, order: OrderState, ranks: int) -> Position | None:
+        """Return the position of all ranks after the last batch; None before the first batch."""
+        begin = self.begin
+        if begin is None:
+            return None
+        end = self.end or order.position_after(begin, self.share * ranks)
+        return end._replace(is_finished=self.is_finished)
+
+
+class CountedBatches:
+    """Iterator of one epoch of a loader, which counts the batches that it returns.
+
+    When a change of the order (`OrderEdits`) begins to hold, batches that were made ahead of it are
+    discarded and made anew.
+
+    An error ends the iteration: workers stop, shards are released, and every further ``next``
+    raises the error again. The count is that after the last batch that was returned.
+
+    Args:
+        loader: StreamingDataLoader of the batches.
+        inner: Iterator of pairs (`BatchInfo`, batch).
+    """
+
+    def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
+        self._loader = loader
+        self._inner: Iterator[Any] = inner
+        self._clock = loader._clock
+        self.count = EpochCount()
+        self._failure: Exception | None = None
+        # Value of count.samples at which batches are made anew, see `change_at`.
+        self._until = _NEVER
+        self._streaming = streaming = loader._streaming
+        # Whether ranks may get different numbers of samples. Their states must be equal all the
+        # same, so `_level` then adjusts the counts.
+        self._is_uneven = (
+            streaming.remainder == "short" and streaming.packing is None and self.is_exact
+        )
+        # Fewest and most samples of a rank from the beginning of this iteration on; None until
+        # `_find_shares` computes them.
+        self._shares: tuple[int, int] | None = None
+        _living.add(self)  # all iterators of this process, for `_leave_to_parent`
+
+    def __iter__(self) -> CountedBatches:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, after its bookkeeping was added to ``count``.
+
+        The new counts are computed first and stored last, all at once.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        try:
+            count = self.count
+            begin_of_wait = self._clock()
+            if count.samples >= self._until:
+                self._make_anew()
+            try:
+                info, batch = next(self._inner)
+            except StopIteration:
+                self._finish()
+                self._warn_if_empty()
+                raise
+            count.waits.add(begin_of_wait, self._clock(), info.making)
+            # Compute the new counts.
+            # state_dict() of the loader and of the dataset is about the last active iterator.
+            if self._loader._count is not count or self._streaming._loop_count is not count:
+                self._loader._take_over(self)
+            self._loader._samples_read += info.samples
+            if info.dropped or info.is_empty:
+                self._loader._note_dropped(info)
+            samples, share = count.samples + info.samples, count.share + info.samples
+            # Only the first batch sets it: batches that were made anew report a later beginning.
+            begin = count.begin or info.begin
+            is_finished = count.is_finished
+            if self._is_uneven:
+                share, is_finished = self._level(info.samples, samples, share, begin)
+            order_hash, (added, places) = count.order_hash, info.order
+            # Store the new counts. No function is called from here to the return: CPython handles
+            # signals at calls, so an interrupt changes all of these counts or none.
+            count.samples, count.share, count.begin = samples, share, begin
+            order_hash.total = (order_hash.total + added) & SUM_BITS
+            order_hash.count += places
+            count.steps += 1
+            count.empty_steps += info.is_empty
+            count.end, count.is_finished = info.end, is_finished
+            count.dropped += info.dropped
+            if info.wrapper_samples[0]:  # samples of a wrapper, see EpochCount
+                samples_before, entries_before = count.wrapper_samples
+                new_samples, new_entries = info.wrapper_samples
+                count.wrapper_samples = samples_before + new_samples, entries_before + new_entries
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        else:
+            return batch
+
+    def _fail(self, error: BaseException) -> None:
+        """End the iteration by an error, and stop its workers."""
+        inner, self._inner = self._inner, iter(())
+        self._failure = repeatable(
+            error,
+            "Iterate the loader again for the next epoch; to go on with this one, call "
+            "loader.load_state_dict(loader.state_dict()) first.",
+        )
+        self.count.is_over = True
+        self._loader._inner = None  # its worker processes, which may be dead
+        _close(inner)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether batches were given and more may come."""
+        return self.count.is_under_way
+
+    @property
+    def position(self) -> Position | None:
+        """Position of the next batch of all ranks; None before the first batch.
+
+        After the last batch it is the beginning of the next epoch.
+        """
+        position = self.count.position(self._loader._streaming._order, self._ranks)
+        if position is None or not position.is_finished:
+            return position
+        return position.following()
+
+    def warn_if_inexact(self) -> None:
+        """Warn once if a class of the user makes the position inexact."""
+        self._loader._warn_of_wrapper(stacklevel=5)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a batch is ``batch_size`` consecutive places of this rank's order.
+
+        Then a change of the order can begin with any batch. It is false if a class of the user
+        iterates, or if the loader's batch size is not the dataset's.
+        """
+        loader = self._loader
+        return bool(
+            loader._batches.is_of_order and loader.batch_size == loader._streaming.batch_size
+        )
+
+    def change_at(self, epoch: int, sample: int) -> None:
+        """Plan to make batches anew from the place at which the order changes, if in this epoch.
+
+        Workers may have made batches after that place already, in the old order: `__next__`
+        discards them when it arrives there. For example, with 2 ranks, ``batch_size=8``, an
+        iteration that began at place 0 and a change at place 100, each rank gets 50 samples of the
+        old order. Rounded down to whole batches, batches are made anew after 48 samples.
+
+        Args:
+            epoch: Epoch of the change.
+            sample: Place in that epoch's order, over all ranks, from which the change holds.
+        """
+        begin = self.count.begin
+        if self.count.is_over or begin is None or begin.epoch != epoch:
+            return
+        order = self._loader._streaming._order
+        # Samples that this rank gets in this iteration before the change; skipped ones do not come.
+        samples: int = order.given_before(epoch, begin.place, sample) // self._ranks
+        self._shares = None  # fewer samples may follow than before
+        # Round down to a whole batch: the change may begin inside a batch if the state was saved
+        # with another global batch.
+        self._until = min(self._until, samples - samples % (self._loader.batch_size or 1))
+
+    @property
+    def _ranks(self) -> int:
+        return int(self._loader._streaming.num_ranks)
+
+    def _make_anew(self) -> None:
+        """Discard the batches that were made ahead, and continue in the changed order.
+
+        The rest of the epoch begins like a resume at the present position.
+        """
+        self._until = _NEVER
+        position = self.position
+        if self.count.is_over or self.count.is_finished or position is None:
+            return
+        streaming = self._loader._streaming
+        # Deleting the old iterator stops its workers, which may be in the middle of a batch.
+        self._inner = iter(())
+        streaming._order.begin_again(streaming._world(), position)
+        self._inner = self._loader._make_batches()
+
+    def _finish(self) -> None:
+        """Count the end of the epoch."""
+        count, loader = self.count, self._loader
+        # Batches report where the iteration began. If none came, the epoch itself knows it.
+        if not count.is_over and count.begin is None:
+            start = loader._streaming._order.epochs.last  # None if no epoch has begun
+            if start is not None:
+                count.begin = start.position
+                loader._take_over(self)
+                self._log_nothing_left(start)
+        if self._is_uneven and count.begin is not None:
+            _, most_samples = self._find_shares(count.begin)
+            count.share = max(count.share, most_samples)  # equal on all ranks
+        count.is_over = count.is_finished = True
+
+    def _log_nothing_left(self, start: ResumePoint) -> None:
+        """Log that the first iteration after loading a state has no batches, and say why.
+
+        ``start``: where the iteration began.
+        """
+        streaming, epoch = self._loader._streaming, start.position.epoch
+        # The reason below is right only for a state of mds that was saved after a batch.
+        if not start.is_ours or not start.position.place:
+            return
+        # For users of mosaicml-streaming, and for a rank with fewer batches than others, it is no
+        # mistake.
+        if streaming._is_strict and not self._is_uneven:
+            log.warning(
+                "Epoch %d has no batches left: the state was saved after its last batch, inside "
+                "the loop over it. Epoch %d comes next. Save the state after the loop to go on "
+                "with it.",
+                epoch,
+                epoch + 1,
+            )
+
+    def _level(
+        self, added: int, samples: int, share: int, begin: Position | None
+    ) -> tuple[int, bool]:
+        """Return ``share`` and ``is_finished`` of `EpochCount` after a batch, equal on all ranks.
+
+        For example, with ``batch_size=8``, rank 0 gets batches of 8, 8 and 1 samples in the rest of
+        the epoch, and rank 1 gets batches of 8 and 8. After two batches ``share`` is 16 on both.
+        Then rank 0 gets its third batch, while rank 1 finds that the epoch has ended (`_finish`).
+        So this batch makes ``share`` 17 and the epoch finished, as on rank 1. If rank 1 gets 8, 8
+        and 2 samples, ``share`` is 18 on both after the third batch.
+
+        Args:
+            added: Samples of the batch.
+            samples: Samples of this rank, including those of the batch.
+            share: Share of `EpochCount`, including the samples of the batch.
+            begin: Position at which the iteration began.
+        """
+        fewest, largest = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
+        size = self._loader.batch_size
+        if added >= size and samples < largest:  # not the last batch
+            return share, self.count.is_finished
+        if self._loader.drop_last:
+            fewest_batches, most_batches = fewest // size, largest // size
+        else:
+            fewest_batches, most_batches = -(-fewest // size), -(-largest // size)  # rounded up
+        return max(share, largest), fewest_batches < most_batches
+
+    def _find_shares(self, begin: Position | None) -> tuple[int, int]:
+        """Return the fewest and the most samples that a rank gets in this iteration.
+
+        ``begin``: position at which the iteration began.
+        """
+        if self._shares is None:
+            assert begin is not None
+            streaming = self._loader._streaming
+            self._shares = streaming._order.shares(streaming._world(), begin)
+        return self._shares
+
+    def _warn_if_empty(self) -> None:
+        """Warn if a filter dropped every sample of an epoch."""
+        steps = self.count.steps
+        if steps and steps == self.count.empty_steps:
+            warnings.warn(
+                f"all {steps} batches of this rank are empty: the filter, or on_error='skip',"
+                " dropped every sample. dataset.skipped says why.",
+                stacklevel=3,
+            )
+
+    def __del__(self) -> None:
+        self.count.is_over = True
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools look into a DataLoader's iterator (for its workers, say): show them the real one.
+        if name in {"_inner", "count"}:  # __init__ failed before it had set them
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _close(batches: Any) -> None:
+    """Stop the maker of batches: a generator, threads, or torch's iterator with its workers."""
+    for name in ("close", "_shutdown_workers"):
+        end = getattr(batches, name, None)
+        if end is not None:
+            end()
+
+
+_living: weakref.WeakSet[CountedBatches] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """End the parent's iterations in a forked child: their workers belong to the parent.
+
+    Every further ``next`` in the child raises an error that says so.
+    """
+    from mds._dataset.epoch_iterator import fork_error
+    from mds._process.fork_safe import abandon
+
+    for batches in list(_living):
+        abandon(batches._inner)  # torch would end the parent's workers with it
+        batches._inner = iter(())
+        batches._failure = fork_error()
+        batches.count.is_over = True
+
+
+call_in_child(_leave_to_parent)

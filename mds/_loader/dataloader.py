@@ -1,0 +1,652 @@
+"""StreamingDataLoader: batches from a StreamingDataset, with an exact position.
+
+To frameworks it is a torch DataLoader. Batches are made where the samples are read (in a worker
+process, in a thread, or in the caller's thread), and each comes with its bookkeeping: how many
+samples of the epoch it took. So the size of a batch is not guessed from its tensors, and a run
+resumes exactly with packing, filters or any collate function. If samples are as stored, a batch is
+gathered column by column into the memory of its tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
+
+from mds._arguments import check_arguments, no_attribute, plain_scalar
+from mds._dataset.settings import check_assignment, raise_fixed
+from mds._dataset.streaming import StreamingDataset
+from mds._loader.batches import Batches
+from mds._loader.checks import (
+    LOADER_RULES,
+    check_generators,
+    check_loader,
+    check_same_columns,
+    check_threads,
+    check_wrapper,
+    find_streaming,
+    find_wrapped,
+    refuse_sampling,
+)
+from mds._loader.counted_batches import CountedBatches, EpochCount
+from mds._loader.messages import BatchIterator
+from mds._loader.rows import BatchInfo
+from mds._words import WorkerType
+from mds.errors import ConfigError, PlanError, StateError
+from mds.plan import OrderHash, OrderSpec
+from mds.plan._state import ALL_KEYS
+
+if TYPE_CHECKING:
+    from mds.report import WaitReport
+    from mds.report._account import CacheUse, LoaderSetup
+
+# Arguments of the DataLoader inside; Batches handles the rest.
+_PASSED_ON = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+# Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
+_FIXED = frozenset({"collate_fn", "pack_as", "worker_type"})
+_ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
+# Options of worker processes. If one is given, worker_type="auto" chooses processes.
+_ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A torch DataLoader whose position can be saved and loaded exactly.
+
+    The dataset determines the order, so ``shuffle``, ``sampler`` and ``batch_sampler`` are refused.
+    For another kind of dataset, and for a map-style wrapper around a streaming one, it is a plain
+    DataLoader without a state.
+
+    - ``dataset`` (Any): A StreamingDataset, or an IterableDataset of yours that keeps one under
+      ``.dataset``.
+    - ``batch_size`` (int | None, default 1, samples): Size of a batch. If it is left out, it is
+      that of the dataset; if the dataset has none, it takes that of the loader.
+    - ``num_workers`` (int, default 0): Number of workers that make batches. 0 makes them in the
+      thread that iterates.
+    - ``worker_type`` (str, default 'auto'): Kind of workers: ``"processes"``, as in torch, or
+      ``"threads"``, which hand batches over without copying them. ``"auto"`` uses threads if only
+      code of this library makes the batches. With ``"threads"``, several threads call your
+      functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass) at once, which is faster if
+      they release the interpreter's lock. Options of worker processes (``timeout``,
+      ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are then refused.
+    - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
+      samples.
+    - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
+    - ``prefetch_factor`` (int | None, default None, batches): Number of batches that each worker
+      keeps ready; None is 2.
+    - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.
+    - ``pin_memory_device`` (str, default ''): Device of the page-locked memory.
+    - ``timeout`` (float, default 0, seconds): Longest wait for a batch of worker processes; 0 has
+      no limit.
+    - ``worker_init_fn`` (Callable | None, default None): Function of the worker's number that each
+      worker process calls first.
+    - ``multiprocessing_context`` (Any, default None): How worker processes are started.
+    - ``generator`` (Any, default None): Random generator from which seeds of workers are drawn.
+    - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
+    - ``pack_as`` (str | None, default None): How the packs of a dataset with ``packing=`` become
+      batches. ``"varlen"``, the default, lays all documents end to end, with ``cu_seqlens`` and
+      ``max_seqlen``. ``"dense"`` has a row for each pack, with ``document_ids``. Both have
+      ``labels`` and ``position_ids``.
+    - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
+
+    Order, state and errors are the same with every kind of workers. Each thread has a copy of the
+    dataset. In threads, torch's ``get_worker_info()`` is None, and the random generators of Python,
+    NumPy and torch are those of the whole program, so draw random numbers from the argument ``rng``
+    of ``map``.
+
+    Worker processes send batches in nameless shared memory, which is used again when nothing in
+    this process refers to it any more. Small batches that are made quickly arrive up to eight at
+    once.
+
+    Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that you
+    keep for long or save by itself.
+
+    Raises ConfigError (a ValueError) for arguments that contradict each other or the dataset, and
+    for threads if a class of yours iterates by itself.
+
+    >>> loader = StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+    >>> for batch in loader:
+    ...     state = loader.state_dict()
+    ...     break
+    >>> loader.load_state_dict(state)
+    >>> next(iter(loader))["id"]
+    tensor([2, 3])
+    """
+
+    #: Whether arguments that break a rule are refused.
+    _is_strict = True
+
+    #: Clock, in seconds, that times the waits and the making of batches.
+    _clock = staticmethod(time.perf_counter)
+
+    def __init__(
+        self,
+        dataset: Any,
+        *args: Any,
+        worker_type: WorkerType = "auto",
+        pack_as: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._check_arguments(dataset, args, {"worker_type": worker_type, **kwargs})
+        if "batch_size" in kwargs:
+            kwargs["batch_size"] = plain_scalar(kwargs["batch_size"])
+        self._streaming = find_streaming(dataset)
+        if self._streaming is not None:
+            self._refuse_sampling(args, kwargs)
+            self._agree_on_batch_size(args, kwargs)
+        super().__init__(dataset, *args, **kwargs)
+        self._check_fit(dataset)
+        self._pack_as: str | None = None
+        if pack_as is not None or getattr(self._streaming, "packing", None) is not None:
+            from mds._loader.packed_batches import check_packs
+
+            self._pack_as = check_packs(self, self._streaming, pack_as)
+        self._batches = Batches(
+            dataset,
+            self.batch_size,
+            self.drop_last,
+            self.collate_fn,
+            self._clock,
+            pack_as=self._pack_as,
+        )
+        if worker_type == "threads":
+            self._check_threads(kwargs)
+        self._threaded = worker_type == "threads" or (
+            worker_type == "auto" and self._may_use_threads(kwargs)
+        )
+        self._inner: DataLoader[Any] | None = None
+        self._count = EpochCount()
+        self._samples_read = 0  # in all iterations
+        # Settings of the order, number of workers, and the batches of an epoch with these.
+        self._counted: tuple[OrderSpec, int, int] | None = None
+        self._has_warned_of_length = False
+        self._has_warned = False  # of a position that is not exact
+        if self._streaming is not None:
+            # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
+            # out again what rank 0 reads, and the other ranks' samples would never be seen.
+            self._is_accelerate_prepared = True
+
+    def _check_arguments(self, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only one.
+
+        That one is ``worker_type``. ``args`` and ``kwargs`` are all arguments besides the dataset.
+        Raises ConfigError.
+        """
+        if self._is_strict:
+            # Names of torch's parameters after self and dataset, to which args belong.
+            names = [*inspect.signature(DataLoader.__init__).parameters][2:]
+            arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+            check_loader(type(self).__name__, dataset, arguments, [*names, "worker_type"])
+        elif kwargs["worker_type"] not in get_args(WorkerType):
+            rules = {"worker_type": LOADER_RULES["worker_type"]}
+            check_arguments(type(self).__name__, kwargs, rules)
+
+    def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
+        """Refuse threads if the user's code cannot run in them, and options without effect.
+
+        Raises ConfigError.
+        """
+        if not self._batches.may_use_threads:
+            raise ConfigError(
+                f"worker_type='threads': {type(self.dataset).__name__} iterates by itself, and so "
+                "in each thread over all samples. Make samples in __getitem__ of a subclass or by "
+                "map(), or use processes."
+            )
+        if self._streaming is not None:
+            check_generators(self._streaming)
+        check_threads(kwargs, _ABOUT_PROCESSES)
+
+    def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether ``worker_type="auto"`` may use threads instead of processes.
+
+        That is so if nobody could notice but by the speed: no code of the user runs in the workers
+        (``is_made_here``), and no option of worker processes is given.
+        """
+        return (
+            self.num_workers > 0
+            and self._batches.is_made_here
+            and not any(kwargs.get(name) for name in _ABOUT_PROCESSES)
+        )
+
+    @staticmethod
+    def _refuse_sampling(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse ``shuffle``, ``sampler`` and ``batch_sampler``, unless they are None or False.
+
+        ``args``: positional arguments after the dataset. Raises ConfigError.
+        """
+        # args[0] is batch_size, args[1:4] are the three.
+        arguments = {**dict(zip(_ORDERED, args[1:4], strict=False)), **kwargs}
+        names = [name for name in _ORDERED if arguments.get(name, False) not in (None, False)]
+        if names:
+            refuse_sampling(names)
+
+    def _check_fit(self, dataset: Any) -> None:
+        """Check that a dataset and this loader fit together: wrappers, batch sizes, columns.
+
+        Raises ConfigError for what cannot work, and warns of an inexact position or hidden samples.
+        """
+        streaming = self._streaming
+        if streaming is None:
+            check_wrapper(dataset, len(dataset) if hasattr(type(dataset), "__len__") else None)
+        elif (
+            streaming is dataset
+            and streaming.packing is None
+            and self.num_workers > 1  # ranks may not be known yet: Lightning makes them later
+            and self.batch_size not in {None, streaming.batch_size}
+        ):
+            warning = (
+                f"the loader makes batches of {self.batch_size} from an order for batches of "
+                f"{streaming.batch_size}: with several workers a position in the middle "
+                "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
+            )
+            warnings.warn(warning, stacklevel=3)
+        is_collated = self._is_strict and self.collate_fn is default_collate
+        if streaming is not None and streaming is dataset and is_collated:
+            check_same_columns(streaming)
+
+    def _agree_on_batch_size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the batch size of the dataset for the loader, or the other way round.
+
+        ``args``: positional arguments after the dataset; the first one is the batch size.
+        """
+        dataset = self._streaming
+        assert dataset is not None
+        if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
+            if dataset.batch_size is None:
+                raise ConfigError("batch_size is needed, for the dataset or for the loader.")
+            kwargs["batch_size"] = dataset.batch_size
+        elif dataset.batch_size is None:
+            dataset.batch_size = args[0] if args else kwargs.get("batch_size")
+
+    def __len__(self) -> int:
+        """Return ``len(dataset)`` in batches, as mosaicml-streaming does.
+
+        `steps_per_epoch` is the exact number of batches of this rank. Both are equal with
+        ``remainder``, ``schedule`` and ``packing``; if they differ, a warning is given once.
+        """
+        if not self._counts_steps:
+            return super().__len__()
+        streaming = self._streaming
+        assert streaming is not None
+        if (
+            self._pack_as is not None
+            or streaming._order.spec.is_exact
+            or streaming._order.schedule is not None
+        ):
+            return self.steps_per_epoch
+        length = super().__len__()
+        try:
+            steps = self.steps_per_epoch
+        except PlanError:  # impossible for these ranks, but a state may still be loaded
+            return length
+        if length != steps and not self._has_warned_of_length:
+            self._has_warned_of_length = True
+            warnings.warn(
+                f"len() of this loader is {length:,}, from the samples of an epoch, and an epoch "
+                f"has {steps:,} batches: padding adds samples, or batching_method leaves some out. "
+                "Use loader.steps_per_epoch for a learning rate schedule.",
+                stacklevel=2,
+            )
+        return length
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches of a whole epoch on this rank.
+
+        Batches before a resume and batches that `skip` leaves out are counted; a filter makes
+        batches smaller and not fewer. For a dataset that this library does not iterate, it is
+        ``len(loader)``.
+        """
+        streaming = self._streaming
+        if streaming is None or not self._counts_steps:
+            return super().__len__()
+        if self._pack_as is not None:
+            from mds._dataset.steps import count_steps
+
+            return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
+        spec, workers = streaming._order.spec, max(1, self.num_workers)
+        counted = self._counted
+        # Counting is slow, so count again only for other settings. Loading a state makes another
+        # spec, which may have equal values; so compare the objects.
+        if counted is None or counted[0] is not spec or counted[1] != workers:
+            counted = self._counted = spec, workers, self._count_batches(streaming, workers)
+        return counted[2]
+
+    @property
+    def _counts_steps(self) -> bool:
+        """Whether the order determines the number of batches, and no class of the user."""
+        if self._streaming is None:
+            return False
+        if self._pack_as is not None:
+            return True
+        has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
+        return self._is_strict and self._batches.is_of_order and has_plain_length
+
+    def _count_batches(self, streaming: StreamingDataset, workers: int) -> int:
+        """Count the batches of all ``workers`` of this rank in a whole epoch."""
+        # Each worker makes batches of its own samples, so each may have a last one that is smaller.
+        samples = streaming._order.worker_samples(streaming._world(workers))
+        size = self.batch_size or 1
+        return sum(count // size if self.drop_last else -(-count // size) for count in samples)
+
+    @property
+    def num_samples_yielded(self) -> int:
+        """Number of places of the order that the batches of this rank took in this iteration."""
+        return self._count.samples
+
+    @num_samples_yielded.setter
+    def num_samples_yielded(self, samples: int) -> None:
+        self._count.samples = self._count.share = samples
+
+    @property
+    def order_hash(self) -> OrderHash:
+        """Hash of the samples of this rank in this iteration; the sum over ranks is the plan's."""
+        return self._count.order_hash
+
+    def report(self) -> WaitReport:
+        """Return why the trainer waits for batches, and which argument would help.
+
+        The report prints as a paragraph; its ``cause`` is one of `mds.report.CAUSES`. It may be
+        made at any time and is about the current iteration, or else the last one. Raises
+        ConfigError for a dataset that is not a streaming one.
+
+        >>> loader = mds.StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+        >>> loader.report().cause  # before the first batch
+        'none'
+        """
+        if self._streaming is None:
+            raise ConfigError(
+                f"report() is about streaming datasets, and this loader reads a "
+                f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
+                "an IterableDataset that iterates one."
+            )
+        from mds.report import explain_waits
+
+        return explain_waits(
+            self._count.waits,
+            _loader_setup(self, self._streaming, is_threaded=self._threaded),
+            _cache_use(self._streaming, self._samples_read),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_attribute(self, name, "StreamingDataLoader")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_count" in vars(self):  # __init__ has set _count, so it is over
+            if name in _FIXED:
+                raise_fixed(self, name, value)
+            if self._is_strict and not name.startswith("_"):  # not for what a batch changes
+                check_assignment(self, name, value, LOADER_RULES, LOADER_RULES)
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts its own workers.
+        return {**self.__dict__, "_inner": None}
+
+    def __iter__(self) -> Any:
+        """Begin an epoch, and return an iterator over its batches."""
+        if self._streaming is None:
+            return super().__iter__()
+        batches = CountedBatches(self, self._make_batches())
+        # While an earlier iterator is in use, state_dict() is about that one. The new one takes
+        # over with its first batch.
+        if not self._count.is_under_way:
+            self._take_over(batches)
+        return batches
+
+    def _take_over(self, batches: CountedBatches) -> None:
+        """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""
+        assert self._streaming is not None
+        self._count = batches.count
+        # A function that returns the iterator, or None after the iterator has been deleted.
+        self._streaming._order.find_loop = weakref.ref(batches)
+        self._streaming._loop_count = batches.count
+
+    def _make_batches(self) -> Iterator[Any]:
+        """Begin an epoch, and return its batches with their bookkeeping."""
+        source: IterableDataset[Any]
+        if self.num_workers and not self._threaded:  # worker processes
+            if self._inner is None or not self.persistent_workers:
+                from mds._loader.worker_batches import WorkerBatches
+
+                source = WorkerBatches(self._batches, self.num_workers)
+                self._inner = self._make_inner(source, **self._passed_on())
+            return BatchIterator(iter(self._inner), self.num_workers)
+        source = self._batches
+        if self._threaded:
+            workers = max(1, self.num_workers)
+            from mds._loader.threads import ThreadedBatches
+
+            source = ThreadedBatches(self._batches, workers, self.prefetch_factor or 2)
+        if self.pin_memory:
+            pinning = self._make_inner(source, pin_memory=True, generator=self.generator)
+            return iter(pinning)
+        # Without a DataLoader inside, whose ``next`` costs 10 us a batch. It would draw a seed even
+        # without workers; so it is drawn here too, and later random numbers are the same.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return iter(source)
+
+    def _passed_on(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
+
+    @staticmethod
+    def _make_inner(source: IterableDataset[Any], **settings: Any) -> DataLoader[Any]:
+        """Return torch's DataLoader of ``source``, which passes on its batches unchanged."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the outer loader has warned already
+            return DataLoader(source, batch_size=None, collate_fn=_identity, **settings)
+
+    def _note_dropped(self, info: BatchInfo) -> None:
+        """Add samples that were dropped from a batch to the counts of the dataset.
+
+        Only worker processes report dropped samples here: threads have counted theirs already. A
+        batch without samples is counted in any case.
+        """
+        assert self._streaming is not None
+        if self.num_workers and not self._threaded:
+            self._streaming._dropped.add(info.skipped, info.dropped, info.is_empty)
+        else:
+            self._streaming._dropped.empty += info.is_empty
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        kind = "threads" if self._threaded else "processes"
+        workers = f"{self.num_workers} {kind}" if self.num_workers else "no workers"
+        head = f"<{name}: batches of {self.batch_size} by {workers}"
+        if self._streaming is None:
+            return f"{head}, from a {type(self.dataset).__name__}, without a state>"
+        return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the position of all ranks, for `load_state_dict` on any number of ranks.
+
+        It is the dict that `load_state_dict` takes: the keys of ``dataset.state_dict()``, and the
+        ``order_hash`` of the samples so far. Returns None if the dataset is not a streaming one,
+        with a warning if a wrapper hides one.
+        """
+        if self._streaming is None:
+            if find_wrapped(self.dataset) is not None:
+                warnings.warn(self._no_position(), stacklevel=2)
+            return None
+        count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
+        self._warn_of_wrapper()
+        position = count.position(streaming._order, streaming.num_ranks)
+        state: dict[str, Any] = {}
+        # Before the first batch the dataset knows the position. A subclass that overrides
+        # state_dict() is always asked, because it may add keys.
+        if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
+            # With packs a number of samples says no position: batches report it (`count.end`).
+            samples = 0 if is_packed else count.share * streaming.num_ranks
+            state = streaming.state_dict(samples, from_beginning=False)
+        if position is not None:
+            # The position of this iteration, even if the dataset has begun another one.
+            own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
+            state = own_keys | streaming._order.state(streaming._world(), position)
+        # Before the first batch there is no hash to compare. Steps without packs add no samples to
+        # the hash, but they have a position.
+        has_hash = count.order_hash.count or count.end is not None
+        return {**state, "order_hash": str(count.order_hash)} if has_hash else state
+
+    def _warn_of_wrapper(self, stacklevel: int = 3) -> None:
+        """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
+
+        A wrapper with a state_dict() of its own may save them, unless it runs in workers.
+        ``stacklevel``: number of frames from the warning to the caller's line.
+        """
+        count, dataset = self._count, self.dataset
+        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
+        # a resume would lose. Batches of packs report their position, and after the whole epoch the
+        # position is its end in any case.
+        if self._pack_as is not None or self._batches.is_of_order or count.is_finished:
+            return
+        has_own_state = getattr(type(dataset), "state_dict", None) not in {
+            None,
+            StreamingDataset.state_dict,
+        }
+        if self._has_warned or not self._is_strict or (has_own_state and not self.num_workers):
+            return
+        assert self._streaming is not None
+        name = type(dataset).__name__
+        samples = count.samples - count.dropped  # that the wrapper has read
+        # A sample of the wrapper may be one of ours, or a list of ours. If either of its counts is
+        # the number that it has read, it holds none back.
+        if samples not in count.wrapper_samples:
+            self._has_warned = True
+            warnings.warn(
+                f"the position is not exact: {name} has taken {samples:,} samples from the dataset "
+                f"and given {count.wrapper_samples[0]:,}, and a resume loses those that it holds "
+                f"back. Use Packing or dataset.filter(), or keep them in a state_dict() of {name}, "
+                "with num_workers=0.",
+                stacklevel=stacklevel,
+            )
+        # With a filter, each worker reads other numbers of places for its batches.
+        elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
+            self._has_warned = True
+            warnings.warn(
+                f"the position is not exact: the filter below {name} leaves each rank and worker "
+                f"at a different place. Do the work of {name} in dataset.map() or in collate_fn.",
+                stacklevel=stacklevel,
+            )
+
+    def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
+        """Continue from a state with the next iteration.
+
+        - ``obj`` (Mapping[str, Any] | None): A result of `state_dict`.
+
+        Call it on every rank. A state that was saved after the loop over an epoch begins the next
+        epoch. Raises StateError (a ValueError) if the state is of another dataset or order, and if
+        the streaming dataset is inside a wrapper that keeps no position.
+
+        >>> loader = mds.StreamingDataLoader(mds.StreamingDataset("data/train", batch_size=2))
+        >>> batch, state = next(iter(loader)), loader.state_dict()
+        >>> loader.load_state_dict(state)  # in the next process
+        >>> next(iter(loader))["id"].tolist()
+        [2, 3]
+        """
+        if self._streaming is not None:
+            self._streaming.load_state_dict(obj)  # type: ignore[arg-type]
+            self._count = EpochCount()
+        elif obj is not None and find_wrapped(self.dataset) is not None:
+            raise StateError(self._no_position())
+
+    def _no_position(self) -> str:
+        """Return the message that a wrapper around a StreamingDataset keeps no position."""
+        name = type(self.dataset).__name__
+        if isinstance(self.dataset, IterableDataset):
+            return (
+                f"{name} keeps no position: the loader follows the StreamingDataset that a wrapper "
+                "keeps as self.dataset, and here it is elsewhere. To resume, keep one as "
+                "self.dataset, or give one StreamingDataset several streams, "
+                "streams=[Stream(...), Stream(...)]."
+            )
+        return (
+            f"{name} keeps no position: torch asks it for samples by number, in an order of its "
+            "own. To resume, give the transform to the dataset, dataset.map(function), or wrap it "
+            "in an IterableDataset that iterates self.dataset."
+        )
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) -> LoaderSetup:
+    """Return the settings of a loader that a report needs, with its dataset's columns.
+
+    ``is_threaded``: whether its workers are threads.
+    """
+    from mds.report._account import LoaderSetup
+    from mds.transforms._chain import name_of
+
+    ranks = dataset._world().ranks_per_node
+    collate = loader.collate_fn
+    is_users = collate not in {default_collate, default_convert}
+    columns = {  # pairs of name and encoding without parameters, such as ("x", "ndarray")
+        (name, encoding.partition(":")[0])
+        for index in dataset._shards.indexes
+        for schema in index.schemas
+        for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
+    }
+    return LoaderSetup(
+        workers=loader.num_workers,
+        kind="threads" if is_threaded else "processes",
+        cores=max(1, _usable_cores() // max(ranks, 1)),  # for this rank
+        functions=tuple(link.name for link in dataset._filter.chain.links),
+        collate=name_of(collate) if is_users else "",
+        columns=tuple(sorted(columns)),
+    )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
+    """Return what this rank fetched, to compare with the shards that it needs.
+
+    `report` compares ``fetches`` with ``needed``, both in shards: many more fetches mean that
+    shards were evicted and fetched again.
+
+    ``samples``: number of samples that this rank has read in all its epochs.
+    """
+    from mds.report._account import CacheUse
+
+    stats, indexes = dataset.stats(), dataset._shards.indexes
+    shards = sum(len(index) for index in indexes)
+    world = dataset._world()
+    # Fraction of the dataset that this rank needs, at most 1 / number of ranks. For example, with 4
+    # ranks that have each read 1,000 of 10,000 samples it is 0.1.
+    part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks
+    # A shard that does not fit into the cache is fetched to memory and released after its use: that
+    # counts as a fetch and an eviction.
+    fetches = int(stats["fetched_shards"] + stats["in_memory_shards"])
+    return CacheUse(
+        limit=dataset.cache_limit,
+        total=sum(int(index.raw_size.sum()) for index in indexes) // max(world.num_nodes, 1),
+        shards=shards,
+        is_compressed=any(index.zip_size.any() for index in indexes),
+        fetches=fetches,
+        needed=part * shards,
+        evictions=int(stats["evicted_shards"] + stats["in_memory_shards"]),
+        bytes_fetched=int(stats["fetched_bytes"] + stats["ranged_bytes"]),
+        ranged_bytes=int(stats["ranged_bytes"]),
+    )

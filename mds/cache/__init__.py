@@ -1,8 +1,0 @@
-"""Cache of shards on this machine, shared by all of its processes; see docs/cache.md."""
-
-from __future__ import annotations
-
-from mds.cache.index_copy import fetch_index, find_index
-from mds.cache.shard_cache import ShardCache
-
-__all__ = ["ShardCache", "fetch_index", "find_index"]

@@ -1,0 +1,133 @@
+"""Decompression of files while they arrive, of one member or many; the kind follows from the name.
+
+Files that are read in place are compressed with gzip or Zstandard; a conversion also takes bzip2
+and xz.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mds.errors import FormatError
+
+if TYPE_CHECKING:
+    from mds.formats._facts import DataFile
+    from mds.formats._source import Files
+
+#: Compressed bytes that are decompressed at once. Four bytes of Zstandard can become 128 KB, so
+#: this many become at most 32 MB.
+_PIECE = 1 << 10
+#: Decompressed data are joined or cut to pieces of about this many bytes.
+_UNPACKED = 1 << 18
+
+
+def compression_of(name: str) -> str | None:
+    """Return the ending of a compressed file, such as ``".gz"``, or None for a plain one."""
+    lower = name.lower()
+    return next((ending for ending in _DECOMPRESSORS if lower.endswith(ending)), None)
+
+
+def packed_endings(*plain: str) -> tuple[str, ...]:
+    """Return the endings of plain files, and of their compressed forms that are read in place."""
+    return tuple(f"{each}{packed}" for each in plain for packed in ("", ".gz", ".zst", ".zstd"))
+
+
+def content(file: DataFile, files: Files) -> Generator[bytes, None, None]:
+    """Yield the bytes of a file as they arrive, decompressed if its name says so.
+
+    Raises FormatError for damaged compressed data.
+    """
+    ending, chunks = compression_of(file.key), files.stream(file)
+    yield from unpacked(chunks, ending, files.url(file)) if ending else chunks
+
+
+def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
+    """Decompress the chunks of a file, and yield its content in pieces of 256 KB.
+
+    ``ending`` is that of the file's name, ``location`` names the file in errors. Raises FormatError
+    for damage, and for a file that is cut short.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    for piece in _unpack(chunks, ending, location):
+        pieces.append(piece)
+        size += len(piece)
+        if size >= _UNPACKED:
+            data = memoryview(b"".join(pieces) if len(pieces) > 1 else piece)
+            pieces, size = [], 0
+            yield from (
+                bytes(data[offset : offset + _UNPACKED])
+                for offset in range(0, len(data), _UNPACKED)
+            )
+    if pieces:
+        yield b"".join(pieces)
+
+
+def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
+    """Decompress chunks of a file, and yield pieces as the library returns them.
+
+    A file may have several members (whole compressed streams), one after the other. Raises
+    FormatError for damage; see `unpacked` for the arguments.
+    """
+    make = _DECOMPRESSORS[ending]
+    member: Any = None
+    for chunk in chunks:
+        # Small pieces: a few compressed bytes may become very many.
+        for offset in range(0, len(chunk), _PIECE):
+            compressed = chunk[offset : offset + _PIECE]
+            while compressed:
+                if member is None:
+                    compressed = compressed.lstrip(b"\0")  # padding of tapes between members
+                    if not compressed:
+                        break
+                    member = make()
+                try:
+                    data = member.decompress(compressed)
+                except MemoryError:
+                    raise
+                except Exception as error:  # the class for damage differs by library
+                    raise FormatError(
+                        f"{location}: the compressed data are damaged: {error}."
+                    ) from error
+                if data:
+                    yield data
+                compressed = b""
+                if member.eof:  # the rest of the input belongs to the next member
+                    compressed, member = member.unused_data, None
+    if member is not None:
+        raise FormatError(f"{location}: the compressed data end too early; the file is cut short.")
+
+
+def _gzip() -> Any:
+    return zlib.decompressobj(31)
+
+
+def _zstd() -> Any:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+def _bzip2() -> Any:
+    import bz2
+
+    return bz2.BZ2Decompressor()
+
+
+def _xz() -> Any:
+    import lzma
+
+    return lzma.LZMADecompressor()
+
+
+#: Functions that make a decompressor of one member, by the ending of a file.
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": _gzip,
+    ".tgz": _gzip,
+    ".zst": _zstd,
+    ".zstd": _zstd,
+    ".bz2": _bzip2,
+    ".xz": _xz,
+}

@@ -1,0 +1,858 @@
+"""PackPlan: the order of the packs of one epoch, on top of the order of its samples.
+
+The samples have the order of an `EpochPlan`. Windows of that order are packed (`pack_windows`), and
+the packs are dealt to ranks as samples are. Every process computes the packs that it needs, in
+about 0.8 us for a document of all ranks, so processes exchange nothing. If the packs of the last
+step are too few for all ranks, the remaining places of its batches stay empty: nothing is repeated,
+and all ranks have equally many steps.
+
+The packs are thought of as a grid with a row for each canonical node, read column by column, as
+samples are. A row ends where its packs end, and the others go on::
+
+    canonical node 0 | 0 2 4 6 7 8 |     numbers are places of packs in the epoch
+    canonical node 1 | 1 3 5 |
+
+The length of a row is known only when its windows are packed. So there are two ways through the
+grid. `PackReading` continues from a cursor, the next pack of every canonical node, a window at a
+time, and does not need the packs before. `PackTable` is made of the number of packs of every
+window, and finds the place of any pack.
+
+A document longer than a pack may be cut into *pieces*; any other document is one piece. The packs
+of a step have *numbers* from 0 on, in the order of their places in the epoch. `Shape.deal` says
+which numbers each rank gets. A number that the step has no pack for is an empty place of a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mds._process.fork_safe import cached_property
+from mds._shardfile.hashing import digest
+from mds.errors import PlanError, StateError
+from mds.plan._audit import OrderHash, Place, StepSample, summands
+from mds.plan._pack_windows import (
+    DocumentWindows,
+    OrderWindows,
+    Packs,
+    Pieces,
+    ScheduledWindows,
+    TakenPacks,
+    balance,
+    pack_window,
+)
+from mds.plan._partition import Gaps
+from mds.plan._state import Cursor, Position, ResumePoint, parse_state
+from mds.plan._stream_orders import StreamOrder
+from mds.shuffle._permutation import derive_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from mds.plan._edits import PackDrops
+    from mds.plan._epoch import EpochPlan
+    from mds.plan._pack_schedule import Documents
+    from mds.plan._packing import Packing
+    from mds.plan._schedule import ScheduledEpoch
+
+    Ids = NDArray[np.int64]
+    Load = Callable[[int, int], Packs]  # from a canonical node and a window to its packs
+
+_PIECE_BITS = 20  # bits for the place of a piece in its pack
+_ID_BITS = 40  # bits for a sample id; the first token of its piece is above them
+_DOCUMENT_BITS = 32  # bits for the place of a document in its window
+
+
+class DocumentLengths(Protocol):
+    """Lengths of the documents of a dataset, by sample id."""
+
+    #: Digest of all lengths.
+    digest: str
+    #: Tokens of all documents.
+    total: int
+    #: Number of documents.
+    count: int
+
+    def take(self, ids: Ids) -> Ids:
+        """Return the length of each of the documents ``ids`` in tokens, int64."""
+
+    def packed(self, counts: Sequence[int], packing: Packing) -> Sequence[Documents]:
+        """Return for each stream how many documents it has, and how many tokens are left of them.
+
+        ``counts`` is the number of documents of each stream; sample ids count through the streams.
+        ``packing`` decides which tokens are cut or left out.
+        """
+
+
+class RankPacks(NamedTuple):
+    """Packs of one rank in one step: the pieces of all its packs end to end.
+
+    Attributes:
+        ids, starts, sizes: Sample id of the document, first token and number of tokens of each
+            piece, int64 of shape (pieces,).
+        places: Number of each piece's document among all documents of the epoch, as `PackPlan.load`
+            counts them; int64 of shape (pieces,).
+        counts: Number of pieces in each pack of the batch, int64 of shape (batch size,); 0 for a
+            place of the batch without a pack.
+        order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
+        end: Position of the run after this step.
+        packs: Packs that all ranks together have in this step.
+        dropped: Number of pieces that were dropped, so that their tokens are padding.
+    """
+
+    ids: Ids
+    starts: Ids
+    sizes: Ids
+    places: Ids
+    counts: Ids
+    order: tuple[int, int]
+    end: Position
+    packs: int
+    dropped: int
+
+    def without(self, is_padding: NDArray[np.bool_]) -> RankPacks:
+        """Return the packs without some pieces, whose tokens become padding.
+
+        ``is_padding`` is a mask of the pieces, bool of shape (pieces,).
+        """
+        # For each remaining piece, the index in the batch of its pack.
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)[~is_padding]
+        return self._replace(
+            ids=self.ids[~is_padding],
+            starts=self.starts[~is_padding],
+            sizes=self.sizes[~is_padding],
+            places=self.places[~is_padding],
+            counts=np.bincount(rows, minlength=len(self.counts)),
+            dropped=self.dropped + int(is_padding.sum()),
+        )
+
+
+class _StepPacks(NamedTuple):
+    """Packs of a global batch of all ranks.
+
+    Attributes:
+        packs: The packs, in their order.
+        places: Place of each pack in the epoch, int64, ascending.
+    """
+
+    packs: TakenPacks
+    places: Ids
+
+
+class PackPlan:
+    """Order of the packs of one epoch; an `Order`.
+
+    - ``plan`` (EpochPlan): Order of the samples, at whose position the packs begin.
+    - ``lengths`` (DocumentLengths): Lengths of the samples.
+
+    Raises PlanError for an order that packs cannot have, and StateError for a state that counts
+    samples.
+
+    >>> from mds.plan import EpochPlan
+    >>> class Lengths:
+    ...     digest, total, count = "", 36, 8
+    ...
+    ...     def take(self, ids):  # document 0 has one token, document 1 two, ...
+    ...         return ids + 1
+    >>> world = mds.World(num_nodes=1, ranks_per_node=1, workers_per_rank=1, worker=0)
+    >>> plan = EpochPlan([{"shards": [8]}], world, batch_size=1, packing=mds.Packing(8))
+    >>> PackPlan(plan, Lengths()).steps  # 36 tokens in packs of 8
+    5
+    """
+
+    unit = "packs"
+
+    def __init__(self, plan: EpochPlan, lengths: DocumentLengths) -> None:
+        packing = plan.spec.packing
+        assert packing is not None
+        self.packing, self.lengths = packing, lengths
+        #: Number of documents that are packed together.
+        self.window = self._window(plan)
+        self.plan = plan = self._with_windows(plan)
+        self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
+        self.epoch = plan.epoch
+        self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
+        self.epoch_size, self.choose, self.schedule = plan.epoch_size, plan.choose, plan.schedule
+        begin = plan.begin
+        # At place 0 both units are alike, so a state from the beginning of an epoch always fits.
+        if begin.place and (begin.unit != self.unit or begin.cursor is None):
+            raise StateError(
+                f"the state counts {begin.unit} and has no cursors, and this run counts packs: "
+                "begin anew, without the state."
+            )
+        self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
+        self._drops = self._dropped_documents()
+        self._gaps = Gaps(plan.skips)
+        # Packs of the epoch before the beginning of this plan, without skipped ones.
+        self._packs_before = self._gaps.number(self.begin.place)
+        #: Packs of each window, as `count` returns them; None if they are unknown. A caller that
+        #: knows them sets this, so that `table` need not pack the whole epoch.
+        self.counts: list[Ids] | None = None
+
+    def _window(self, plan: EpochPlan) -> int:
+        """Return the number of documents of a window, which is at most a shuffle block.
+
+        A resumed run keeps the window of its state, unless ``Packing.window`` is given.
+        """
+        # The state was not compared with this run yet: it may lack this fact or have nonsense.
+        recorded = (plan.resume_point.order or {}).get("packing_window")
+        if self.packing.window is None and type(recorded) is int and recorded > 0:
+            return recorded
+        count = self.packing.window_documents(self.lengths.total, max(self.lengths.count, 1))
+        return max(min(count, plan.shuffle_block_size), 1) if plan.spec.shuffle else count
+
+    def _with_windows(self, plan: EpochPlan) -> EpochPlan:
+        """Return the plan with its schedule counted in windows, or itself without a schedule.
+
+        A schedule of samples has shares for global batches; packs need shares for windows, each of
+        which is one step of a `PackedRun`.
+        """
+        if plan.schedule is None:
+            return plan
+        from mds.plan._pack_schedule import PackedRun
+
+        if isinstance(plan.schedule, PackedRun):
+            return plan
+        documents = self.lengths.packed(plan.stream_samples, self.packing)
+        step_tokens = plan.shape.global_batch * self.packing.room  # of a full global batch
+        return plan.with_run(
+            PackedRun.of(
+                plan.schedule, documents, plan.choose, plan.epoch_size, self.window, step_tokens
+            )
+        )
+
+    def _dropped_documents(self) -> PackDrops | None:
+        """Return the documents that were dropped during the run, None without any edits."""
+        if not self.plan.edits:
+            return None
+        from mds.plan._edits import PackDrops
+
+        return PackDrops(self.plan.edits, self.epoch)
+
+    def _is_dropped(self, ids: Ids, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the pieces whose document is dropped, so that they become padding.
+
+        Args:
+            ids: Document of each piece.
+            places: For each piece, the place of its pack in the epoch.
+        """
+        if self._drops is None:
+            return np.zeros(len(ids), bool)
+        return self._drops.mask(ids, places)
+
+    @property
+    def samples(self) -> EpochPlan:
+        """Order of the documents."""
+        return self.plan
+
+    @property
+    def packs(self) -> PackPlan:
+        """This order."""
+        return self
+
+    def following(self) -> PackPlan:
+        """Return the plan of the next epoch."""
+        return PackPlan(self.plan.following(), self.lengths)
+
+    @property
+    def long_orders(self) -> list[StreamOrder]:
+        """Orders of streams that take long to compute."""
+        return self.plan.long_orders
+
+    @property
+    def scheduled(self) -> ScheduledEpoch | None:
+        """Part of the schedule that the epoch has, in windows; None without a schedule."""
+        return self.plan.scheduled
+
+    @cached_property
+    def _documents(self) -> DocumentWindows:
+        """Windows of documents of the epoch."""
+        plan = self.plan
+        order = plan.orders[0] if plan.orders else None
+        if plan.scheduled is None:
+            assert order is None or isinstance(order, StreamOrder)
+            return OrderWindows(order, self.window)
+        from mds.plan._passes import StreamPasses
+
+        assert order is None or isinstance(order, StreamPasses)
+        name = digest(repr(plan.dataset_facts()), *plan.inputs.params)
+        return ScheduledWindows(plan.scheduled, order, name)
+
+    @property
+    def windows(self) -> Ids:
+        """Number of windows of each canonical node, int64; with a schedule a single number."""
+        return self._documents.counts
+
+    def load(self, node: int, window: int) -> Packs:
+        """Return the packs of a window of a canonical node, without dropped documents.
+
+        ``window`` counts the windows of the node in this epoch.
+        """
+        plan, ids = self.plan, self._documents.ids(node, window)
+        if self._drops is not None:
+            ids = self._drops.remaining(ids, node, window)
+        key = None
+        if plan.spec.shuffle:
+            key = derive_key(plan.shuffle_seed, plan.epoch, node, window)
+        # A number for each document of the epoch: that of its window among the windows of all
+        # nodes, which come in turns, in the high bits, and its index in the window in the low bits.
+        place = (window * len(self.windows) + node) << _DOCUMENT_BITS
+        return pack_window(ids, self.lengths.take(ids), self.packing, key, place)
+
+    def reading(self) -> PackReading:
+        """Return a reading of all packs from the beginning of this plan on."""
+        return PackReading(self.load, self.windows, self.begin.cursor)
+
+    def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
+        """Yield the packs of a worker, step by step, from its ``start``-th batch on.
+
+        ``rank`` counts within the node and ``worker`` within the rank, after replication.
+        """
+        shape, reading = self.shape, self.reading()
+        # Step n is batch n // workers of worker n % workers.
+        for step, packs in enumerate(self._steps(reading)):
+            if step % shape.workers == worker and step // shape.workers >= start:
+                numbers = self._numbers_of_ranks(packs.packs, node)[rank]
+                yield self._rank_packs(packs, numbers, reading.cursor)
+
+    def nodes_read(self, node: int) -> Ids:
+        """Return all canonical nodes, since packs of each of them are dealt to every node."""
+        del node
+        return np.arange(self.num_canonical_nodes)
+
+    def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
+        """Yield the documents that the workers of a node read, from the beginning of this plan on.
+
+        Each item is (times, ids), both int64 of shape (n,). A time is the number of documents that
+        the same worker reads before; times ascend. Several workers read at the same time. With
+        ``every`` = r only ranks 0, r, 2r, ... of the node take part, to save time. ``start`` must
+        be 0 here.
+        """
+        assert not start, "packs begin at steps"
+        shape = self.shape
+        # Documents that each worker has read so far: the time of its next read. No worker can read
+        # any more before the least of these times, so all reads before it are yielded.
+        counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
+        times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
+            worker = step % shape.workers
+            for rank, documents in enumerate(documents_of_ranks):
+                times.append(counts[rank, worker] + np.arange(len(documents)))
+                ids.append(documents)
+                counts[rank, worker] += len(documents)
+            if worker == shape.workers - 1:
+                sorted_times, sorted_ids = _sorted_by_time(times, ids)
+                complete = int(np.searchsorted(sorted_times, counts.min()))
+                if complete:
+                    yield sorted_times[:complete], sorted_ids[:complete]
+                times, ids = [sorted_times[complete:]], [sorted_ids[complete:]]
+        sorted_times, sorted_ids = _sorted_by_time(times, ids)
+        if len(sorted_times):
+            yield sorted_times, sorted_ids
+
+    def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
+        """Yield for each global batch the documents of each ``every``-th rank of a node.
+
+        An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
+        """
+        for step_packs, places in self._steps(self.reading()):
+            documents = []
+            for numbers in self._numbers_of_ranks(step_packs, node)[::every]:
+                pieces = step_packs.pieces(numbers)
+                piece_places = self._places_of_pieces(places, numbers, pieces.counts)
+                documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
+            yield documents
+
+    def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
+        """Yield the packs of all ranks, step by step, without skipped ones.
+
+        ``reading`` must be at the beginning of this plan. It moves on with each step, so its cursor
+        is then the one after the yielded step.
+
+        Raises PlanError if the epoch has no pack.
+        """
+        size, next_place = self.shape.global_batch, self.begin.place
+        for first_number in itertools.count(self._packs_before, size):
+            places = self._gaps.places(np.arange(first_number, first_number + size))
+            # Skipped places split a step into runs of consecutive places.
+            parts = []
+            for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+                reading.skip(int(run[0]) - next_place)
+                parts.append(reading.take(len(run)))
+                next_place = int(run[-1]) + 1
+            step_packs = TakenPacks.joined(parts)
+            if not len(step_packs):
+                # Windows with documents, but not even the first step of the epoch has a pack.
+                if next_place == size and self.windows.any():
+                    raise PlanError(
+                        f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
+                        f"also for being longer than {self.packing.room} tokens under "
+                        "overflow='drop'."
+                    )
+                return
+            yield _StepPacks(step_packs, places[: len(step_packs)])
+
+    def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
+        """Return the packs of a rank in a step.
+
+        Args:
+            packs: Packs of all ranks in the step.
+            numbers: Numbers of those that the rank gets, by place of its batch.
+            cursor: Cursor after the step.
+        """
+        step_packs, places = packs
+        pieces = step_packs.pieces(numbers)
+        is_dropped = self._is_dropped(
+            pieces.ids, self._places_of_pieces(places, numbers, pieces.counts)
+        )
+        order = self._hash_summands(packs, numbers, pieces)
+        end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
+        rank_packs = RankPacks(*pieces, order, end, len(step_packs), 0)
+        return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
+
+    @staticmethod
+    def _places_of_pieces(places: Ids, numbers: Ids, counts: Ids) -> Ids:
+        """Return for each piece the place of its pack in the epoch.
+
+        Args:
+            places: Place of each pack of a step.
+            numbers: Numbers of the packs of the step that have the pieces. A number after the last
+                pack is of a pack that does not exist.
+            counts: Number of pieces of each of these.
+        """
+        real = numbers < len(places)  # numbers of packs that exist
+        return np.repeat(places[numbers[real]], counts[real])
+
+    def _numbers_of_ranks(self, step_packs: TakenPacks, node: int) -> Ids:
+        """Return the numbers of the packs of a step that each rank of a node gets.
+
+        They are int64 of shape (ranks, batch size). In the last step there may be no packs for the
+        higher numbers.
+        """
+        shape = self.shape
+        first = node * shape.ranks
+        numbers_of_ranks = shape.deal(shape.slots(first, first + shape.ranks))
+        numbers_of_ranks = numbers_of_ranks.reshape(shape.ranks, shape.batch)
+        if self.packing.balance is None or shape.ranks == 1:
+            return numbers_of_ranks
+        # The node keeps its packs, and its ranks exchange them for balance.
+        numbers = np.sort(numbers_of_ranks.reshape(-1))
+        rank_of = balance(step_packs.weights(numbers, self.packing.balance), shape.ranks)
+        return np.stack([numbers[rank_of == rank] for rank in range(shape.ranks)])
+
+    def _hash_summands(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
+        """Return the sum and the number of packs that packs of a step add to the order hash.
+
+        A summand mixes the place of a piece, its document and its first token. Dropped pieces add
+        nothing.
+
+        Args:
+            packs: Packs of all ranks in the step.
+            numbers: Numbers of the packs that are added.
+            pieces: Pieces of these packs.
+        """
+        ids, starts, _, _, counts = pieces
+        ends = np.cumsum(counts)
+        # Number of each piece in its pack.
+        piece_of_pack = np.arange(len(ids)) - np.repeat(ends - counts, counts)
+        places = self._places_of_pieces(packs.places, numbers, counts)
+        sums = summands((places << _PIECE_BITS) + piece_of_pack, ids + (starts << _ID_BITS))
+        sums[self._is_dropped(ids, places)] = 0
+        return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
+
+    # ------------------------------------------------------------------ the whole epoch
+
+    def count(self) -> list[Ids]:
+        """Return the number of packs of each window of each canonical node.
+
+        This packs the whole epoch, in about a second for a million documents.
+        """
+        return [
+            np.array([len(self.load(node, w)) for w in range(windows)], np.int64)
+            for node, windows in enumerate(self.windows.tolist())
+        ]
+
+    @cached_property
+    def table(self) -> PackTable:
+        """Table of all packs of the epoch, made of known `counts` or else by `count`."""
+        return PackTable(self.counts if self.counts is not None else self.count())
+
+    @property
+    def epoch_steps(self) -> int:
+        """Number of global batches of the whole epoch, seen and skipped ones included."""
+        return -(-self.table.total // self.shape.global_batch)
+
+    @property
+    def steps(self) -> int:
+        """Global batches that remain, the last of which may have places without a pack."""
+        remaining = self._gaps.number(self.table.total) - self._packs_before
+        return -(-max(remaining, 0) // self.shape.global_batch)
+
+    def batch(self, step: int) -> list[RankPacks]:
+        """Return the packs of every rank in a global batch.
+
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
+        """
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
+        shape, packs = self.shape, self._step_packs(step)
+        cursor = self.table.cursor(int(packs.places[-1]) + 1)
+        return [
+            self._rank_packs(packs, numbers, cursor)
+            for node in range(shape.nodes)
+            for numbers in self._numbers_of_ranks(packs.packs, node)
+        ]
+
+    def _step_packs(self, step: int) -> _StepPacks:
+        """Return the packs of a step, found by `table` and not by reading all steps before.
+
+        Steps count from the beginning of this plan.
+        """
+        size = self.shape.global_batch
+        places = self._gaps.places(np.arange(size) + self._packs_before + step * size)
+        places = places[places < self.table.total]
+        node, window, pack = self.table.at(places)
+        # Pack each window that the step has packs of, once.
+        windows: list[Packs] = []
+        window_of = np.empty(len(node), np.int64)
+        for row, number in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
+            window_of[(node == row) & (window == number)] = len(windows)
+            windows.append(self.load(row, number))
+        return _StepPacks(TakenPacks(windows, window_of, pack), places)
+
+    def locate(self, sample: int) -> list[Place]:
+        """Return every place of a pack with a piece of a sample in the rest of the epoch, by step.
+
+        ``place`` of a `Place` is the place of the pack in the batch of its rank.
+        """
+        # First find the places in the epoch of the packs with the sample, window by window.
+        shape, places = self.shape, set()
+        for node, window in self._documents.find(sample):
+            packs = self.load(node, window)
+            pieces = np.flatnonzero(packs.ids == sample)
+            for pack in (np.searchsorted(packs.bounds, pieces, side="right") - 1).tolist():
+                places.add(self.table.find(node, window, pack))
+        # Then leave out packs that were seen or skipped, or from which the sample is dropped.
+        located = set()
+        remaining = np.array(sorted(places), np.int64)
+        remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
+        remaining = remaining[~self._is_dropped(np.full(len(remaining), sample), remaining)]
+        # At last find the rank that gets each pack, and the place of the pack in its batch.
+        for number_of_pack in (self._gaps.numbers(remaining) - self._packs_before).tolist():
+            step, number = divmod(number_of_pack, shape.global_batch)
+            step_packs = self._step_packs(step).packs
+            for node in range(shape.nodes):
+                for rank, numbers in enumerate(self._numbers_of_ranks(step_packs, node)):
+                    mine = np.flatnonzero(numbers == number)
+                    global_rank = node * shape.ranks + rank
+                    located |= {
+                        Place(step, global_rank, step % shape.workers, place)
+                        for place in mine.tolist()
+                    }
+        return sorted(located)
+
+    def step_rows(self, step: int) -> list[StepSample]:
+        """Return the pieces of a global batch, rank by rank.
+
+        Steps count from the beginning of this plan. Raises IndexError after the last one.
+        """
+        return [
+            StepSample(rank, sample, (start, start + size))
+            for rank, packs in enumerate(self.batch(step))
+            for sample, start, size in zip(
+                packs.ids.tolist(), packs.starts.tolist(), packs.sizes.tolist(), strict=True
+            )
+        ]
+
+    def step_reads(self) -> Iterator[Ids]:
+        """Yield for each remaining global batch a sorted int64 array with a number for each piece.
+
+        Two orders have the same global batches if these arrays are equal.
+        """
+        for step_packs, places in self._steps(self.reading()):
+            ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
+            is_dropped = self._is_dropped(ids, np.repeat(places, counts))
+            # A piece is identified by its document and its first token.
+            yield np.sort((ids + (starts << _ID_BITS))[~is_dropped])
+
+    def order_hash(self, steps: int) -> OrderHash:
+        """Return the hash of the next ``steps`` global batches, without reading any data."""
+        order_hash = OrderHash()
+        for packs in itertools.islice(self._steps(self.reading()), steps):
+            numbers = np.arange(len(packs.packs))
+            order_hash.take(*self._hash_summands(packs, numbers, packs.packs.pieces(numbers)))
+        return order_hash
+
+    # ------------------------------------------------------------------ states
+
+    def order_facts(self) -> dict[str, Any]:
+        """Return the settings that a state records and compares, as plain JSON."""
+        facts_of_packs = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
+        return {**self.plan.order_facts(), **facts_of_packs}
+
+    def dataset_facts(self) -> dict[str, Any]:
+        """Return facts about the data, which a state records and compares, as plain JSON."""
+        return self.plan.dataset_facts()
+
+    def data_facts(self) -> dict[str, Any]:
+        """Return settings of the packing that do not change the order, to make the packs again."""
+        return {"packing": {"lengths": self.packing.column, "balance": self.packing.balance}}
+
+    def fingerprint(self) -> str:
+        """Return a text that is equal for equal data and settings."""
+        return f"{self.plan.fingerprint()} {self.order_facts()}"
+
+    def key(self) -> str:
+        """Return a digest of all that the packs of the epoch depend on."""
+        # Skipped steps leave out packs and change none.
+        edits = [edit for edit in self.plan.edits if "skip" not in edit]
+        facts = sorted(self.order_facts().items(), key=str)
+        return digest(self._documents.key(), repr(facts), repr(edits))
+
+    def check(self, state: Mapping[str, Any] | ResumePoint) -> None:
+        """Raise StateError for a state of other data or another order, naming the differences."""
+        point = parse_state(state)
+        point.check_unit(self.unit)
+        point.check(self.plan.dataset_facts(), self.order_facts())
+
+    def __repr__(self) -> str:
+        return f"<PackPlan of epoch {self.epoch} from pack {self.begin.place}: {self.packing!r}>"
+
+
+def _sorted_by_time(times: list[Ids], ids: list[Ids]) -> tuple[Ids, Ids]:
+    """Return arrays of times and of ids joined to one each, sorted by time (a stable sort)."""
+    joined_times, joined_ids = np.concatenate(times), np.concatenate(ids)
+    order = np.argsort(joined_times, kind="stable")
+    return joined_times[order], joined_ids[order]
+
+
+_SKIP_CHUNK = 1 << 14  # packs that are skipped at once
+
+
+class PackReading:
+    """Reading of the packs of an epoch from a cursor on, of all canonical nodes in turns.
+
+    Only the current window of each canonical node is packed and kept.
+
+    Example of a cursor for two nodes: ``Cursor(((3, 7), (3, 6)), node=1)``. Node 0 continues with
+    pack 7 of its window 3, node 1 with pack 6 of its window 3, and node 1 gives the next pack.
+
+    Args:
+        load: Function from a canonical node and a window to its packs.
+        windows: Number of windows of each canonical node.
+        cursor: Next pack of every canonical node; None for the beginning of the epoch.
+
+    Raises StateError for a cursor that is not of this epoch.
+    """
+
+    def __init__(self, load: Load, windows: Ids, cursor: Cursor | None = None) -> None:
+        nodes = len(windows)
+        self._load, self._windows = load, windows
+        # Pairs of a window and a pack in it, for each canonical node.
+        pairs, next_node = cursor if cursor is not None else (((0, 0),) * nodes, 0)
+        cursor_pairs = np.array(pairs, np.int64).reshape(-1, 2)
+        if (
+            len(cursor_pairs) != nodes
+            or (cursor_pairs[:, 0] > windows).any()
+            or not 0 <= next_node < max(nodes, 1)
+        ):
+            raise StateError(
+                "the cursors of the state do not fit this order: it has another number of "
+                "canonical nodes, or their windows end earlier."
+            )
+        # The cursor: window and pack of each canonical node, and the node of the next pack.
+        self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
+        self._next_node = next_node
+        # Packs of the cursor's window of each node, and their number: None and 0 after the last
+        # window. `_alive` has the nodes that still have packs, ascending. The windows are packed at
+        # the first call of `take`.
+        self._packs: list[Packs | None] = [None] * nodes
+        self._count = np.zeros(nodes, np.int64)
+        self._alive = np.zeros(0, np.int64)
+        self._has_loaded = False
+
+    @property
+    def cursor(self) -> Cursor:
+        """Next pack of every canonical node."""
+        windows = zip(self._window.tolist(), self._pack.tolist(), strict=True)
+        return Cursor(tuple(windows), self._next_node)
+
+    def take(self, count: int) -> TakenPacks:
+        """Return the next ``count`` packs, or as many as there are, and move the cursor.
+
+        Packs are taken from the canonical nodes in turns. Each round of the loop takes either as
+        many whole columns of the grid as all windows have, or a part of one column.
+        """
+        if not self._has_loaded:
+            self._load_windows()
+        window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        windows: list[Packs] = []
+        # Index in `windows` of the current window of each node, -1 if it is not listed there.
+        position_of = np.full(len(self._windows), -1, np.int64)
+        filled = 0
+        while filled < count and len(self._alive):
+            alive = self._alive
+            row = int(np.searchsorted(alive, self._next_node)) % len(alive)
+            # Columns until a window of some node ends. Whole columns can be taken only at row 0.
+            columns_left = int((self._count[alive] - self._pack[alive]).min())
+            columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
+            nodes = alive if columns else alive[row : row + count - filled]
+            # List the windows of these nodes that are not listed yet.
+            for node in nodes[position_of[nodes] < 0].tolist():
+                packs = self._packs[node]
+                assert packs is not None
+                position_of[node] = len(windows)
+                windows.append(packs)
+            columns = max(columns, 1)
+            # Column after column, and in a column node after node.
+            end = filled + columns * len(nodes)
+            window_of[filled:end] = np.tile(position_of[nodes], columns)
+            numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
+            self._pack[nodes] += columns
+            last = int(nodes[-1])
+            self._next_node = 0 if last == alive[-1] else last + 1
+            filled = end
+            # Load the next windows of nodes whose window is used up.
+            for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
+                self._window[node] += 1
+                self._pack[node] = 0
+                self._load_next_window(node)
+                position_of[node] = -1
+            if (self._count[nodes] == 0).any():  # a node has no more windows
+                self._alive = np.flatnonzero(self._count)
+        return TakenPacks(windows, window_of[:filled], numbers[:filled])
+
+    def skip(self, count: int) -> None:
+        """Skip the next ``count`` packs, or as many as there are."""
+        while count and len(self.take(step := min(count, _SKIP_CHUNK))):
+            count -= step
+
+    def _load_windows(self) -> None:
+        """Pack the window of every canonical node at the cursor.
+
+        Raises StateError for a cursor at a pack that its window does not have.
+        """
+        for node in range(len(self._windows)):
+            before = int(self._window[node])
+            self._load_next_window(node)
+            # A window without packs was passed over: then the cursor cannot have been inside it.
+            is_same = int(self._window[node]) == before
+            if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
+                raise StateError(
+                    f"the state has a cursor at pack {int(self._pack[node])} of window {before} of "
+                    f"canonical node {node}, and that window has "
+                    f"{int(self._count[node]) if is_same else 0} packs: the state is of another "
+                    "order."
+                )
+        self._alive = np.flatnonzero(self._count)
+        self._has_loaded = True
+
+    def _load_next_window(self, node: int) -> None:
+        """Pack the window of a canonical node's cursor, or the next window that has packs.
+
+        The cursor moves to that window. After the last window the node has no packs.
+        """
+        while self._window[node] < self._windows[node]:
+            packs = self._load(node, int(self._window[node]))
+            if len(packs):
+                self._packs[node], self._count[node] = packs, len(packs)
+                return
+            self._window[node] += 1
+        self._packs[node], self._count[node] = None, 0
+
+
+class PackTable:
+    """Table that finds packs of an epoch by their places, and places by packs.
+
+    Place p is that of the p-th pack in the grid of the module, read column by column. A row has the
+    packs of a canonical node, all its windows one after the other.
+
+    Args:
+        counts: Number of packs of each window, an int64 array for each canonical node.
+
+    Attributes:
+        total: Number of packs of the epoch.
+    """
+
+    def __init__(self, counts: Sequence[Ids]) -> None:
+        # Column after the last pack of each window, for each row; then the length of each row.
+        self._ends = [np.cumsum(of_node) for of_node in counts]
+        self._totals = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
+        self.total = int(self._totals.sum())
+
+    def find(self, node: int, window: int, pack: int) -> int:
+        """Return the place in the epoch of a pack of a window of a canonical node."""
+        # The pack is in this column of its node's row. Places count column by column: before it
+        # come all earlier columns, and of its column the rows of earlier nodes that reach it.
+        before = int(self._ends[node][window - 1]) if window else 0
+        column = before + pack
+        earlier = int(np.minimum(self._totals, column).sum())
+        return earlier + int((self._totals[:node] > column).sum())
+
+    def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
+        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1.
+
+        Each is int64 of shape (n,). Places after the end of the epoch are left out.
+        """
+        last = min(last, self.total)
+        # Find the column of the first place by bisection, as the number of packs in earlier columns
+        # is the sum of the row lengths up to there. Then list the following columns.
+        low, high = 0, int(self._totals.max(initial=0))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int(np.minimum(self._totals, middle).sum()) <= first:
+                low = middle
+            else:
+                high = middle - 1
+        # Packs of this column before the first place.
+        skip = first - int(np.minimum(self._totals, low).sum())
+        nodes, columns, filled, column = [], [], -skip, low
+        while filled < last - first:
+            alive = np.flatnonzero(self._totals > column)
+            nodes.append(alive)
+            columns.append(np.full(len(alive), column))
+            filled += len(alive)
+            column += 1
+        # Turn columns of rows into windows and packs in them.
+        nothing = np.zeros(0, np.int64)
+        node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
+        column_of = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
+        window, pack = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
+        for canonical_node in np.unique(node).tolist():
+            mine = node == canonical_node
+            window[mine] = np.searchsorted(
+                self._ends[canonical_node], column_of[mine], side="right"
+            )
+            pack[mine] = (
+                column_of[mine] - np.concatenate([[0], self._ends[canonical_node]])[window[mine]]
+            )
+        return node, window, pack
+
+    def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return canonical node, window and pack of places, each int64 of shape (n,).
+
+        The ``places`` must be strictly ascending.
+        """
+        # Runs of consecutive places, each of which is found at once.
+        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        if not parts:
+            return self.places(0, 0)
+        node, window, pack = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return node, window, pack
+
+    def cursor(self, place: int) -> Cursor:
+        """Return the cursor at a place of the epoch: the next pack of every canonical node."""
+        # With n nodes, every node that still has packs gives at least one of the next n packs. The
+        # other nodes are at their end: in the window after the last one.
+        nodes, windows, packs = self.places(place, place + len(self._ends))
+        next_packs = [(len(ends), 0) for ends in self._ends]
+        pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)
+        for node, window, pack in reversed([*pairs]):  # the first pack of a node is set last
+            next_packs[node] = (window, pack)
+        return Cursor(tuple(next_packs), int(nodes[0]) if len(nodes) else 0)

@@ -1,0 +1,224 @@
+"""Settings by which documents become packs of at most so many tokens.
+
+A packer (`packers.py`) puts the documents of a window (`pack_windows.py`) into packs. A *window* is
+a stretch of consecutive documents that are packed together. Half a pack of each window is padding,
+so a window has some thousand packs. The *room* of a pack is the length of the longest document that
+fits, `Packing.room`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+
+from mds._arguments import plain_fields, takes_names
+from mds.errors import ConfigError
+from mds.plan._packers import BEST_FIT, find_packer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+
+OVERFLOWS = ("error", "split", "truncate", "drop")
+BALANCES = ("attention", "tokens")
+#: Words of ``overflow`` that states record in another spelling.
+_RECORDED_OVERFLOWS = {"truncate": "cut"}
+#: Least packs of a window by default.
+WINDOW_PACKS = 1_024
+#: Most documents of a window.
+MAX_WINDOW_DOCUMENTS = 131_072
+#: Most tokens of a pack: sums of squares of lengths have to fit into 64 bits.
+MAX_CAPACITY = 1 << 30
+_ALGORITHM = "best-fit-decreasing.1"  # name of the packer "best_fit" in states, with its version
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Settings by which documents become packs: full sequences without padding.
+
+    - ``capacity`` (int | None, default None, tokens): Length of a pack.
+    - ``column`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
+    - ``overflow`` (Literal, default 'error'): Treatment of a document that is longer than a pack:
+      ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"truncate"`` keeps
+      its beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.
+    - ``balance`` (Literal | None, default None): Quantity that the ranks of a machine get equally
+      much of in a step: ``"attention"``, the sum of the squares of lengths, or ``"tokens"``. It
+      decides which rank gets a pack, and not which packs a global batch has.
+    - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
+      take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
+      they have at most so many tokens together.
+    - ``separator`` (int | None, default None): Token that is inserted after each document, in the
+      column of the tokens and in ``labels``.
+    - ``packer`` (str, default 'best_fit'): Policy by which documents are put into packs; see
+      `mds.plan._packers`.
+    - ``window`` (int | None, default None, packs): Least packs that are made together, of
+      consecutive documents; None is 1,024. A schedule takes effect where a window begins, and half
+      a pack of each window is padding.
+
+    Raises ConfigError (a ValueError) for anything else.
+
+    >>> Packing(8192, overflow="split").capacity
+    8192
+    """
+
+    capacity: int | None = None
+    column: str = "tokens"
+    overflow: Literal["error", "split", "truncate", "drop"] = "error"
+    balance: Literal["attention", "tokens"] | None = None
+    budget: int | None = None
+    window: int | None = None
+    packer: str = BEST_FIT
+    separator: int | None = None
+
+    def __post_init__(self) -> None:
+        plain_fields(self)
+        if (self.capacity is None) == (self.budget is None):
+            raise ConfigError("Packing takes a capacity or a budget=, in tokens; one of them.")
+        for name in ("capacity", "budget"):
+            value: Any = getattr(self, name)
+            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            if value is not None and not (is_number and 1 <= int(value) <= MAX_CAPACITY):
+                raise ConfigError(
+                    f"{name} {value!r} of Packing must be a number of tokens from 1 to "
+                    f"{MAX_CAPACITY}."
+                )
+        window: Any = self.window
+        is_number = isinstance(window, numbers.Integral) and not isinstance(window, bool)
+        if window is not None and not (is_number and 1 <= window <= MAX_WINDOW_DOCUMENTS):
+            raise ConfigError(
+                f"window {window!r} of Packing must be a number of packs from 1 to "
+                f"{MAX_WINDOW_DOCUMENTS}."
+            )
+        column: Any = self.column
+        if not isinstance(column, str) or not column:
+            raise ConfigError(f"column {self.column!r} of Packing must be the name of a column.")
+        word: Any = self.overflow
+        if word == "cut":
+            raise ConfigError("overflow='cut' of Packing is now overflow='truncate'.")
+        self._check_packer()
+        for name, choices in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"{name} {getattr(self, name)!r} of Packing: choose one of "
+                    f"{', '.join(map(repr, choices))}."
+                )
+
+    def _check_packer(self) -> None:
+        """Raise ConfigError for a bad packer or separator, or settings that exclude each other."""
+        if not isinstance(self.packer, str):
+            raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
+        find_packer(self.packer)
+        if self.packer != BEST_FIT and self.budget is not None:
+            raise ConfigError(
+                f"packer {self.packer!r} of Packing fills packs of a capacity, and budget= makes "
+                "batches of like lengths: give a capacity, or leave packer out."
+            )
+        if find_packer(self.packer).cuts and self.overflow not in {"error", "split"}:
+            raise ConfigError(
+                f"overflow {self.overflow!r} of Packing: packer {self.packer!r} cuts documents "
+                "wherever a pack ends, so none is too long. Leave overflow out."
+            )
+        token: Any = self.separator
+        is_token = isinstance(token, numbers.Integral) and not isinstance(token, bool)
+        if token is not None and not (is_token and 0 <= int(token) < 1 << 63):
+            raise ConfigError(
+                f"separator {token!r} of Packing must be a token, a number from 0 to 2**63 - 1."
+            )
+
+    def packed_lengths(self, lengths: Ids) -> Ids:
+        """Return the lengths of documents with their separators, before any is cut or dropped.
+
+        An empty document gets no separator.
+        """
+        return lengths if self.separator is None else lengths + (lengths > 0)
+
+    @property
+    def room(self) -> int:
+        """Tokens of the longest document that fits into a pack."""
+        return int(self.capacity or self.budget or 0)
+
+    def window_documents(self, tokens: int, documents: int) -> int:
+        """Return the number of documents of a window, a power of two.
+
+        By the mean length of documents, a window then has as many packs as the setting ``window``
+        asks for, or up to twice as many. It never has more than MAX_WINDOW_DOCUMENTS documents.
+
+        Args:
+            tokens: Tokens of the whole dataset, without separators.
+            documents: Documents of the whole dataset.
+        """
+        packs, count = self.window or WINDOW_PACKS, 1
+        tokens = self.estimate_tokens(tokens, documents)
+        # Until the tokens of a window, count * (tokens / documents), fill this number of packs.
+        while count < MAX_WINDOW_DOCUMENTS and count * tokens < packs * self.room * documents:
+            count *= 2
+        return count
+
+    def estimate_tokens(self, tokens: int, documents: int) -> int:
+        """Return about how many tokens documents have with their separators, before any is cut.
+
+        Args:
+            tokens: Tokens of all the documents, without separators.
+            documents: Number of the documents. Each counts with a separator, although empty ones
+                get none.
+        """
+        return tokens if self.separator is None else tokens + documents
+
+    def tokens(self, lengths: Ids) -> int:
+        """Return the tokens of all documents together as packed: with separators, after a cut.
+
+        ``lengths`` are the tokens of each document without separators. ``overflow="truncate"``
+        and ``"drop"`` make the sum smaller.
+        """
+        lengths = self.packed_lengths(lengths)
+        if self.overflow == "truncate":
+            lengths = np.minimum(lengths, self.room)
+        elif self.overflow == "drop":
+            lengths = lengths[lengths <= self.room]
+        return int(lengths.sum())
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any], column: str, balance: Any) -> Packing:
+        """Return the packing with the `facts` that a state recorded.
+
+        Args:
+            facts: Facts about the order, those of other settings included.
+            column, balance: Settings that facts lack, since they do not change the order.
+        """
+        packer = facts.get("packing", _ALGORITHM)
+        recorded = facts.get("packing_overflow", "")
+        words = {recorded_word: word for word, recorded_word in _RECORDED_OVERFLOWS.items()}
+        return cls(
+            facts.get("packing_capacity"),
+            column=column,
+            overflow=cast("Any", words.get(recorded, recorded)),
+            balance=balance,
+            budget=facts.get("packing_budget"),
+            packer=BEST_FIT if packer == _ALGORITHM else packer,
+            separator=facts.get("packing_separator"),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the settings that a resumed run must have, as plain JSON.
+
+        The packer "best_fit" is recorded as the name and version of its algorithm, and the overflow
+        "truncate" as "cut".
+        """
+        options = {"packing_capacity": self.capacity} if self.capacity else {}
+        options |= {"packing_budget": self.budget} if self.budget else {}
+        options |= {} if self.separator is None else {"packing_separator": int(self.separator)}
+        return {
+            "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
+            **options,
+            "packing_overflow": _RECORDED_OVERFLOWS.get(self.overflow, self.overflow),
+        }
+
+
+# Only now, as the decorator of the dataclass makes __init__.
+Packing.__init__ = takes_names(Packing.__init__)  # type: ignore[method-assign]

@@ -1,0 +1,356 @@
+"""Passes through the streams of a schedule: after the last sample comes the first of the next pass.
+
+Each pass through a stream is an order of its own, shuffled by the number of the pass as an epoch is
+by its number. The *sample number* counts the samples that a stream gives since the training began.
+With n samples in a pass, sample number s is *element* ``s % n`` of pass ``s // n``. In a pass the
+canonical nodes are read in turns, so an element is not a *position* of the shuffled order, which
+has the canonical nodes one after the other. For a stream of 6 samples and 2 canonical nodes::
+
+    sample number       0 1 2 3 4 5   6 7 8 ...
+    pass                0 0 0 0 0 0   1 1 1
+    element             0 1 2 3 4 5   0 1 2
+    position            0 3 1 4 2 5   0 3 1      in the order of the pass, which has the sample id
+
+Orders of passes are made when they are needed, and few are kept.
+
+A global batch takes a few samples of each stream. Asking each stream in turn would cost as many
+calls, so `StreamPasses` asks the current passes of all streams together, if their positions can be
+computed alone (random access). Samples of another pass are asked for stream by stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mds._process.fork_safe import cached_property
+from mds.plan._partition import ExactGrid, Partition
+from mds.plan._stream_orders import RandomAccessOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeGuard
+
+    from numpy.typing import NDArray
+
+    from mds.plan._stream_orders import Lookup, StreamOrder
+    from mds.shuffle._base import ShuffleGroup
+
+    Ids = NDArray[np.int64]
+
+
+_MAX_KEPT = 4  # orders of passes that are kept; an iteration reads one or two
+
+
+class PassOrders:
+    """Orders of the passes through one stream.
+
+    Args:
+        make: Function from the number of a pass to its order.
+        samples: Samples of a pass.
+        canonical: Number of canonical nodes.
+        wanted: First sample number that the epoch needs, and the end.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], StreamOrder],
+        samples: int,
+        canonical: int,
+        wanted: tuple[int, int],
+    ) -> None:
+        self._make, self.samples, self.canonical, self.wanted = make, samples, canonical, wanted
+        # Turns elements of a pass into positions: a partition for a single node and rank.
+        self._partition = Partition(ExactGrid(samples, canonical), nodes=1, ranks=1, is_even=False)
+        self._orders: dict[int, StreamOrder] = {}  # by the number of the pass
+        first, last = wanted
+        # Numbers of the passes that have a needed sample.
+        self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
+
+    @property
+    def parts(self) -> list[StreamOrder]:
+        """Orders of all needed passes if they take long to compute, else an empty list.
+
+        A caller stores such orders in files, which the processes of a node share.
+        """
+        if not self._passes or self._order(self._passes[0]).is_cheap:
+            return []
+        return [self._order(number) for number in self._passes]
+
+    @property
+    def can_be_grouped(self) -> bool:
+        """Whether ids of this stream can be looked up together with those of other streams.
+
+        The order of a pass must have random access and every sample once, and the epoch must need
+        some pass of the stream.
+        """
+        return bool(self._passes) and _is_plain(self._order(self._passes[0]))
+
+    def first_order(self) -> RandomAccessOrder:
+        """Return the order of the first needed pass; only if `can_be_grouped` is true."""
+        order = self._order(self._passes[0])
+        assert _is_plain(order)
+        return order
+
+    def lookup(self) -> Lookup:
+        """Return a function from sample numbers to ids, which is fastest if numbers ascend."""
+        lookups: dict[int, Lookup] = {}
+
+        def take(sample_numbers: Ids) -> Ids:
+            """Return the sample id of each sample number, which counts through all passes."""
+            if not len(sample_numbers):
+                return sample_numbers
+            first = int(sample_numbers.min()) // self.samples
+            last = int(sample_numbers.max()) // self.samples
+            # Mostly all are in one pass. Then a subtraction suffices; to divide each number would
+            # double the time.
+            if first == last:
+                elements = sample_numbers - first * self.samples
+                return self._lookup_of_pass(lookups, first)(self._partition.positions(elements))
+            passes, elements = np.divmod(sample_numbers, self.samples)
+            positions = self._partition.positions(elements)
+            ids = np.empty(len(sample_numbers), np.int64)
+            for number in np.unique(passes).tolist():
+                in_pass = passes == number
+                ids[in_pass] = self._lookup_of_pass(lookups, number)(positions[in_pass])
+            return ids
+
+        return take
+
+    def find(self, sample: int) -> Ids:
+        """Return the sample numbers with which a sample comes in the `wanted` ones, ascending."""
+        parts = [np.zeros(0, np.int64)]
+        for number in self._passes:
+            elements = self._partition.find(self._order(number).find(sample))
+            parts.append(np.sort(elements) + number * self.samples)
+        sample_numbers = np.concatenate(parts)
+        first, last = self.wanted
+        return sample_numbers[(sample_numbers >= first) & (sample_numbers < last)]
+
+    def _lookup_of_pass(self, lookups: dict[int, Lookup], number: int) -> Lookup:
+        """Return the lookup of a pass, and keep it in ``lookups``, by the number of the pass.
+
+        If too many are kept, that of the earliest pass is removed.
+        """
+        if number not in lookups:
+            while len(lookups) >= _MAX_KEPT:
+                del lookups[min(lookups)]
+            lookups[number] = self._order(number).lookup()
+        return lookups[number]
+
+    def _order(self, number: int) -> StreamOrder:
+        """Return the order of a pass, and keep it.
+
+        If too many are kept, that of the earliest pass is removed, unless orders take long to
+        compute.
+        """
+        if number not in self._orders:
+            # A random-access order is made from that of another pass, which shares its tables.
+            plain_order = next((each for each in self._orders.values() if _is_plain(each)), None)
+            order = plain_order.at_epoch(number) if plain_order is not None else self._make(number)
+            if order.is_cheap and len(self._orders) >= _MAX_KEPT:
+                self._orders.pop(min(self._orders))
+            self._orders[number] = order
+        return self._orders[number]
+
+
+def _is_plain(order: StreamOrder) -> TypeGuard[RandomAccessOrder]:
+    """Whether an order has random access and every sample once."""
+    return isinstance(order, RandomAccessOrder) and order.resampling.is_plain
+
+
+class StreamPasses:
+    """Orders of several streams over all their passes, as one order.
+
+    A position of this order is a pair: the stream, and the sample number in it. Arrays of such
+    positions are int64 of shape (2, n).
+
+    Args:
+        streams: Passes of each stream.
+
+    Attributes:
+        per_stream: Samples in a pass through each stream, int64.
+        samples: Sum of these.
+        current: For each stream the pass in which the lookups of several streams in one call are.
+            A batch mostly continues in it. None before the first lookup.
+    """
+
+    def __init__(self, streams: Sequence[PassOrders]) -> None:
+        self.streams = tuple(streams)
+        self.per_stream = np.array([stream.samples for stream in streams])
+        self.samples = int(self.per_stream.sum())
+        self.current: CurrentPasses | None = None
+
+    @property
+    def parts(self) -> list[StreamOrder]:
+        """Orders of passes that take long to compute."""
+        return [part for stream in self.streams for part in stream.parts]
+
+    def lookup(self) -> Lookup:
+        """Return a function from positions to ids, which is fastest if sample numbers ascend."""
+        return PassLookup(self)
+
+    def materialize(self) -> Lookup:
+        """Return `lookup`, since the ids of all passes would be too many for memory."""
+        return self.lookup()
+
+    def find(self, sample: int) -> Ids:
+        """Return all positions of a sample that the epoch needs, int64 of shape (2, n)."""
+        positions = [np.zeros((2, 0), np.int64)]
+        for number, stream in enumerate(self.streams):
+            sample_numbers = stream.find(sample)
+            streams = np.full(len(sample_numbers), number)
+            positions.append(np.stack([streams, sample_numbers]))
+        return np.concatenate(positions, axis=1)
+
+    @cached_property
+    def is_grouped(self) -> NDArray[np.bool_]:
+        """Mask of the streams whose ids can be looked up in one call with those of others."""
+        return np.array([stream.can_be_grouped for stream in self.streams])
+
+    def switch_to(self, streams: Ids, passes: Ids) -> CurrentPasses:
+        """Make the latest of these passes of each stream its current pass; return all current ones.
+
+        Args:
+            streams: Streams of samples, int64 of shape (n,).
+            passes: Pass of each of these samples, int64 of shape (n,).
+        """
+        latest = np.full(len(self.streams), -1)  # -1 for streams that stay in their pass
+        np.maximum.at(latest, streams, passes)
+        latest[~self.is_grouped] = -1
+        # Assigned as one value, since threads may look up at the same time.
+        self.current = (self.current or self._first_passes()).at_passes(latest)
+        return self.current
+
+    def _first_passes(self) -> CurrentPasses:
+        """Return the first needed passes of the streams in `is_grouped`, as the current ones."""
+        passes, first_ids = np.full(len(self.streams), -1), np.zeros(len(self.streams), np.int64)
+        shuffles = {}
+        for number in np.flatnonzero(self.is_grouped).tolist():
+            order = self.streams[number].first_order()
+            passes[number], first_ids[number] = order.params.epoch, order.first_id
+            shuffles[number] = order.shuffle
+        any_shuffle = next(iter(shuffles.values()))  # all are of the same algorithm
+        return CurrentPasses(passes, first_ids, any_shuffle.group(shuffles))
+
+    def elements_to_positions(self, streams: Ids, elements: Ids) -> Ids:
+        """Return the position in the order of its pass of each element, for several streams.
+
+        The canonical nodes of a pass are read in turns, as in `ExactGrid.positions`, which does the
+        same for one stream. So the elements go column by column through a grid that has a row of
+        consecutive positions for each canonical node. With 7 samples and 3 nodes::
+
+            node 0 | 0 1   |
+            node 1 | 2 3   |      the elements 0 to 6 have the positions 0 2 4 1 3 5 6
+            node 2 | 4 5 6 |
+
+        Args:
+            streams: Stream of each element, int64 of shape (n,).
+            elements: Number of the sample in its pass, int64 of shape (n,).
+        """
+        nodes = self.streams[0].canonical
+        if nodes == 1:
+            return elements
+        samples = self.per_stream[streams]  # of the pass, for each element
+        column = elements // nodes
+        row = elements - column * nodes
+        # The last column has only ``remainder`` rows, those that are longer by one. Row k ends at
+        # position (k + 1) * samples // nodes. So the i-th longer row is the first one for which
+        # (k + 1) * remainder // nodes is i + 1: k = ceil((i + 1) * nodes / remainder) - 1.
+        remainder = samples % nodes
+        in_last_column = np.flatnonzero(column * nodes + remainder == samples)
+        in_last_column = in_last_column[remainder[in_last_column] > 0]  # 0: all rows are equal
+        i = row[in_last_column]
+        row[in_last_column] = -(-(i + 1) * nodes // remainder[in_last_column]) - 1
+        positions = column
+        positions += row * samples // nodes  # in place; adds the first position of the row
+        return positions
+
+
+class CurrentPasses(NamedTuple):
+    """One pass of each stream, whose samples are looked up in one call for all streams.
+
+    Attributes:
+        passes: Number of the pass of each stream, -1 for a stream that is looked up alone.
+        first_ids: First sample id of each stream.
+        group: Shuffles of these passes, which compute ids from arrays of streams and positions.
+    """
+
+    passes: Ids
+    first_ids: Ids
+    group: ShuffleGroup
+
+    def at_passes(self, latest: Ids) -> CurrentPasses:
+        """Return these passes, replaced by the pass in ``latest`` for some streams.
+
+        ``latest`` has the number of a pass for each stream; -1 keeps the pass of the stream.
+        """
+        changed = np.flatnonzero((latest >= 0) & (latest != self.passes))
+        if not len(changed):
+            return self
+        passes = np.where(latest >= 0, latest, self.passes)
+        return self._replace(passes=passes, group=self.group.at_epochs(changed, latest[changed]))
+
+
+class PassLookup:
+    """Function from pairs of a stream and a sample number to sample ids.
+
+    Samples of the current pass of their stream are looked up together, in one call for all
+    streams. For others, and for streams without random access, each stream is asked for its own.
+
+    Args:
+        passes: Orders of all streams.
+    """
+
+    def __init__(self, passes: StreamPasses) -> None:
+        self._passes = passes
+        self._stream_lookups: dict[int, Lookup] = {}
+
+    def __call__(self, positions: Ids) -> Ids:
+        """Return the sample ids of positions, int64 of shape (2, n)."""
+        streams, sample_numbers = positions
+        if not self._passes.is_grouped.any():
+            return self._ask_each_stream(streams, sample_numbers)
+        samples, current = self._passes.per_stream[streams], self._passes.current
+        passes = sample_numbers // samples
+        if current is None or not (is_current := current.passes[streams] == passes).all():
+            # Some streams have reached another pass. Only one pass of a stream can be current, so
+            # samples of others may remain.
+            current = self._passes.switch_to(streams, passes)
+            is_current = current.passes[streams] == passes
+        elements = sample_numbers - passes * samples
+        if is_current.all():
+            return self._ask_together(current, streams, elements)
+        ids = np.empty(len(sample_numbers), np.int64)
+        ids[is_current] = self._ask_together(current, streams[is_current], elements[is_current])
+        is_other = ~is_current
+        ids[is_other] = self._ask_each_stream(streams[is_other], sample_numbers[is_other])
+        return ids
+
+    def _ask_each_stream(self, streams: Ids, sample_numbers: Ids) -> Ids:
+        """Return the sample ids of sample numbers, one stream after the other."""
+        # Narrow integers are compared more quickly.
+        narrow_streams = streams.astype(np.min_scalar_type(len(self._passes.streams)))
+        ids = np.empty(len(sample_numbers), np.int64)
+        for stream in np.flatnonzero(np.bincount(narrow_streams)).tolist():
+            of_stream = np.flatnonzero(narrow_streams == stream)
+            if stream not in self._stream_lookups:
+                self._stream_lookups[stream] = self._passes.streams[stream].lookup()
+            ids[of_stream] = self._stream_lookups[stream](sample_numbers[of_stream])
+        return ids
+
+    def _ask_together(self, current: CurrentPasses, streams: Ids, elements: Ids) -> Ids:
+        """Return the sample ids of elements of the current passes, int64 of shape (n,).
+
+        Args:
+            current: Pass of each stream.
+            streams: Stream of each element, int64 (n,).
+            elements: Number of each sample in the pass of its stream, int64 (n,).
+        """
+        if not len(elements):
+            return elements
+        positions = self._passes.elements_to_positions(streams, elements)
+        ids = current.group.ids_at(streams, positions)
+        ids += current.first_ids[streams]
+        return ids

@@ -1,0 +1,407 @@
+"""Plan of a conversion: its source, columns and output, to inspect and to run.
+
+    parts of the source -> (engine) samples of each part -> cut -> (engine) shards -> index
+
+The calling process only decides which part is read next and which samples share a shard. Both
+follow from the source alone, so the output is the same with any number of processes, on any engine,
+and after any number of interruptions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mds._arguments import did_you_mean
+from mds._index.column_notes import ColumnNote, make_notes
+from mds._shardfile.layout import MAX_SIZE
+from mds._units import format_bytes
+from mds.encodings import parse_encoding
+from mds.encodings._arrays import length_function
+from mds.errors import ConfigError, NoSpaceError, SourceError
+from mds.formats._columns import Column
+from mds.storage import is_local, local_path, open_store, redact
+from mds.storage._url import Url, scheme_of
+from mds.writers._leftovers import work_folder_name
+from mds.writers._spec import refuse_storage_options
+from mds.writers.convert._checkpoint import NAME, Checkpoint
+from mds.writers.convert._inputs.base import Input
+from mds.writers.convert._inputs.files import WholeFilesInput
+from mds.writers.convert._inputs.format_files import AnyFormatInput
+from mds.writers.convert._inputs.huggingface import is_hub_name
+from mds.writers.convert._inputs.registry import open_input
+from mds.writers.convert._read_part import ReadSpec
+from mds.writers.convert._run import Progress, Summary, run
+from mds.writers.convert._spec import ConvertSpec, parse_spec
+from mds.writers.convert._tokens import check_column
+from mds.writers.convert._write_shard import Output
+
+#: Increased when a new version cannot resume the conversion of an old one.
+_PLAN_VERSION = 2
+#: The plan warns of more than `_MANY_SHARDS` shards below `_SMALL_SHARD` bytes: a likely mistake.
+_MANY_SHARDS = 1000
+_SMALL_SHARD = 1 << 18
+_TINY_SHARD = 4096
+_MIN_PART = 1 << 20
+_MAX_PART = 16 << 20
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Plan of a conversion: inspect it, then `run` it.
+
+    - ``source`` (Input): The input to convert; ``columns``: the columns to write, sorted by name.
+    - ``out`` (str): The folder or URL to write to; ``spec``: the options.
+    """
+
+    source: Input
+    columns: tuple[Column, ...]
+    #: Column whose value decides the split of a sample; None: the bytes of the whole sample.
+    key: str | None
+    out: str
+    spec: ConvertSpec
+    #: Approximate bytes of a part; 0: chosen by the size of the input. The output is the same.
+    part_size: int = 0
+    #: Largest shard in bytes that offsets of 32 bits can address.
+    max_shard_size: int = MAX_SIZE - 1
+
+    def run(self, progress: Callable[[Progress], None] | None = None) -> Summary:
+        """Write the dataset. ``progress`` is called after every part and shard.
+
+        Raises RecordError for a record that cannot become a sample (unless `on_error="skip"`),
+        FileExistsError if the output is not empty, and the errors of reading and writing.
+        """
+        if isinstance(self.source, AnyFormatInput) and self.spec.keep_shards:
+            from mds.writers.convert._keep_shards import copy_shards
+
+            writer_options = {
+                "compression": self.spec.compression,
+                "hashes": list(self.spec.hashes),
+                "exist_ok": self.spec.overwrite,
+                "durable": self.spec.durable,
+            }
+            files = self.source.open_files()
+            return copy_shards(self.source.data, files, self.out, writer_options, progress)
+        summary = run(self.read_spec(), self.output(), self.spec, self.identity(), progress)
+        return replace(summary, out=self.out)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Folders below the output; '' is the output itself."""
+        return tuple(self.spec.split) or _own_splits(self.source, self.spec) or ("",)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the work folder: inside a local output, else in the temporary folder."""
+        if self.spec.work is not None:
+            return Checkpoint(os.path.abspath(self.spec.work))
+        local = open_store(self.out).local_path
+        if local is not None:
+            return Checkpoint(os.path.join(os.path.abspath(local), NAME))
+        return Checkpoint(
+            os.path.join(tempfile.gettempdir(), work_folder_name(self.out)), is_private=True
+        )
+
+    def output(self) -> Output:
+        """Return the settings for the processes that write shards."""
+        return Output(
+            url=os.path.abspath(local_path(self.out)) if is_local(self.out) else self.out,
+            splits=self.splits,
+            names=tuple(column.name for column in self.columns),
+            encodings=tuple(column.encoding for column in self.columns),
+            compression=self.spec.compression,
+            hashes=self.spec.hashes,
+            size_limit=self.spec.size_limit,
+            checkpoint=self.checkpoint(),
+            durable=self.spec.durable,
+            notes=self.notes(),
+            lengths=self.spec.lengths,
+            max_shard_size=self.max_shard_size,
+        )
+
+    def disk_space(self) -> tuple[int, int] | None:
+        """Return the approximate bytes of the output and the free bytes there; None if unknown.
+
+        They are known for a local output if the source is written as it is. Tokens, a limit, chosen
+        columns and compression make the output smaller, and a store does not report free space.
+        """
+        spec, local = self.spec, open_store(self.out).local_path
+        # The output is then smaller than the source, by an unknown factor.
+        is_less = spec.limit or spec.tokens or spec.columns or spec.drop or spec.compression
+        if local is None or is_less or not self.source.size:
+            return None
+        # The disk is that of the nearest folder that exists.
+        folder = os.path.abspath(local)
+        while not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        return self.source.size, shutil.disk_usage(folder).free
+
+    def describe_disk_space(self) -> str:
+        """Return needed and free disk space as a sentence, or '' if either is unknown."""
+        space = self.disk_space()
+        if space is None:
+            return ""
+        return f"room: about {format_bytes(space[0])} needed, {format_bytes(space[1])} free"
+
+    def check_disk_space(self) -> None:
+        """Raise NoSpaceError if the disk is certainly too small.
+
+        This is certain only if files are stored as they are: encoded text may be larger or smaller.
+        """
+        space = self.disk_space()
+        if space is None or not isinstance(self.source, WholeFilesInput):
+            return
+        needed, free = space
+        if needed > free:
+            raise NoSpaceError(
+                f"{redact(self.out)}: the files of {self.source.name} take {format_bytes(needed)}, "
+                f"and {format_bytes(free)} are free. Make room, choose another place or a URL, or "
+                "write less with --limit, --include or --compression zstd."
+            )
+
+    def notes(self) -> dict[str, ColumnNote]:
+        """Return the notes stored beside the dataset: names of classes, descriptions of columns."""
+        classes = {column.name: column.class_names for column in self.columns if column.class_names}
+        descriptions = {
+            column.name: column.description for column in self.columns if column.description
+        }
+        return make_notes(classes, {**descriptions, **self.spec.describe})
+
+    def read_spec(self) -> ReadSpec:
+        """Return the settings for the processes that read parts."""
+        # Keys of records that are not written, and are no error.
+        source_columns = {
+            each.name for each in (*self.source.inferred_columns, *self.source.list_extra_columns())
+        }
+        names = [column.name for column in self.columns]
+        tokens = self.spec.tokens
+        if tokens is not None:
+            names = [text_column(self.source, tokens.text)]
+        return ReadSpec(
+            source=self.source,
+            part_size=self.part_size or _part_size(self.source.size),
+            max_sample_size=self.max_shard_size,
+            names=tuple(names),
+            encodings=tuple(column.encoding for column in self.columns),
+            requested=frozenset(self.spec.encodings),
+            dropped=frozenset(source_columns - set(names)) | {*self.spec.drop},
+            splits=self.splits,
+            shares=tuple(self.spec.split.values()),
+            merges_splits=self.spec.merge_splits,
+            nulls=frozenset(self.spec.null),
+            fills=tuple(self.spec.fill.get(column.name) for column in self.columns),
+            key=self.key,
+            tokens=tokens,
+            limit=self.spec.limit,
+            skip_bad=self.spec.on_error == "skip",
+            checkpoint=self.checkpoint(),
+            lengths=self.spec.lengths if tokens is None else None,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that decides the output, as JSON; a resumed conversion compares it."""
+        return {
+            "version": _PLAN_VERSION,
+            "source": self.source.name,
+            "source kind": self.source.title,
+            "source content": self.source.fingerprint(),
+            "columns": {column.name: column.encoding for column in self.columns},
+            "options": self.spec.identity(),
+        }
+
+
+def prepare(
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Conversion:
+    """Recognise a source and infer its columns; nothing is written.
+
+    - ``source``, ``out``, ``options``: The arguments of `mds.convert`.
+    - ``storage_options`` (Mapping[str, Any] | None): Settings of the stores of both. They travel in
+      the URLs, so no plan and no record of the work folder has them.
+
+    Raises SourceError, ConfigError and FileExistsError.
+    """
+    spec = parse_spec(**options)
+    out = Url(os.path.expanduser(os.fspath(out)), storage_options)
+    if not isinstance(source, (str, os.PathLike)):
+        refuse_storage_options(storage_options, out)
+        return _prepare(_open_samples(source, spec), out, spec)
+    source = os.fspath(source)
+    refuse_storage_options(storage_options, out, *([source] if "://" in source else []))
+    if "://" in source and (is_local(out) or scheme_of(source) == scheme_of(out)):
+        source = Url(source, storage_options)
+    if spec.keep_shards:
+        # The shards of the source decide everything, so none of the checks below applies.
+        from mds.writers.convert._keep_shards import check_spec
+
+        check_spec(spec)
+        source_shards = AnyFormatInput.open_columns(source, spec, spec.columns or None)
+        source_shards.name = redact(source)
+        return Conversion(source_shards, choose_columns(source_shards, spec), None, out, spec)
+    # The machines of a cluster have other working folders, so they need an absolute path.
+    return _prepare(
+        open_input(source if spec.engine == "local" else _absolute(source), spec), out, spec
+    )
+
+
+def _open_samples(source: Any, spec: ConvertSpec) -> Input:
+    """Open a source that is no path. Raises ConfigError if its shards cannot be kept."""
+    from mds.writers.convert._inputs.samples import open_samples
+
+    if spec.keep_shards:
+        raise ConfigError("keep_shards=True is about files in a format: give their path or URL.")
+    return open_samples(source, spec)
+
+
+def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
+    """Return the plan of the conversion of an open source. Raises ConfigError."""
+    if spec.split and (own := _own_splits(opened, spec)):
+        raise ConfigError(
+            f"the source has its own splits ({', '.join(own)}); leave out split, or have "
+            "them merged (--merge-splits)."
+        )
+    columns = choose_columns(opened, spec)
+    if spec.lengths is not None:
+        # Raises if the column has no arrays, or does not exist.
+        length_function({column.name: column.encoding for column in columns}, spec.lengths)
+    _check_apart(opened, out)
+    limit = spec.size_limit or 0
+    if 0 < limit < _TINY_SHARD:
+        opened.notes.append(
+            f"a shard of {format_bytes(limit)} holds a sample or two; readers like them between 1 "
+            "and 256 MB (--size-limit)"
+        )
+    elif limit and limit < _SMALL_SHARD and opened.size > _MANY_SHARDS * limit:
+        opened.notes.append(
+            f"shards of {format_bytes(limit)} make some {opened.size // limit:,} files of this "
+            "source; readers like them between 1 and 256 MB (--size-limit)"
+        )
+    return Conversion(opened, columns, _key(opened, spec), out, spec)
+
+
+def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
+    """Return the splits that the source has itself, unless they are merged."""
+    return () if spec.merge_splits else tuple(source.list_splits())
+
+
+def _part_size(source_size: int) -> int:
+    """Return the bytes of a part, given those of the source."""
+    # About 64 parts: many make progress and resuming finer, but each has a fixed cost.
+    return min(_MAX_PART, max(_MIN_PART, source_size // 64))
+
+
+def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
+    """Return the columns to write, sorted by name, after the options are applied."""
+    inferred = {column.name: column for column in source.inferred_columns}
+    if not inferred:
+        bad = source.find_bad_record()
+        why = f" The first one is bad: {bad}." if bad else " It is empty."
+        raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
+    # Columns that are written only on request.
+    extras = {column.name: column for column in source.list_extra_columns()}
+    if spec.tokens is not None:
+        text_column(source, spec.tokens.text)
+        check_column(spec.tokens)
+        note = f"blocks of {spec.tokens.block}, tokenizer {spec.tokens.tokenizer}"
+        return (Column("tokens", spec.tokens.column, "", note),)
+    known_columns = {*inferred, *extras, *spec.encodings}
+    for name in (*spec.columns, *spec.drop):
+        if name in known_columns:
+            continue
+        if name in spec.drop and source.has_late_keys:
+            source.notes.append(f"no record that was looked at has the key {name!r}")
+        else:
+            raise ConfigError(
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"{', '.join(sorted(inferred))}."
+            )
+    # --columns also chooses extra columns, --encodings changes encodings or adds columns.
+    columns = inferred | {name: extras[name] for name in spec.columns if name in extras}
+    for name, encoding in spec.encodings.items():
+        if source.is_text and name not in {*inferred, *extras}:
+            raise ConfigError(
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"{', '.join(sorted(inferred))}."
+            )
+        before = inferred.get(name) or extras.get(name) or Column(name, "")
+        columns[name] = replace(before, encoding=encoding, note="as asked")
+    columns = {
+        name: column
+        for name, column in columns.items()
+        if name not in spec.drop and (not spec.columns or name in spec.columns)
+    }
+    for name in spec.fill:
+        if name not in columns:
+            raise ConfigError(f"fill={name!r} is not a column. There are {', '.join(columns)}.")
+        column = columns[name]
+        if name not in spec.encodings and column.encoding.startswith("optional["):
+            # No value is missing after the replacement.
+            plain = column.encoding[len("optional[") : -1]
+            columns[name] = replace(column, encoding=plain, note=f"{column.note}: filled")
+    for name in spec.describe:
+        if name not in columns:
+            raise ConfigError(
+                f"describe={name!r} is not a column.{did_you_mean(name, columns)} There are "
+                f"{', '.join(columns)}."
+            )
+    if not columns:
+        raise ConfigError("no column is left to write; drop and columns leave out all of them.")
+    for column in columns.values():
+        parse_encoding(column.encoding)
+    return tuple(columns[name] for name in sorted(columns))
+
+
+def text_column(source: Input, requested: str | None) -> str:
+    """Return the column whose text becomes tokens: the requested one, or the only likely one."""
+    names = [column.name for column in source.inferred_columns if column.encoding == "str"]
+    if requested is not None:
+        if requested not in {column.name for column in source.inferred_columns}:
+            raise ConfigError(f"there is no column {requested!r}; text is in {', '.join(names)}.")
+        return requested
+    for name in ("text", "content", "document"):
+        if name in names:
+            return name
+    if len(names) == 1:
+        return names[0]
+    which = f"several: {', '.join(names)}" if names else "none"
+    raise ConfigError(
+        f"tokens need a column of text, and there are {which}. Name one with --text-column."
+    )
+
+
+def _absolute(place: str) -> str:
+    """Return an absolute path for a local path, and other places as they are."""
+    is_path = not is_hub_name(place) and is_local(place) and os.path.lexists(local_path(place))
+    return os.path.abspath(local_path(place)) if is_path else place
+
+
+def _key(source: Input, spec: ConvertSpec) -> str | None:
+    """Return the column that decides the split. Raises ConfigError if there is none."""
+    if spec.split_key is None:
+        return source.key
+    names = {column.name for column in (*source.inferred_columns, *source.list_extra_columns())}
+    if spec.split_key not in names:
+        raise ConfigError(
+            f"split_key={spec.split_key!r} is not a column. There are {', '.join(sorted(names))}."
+        )
+    return spec.split_key
+
+
+def _check_apart(source: Input, out: str) -> None:
+    """Raise ConfigError if the output is inside the source."""
+    local = open_store(out).local_path
+    if local is None:
+        return
+    ours, theirs = os.path.realpath(local), os.path.realpath(source.name)
+    if ours == theirs or ours.startswith(theirs + os.sep):
+        raise ConfigError(
+            f"the output {redact(out)} is inside the source {redact(source.name)}; a second "
+            "conversion would read it as data. Choose another folder."
+        )

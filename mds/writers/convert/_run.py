@@ -1,0 +1,433 @@
+"""Scheduler of a conversion: it has parts read and shards written, and publishes the index last.
+
+Finished parts and shards are recorded in the work folder (`Checkpoint`), so a conversion that was
+stopped at any moment can resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mds._shardfile.layout import config_bytes, empty_shard_size
+from mds.encodings import parse_encoding
+from mds.errors import SourceError, WriterError
+from mds.writers.convert._checkpoint import Checkpoint, PartDone
+from mds.writers.convert._inputs.base import InputPart
+from mds.writers.convert._output import (
+    ConversionLocks,
+    check_output,
+    check_shards,
+    publish_index,
+    read_index,
+    remove_temporary_files,
+)
+from mds.writers.convert._read_part import MAX_LISTED_RECORDS, ReadSpec, read_part
+from mds.writers.convert._spec import ConvertSpec
+from mds.writers.convert._tokens import load_tokenizer
+from mds.writers.convert._write_shard import Output, Shard, ShardCutter, write_shard
+from mds.writers.engines import Engine, open_engine
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a conversion.
+
+    - ``size`` (int), ``whole`` (int): Bytes of the source that are read, and all of its bytes (0 if
+      unknown).
+    - ``samples`` (int), ``shards`` (int): Number of samples and shards that are finished.
+    - ``bad`` (int): Number of records that were left out.
+    """
+
+    size: int
+    whole: int
+    samples: int
+    shards: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSummary:
+    """Result of one split; sizes in bytes, ``zip_size`` 0 without compression."""
+
+    name: str
+    samples: int
+    shards: int
+    raw_size: int
+    zip_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Result of a conversion.
+
+    - ``out`` (str), ``seconds`` (float): The output, and the time that the conversion took.
+    - ``bad_count`` (int): Number of records that were left out; ``bad`` describes the first ones.
+    - ``notes`` (tuple[str, ...]): Remarks for the user.
+    - ``resumed_parts`` (int): Number of parts that an earlier run had read.
+    """
+
+    out: str
+    splits: tuple[SplitSummary, ...]
+    seconds: float
+    bad_count: int = 0
+    bad: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    resumed_parts: int = 0
+    #: False if an earlier run had finished the conversion.
+    is_new: bool = True
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all splits."""
+        return sum(split.samples for split in self.splits)
+
+
+def run(
+    reading: ReadSpec,
+    output: Output,
+    spec: ConvertSpec,
+    identity: dict[str, Any],
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Convert, and return what was written; see `Conversion.run`.
+
+    - ``reading`` (ReadSpec), ``output`` (Output): Settings of the processes that read and write.
+    - ``spec`` (ConvertSpec): The options of the conversion.
+    - ``identity`` (dict[str, Any]): All that decides the output; a resume must have the same.
+    - ``progress`` (function, default None): Called after every part and shard.
+    """
+    began = time.monotonic()
+    with ConversionLocks(output) as locks:
+        locks.lock_output()
+        if check_output(output, spec):
+            # An earlier run has published this dataset. Perhaps its work folder is left.
+            reading.checkpoint.remove()
+            note = "everything was done already"
+            seconds = time.monotonic() - began
+            return Summary(
+                out=output.url,
+                splits=_summarize_splits(output),
+                seconds=seconds,
+                notes=(note,),
+                is_new=False,
+            )
+        locks.lock_rest()
+        if spec.engine == "local":  # inode numbers hold on this machine only
+            output = replace(output, identities=locks.identities())
+        resumed_parts = reading.checkpoint.begin_or_resume(identity)
+        remove_temporary_files(output)
+        with (
+            _remove_if_nothing_read(reading.checkpoint),
+            open_engine(spec.engine, spec.num_workers) as engine,
+        ):
+            running = _RunningConversion(reading, output, engine, progress)
+            running.run()
+        if not running.samples:
+            reading.checkpoint.remove()
+            raise SourceError(f"{reading.source.name}: no sample was found; nothing is written.")
+        shards = [cutter.shards for cutter in running.cutters]
+        _publish(output, shards, running.lengths(), locks)
+        reading.checkpoint.finish()
+        remove_temporary_files(output)
+        reading.checkpoint.remove()
+    return Summary(
+        out=output.url,
+        splits=_summarize_splits(output),
+        seconds=time.monotonic() - began,
+        bad_count=running.bad_count,
+        bad=tuple(running.bad[:MAX_LISTED_RECORDS]),
+        notes=tuple(running.notes),
+        resumed_parts=resumed_parts,
+    )
+
+
+@contextlib.contextmanager
+def _remove_if_nothing_read(checkpoint: Checkpoint) -> Iterator[None]:
+    """Remove the work folder after an error if no part was finished that a resume could use."""
+    try:
+        yield
+    except BaseException:
+        if not checkpoint.parts_done():
+            checkpoint.remove()
+        raise
+
+
+class _RunningConversion:
+    """State of a conversion in progress, which decides what the engine does next.
+
+        parts -> read by the engine -> cut into shards, in order -> written by the engine
+
+    Parts are read in any order. They are cut here in the order of the source, from the sizes of
+    their samples, so that the shards are always the same.
+
+    - ``reading`` (ReadSpec), ``output`` (Output): Settings of the processes that read and write.
+    - ``engine`` (Engine): Runs `read_part` and `write_shard`.
+    - ``progress`` (function | None): Called after every part and shard.
+    """
+
+    def __init__(
+        self,
+        reading: ReadSpec,
+        output: Output,
+        engine: Engine,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._reading, self._output, self._engine = reading, output, engine
+        self._checkpoint = reading.checkpoint
+        self._progress = progress
+        overhead = empty_shard_size(config_bytes(output.config))
+        self.cutters = [
+            ShardCutter(
+                split,
+                size_limit=output.size_limit or 0,
+                overhead=overhead,
+                max_shard_size=output.max_shard_size,
+            )
+            for split in range(len(output.splits))
+        ]
+        #: Bytes of a block of tokens; None without a tokenizer.
+        self._block_size = (
+            parse_encoding(reading.tokens.column).size if reading.tokens is not None else None
+        )
+        self._parts: Iterator[InputPart] | None = reading.source.cut_parts(reading.part_size)
+        #: Parts that were submitted and are not cut into shards yet, in order.
+        self._uncut_parts: deque[InputPart] = deque()
+        #: Numbers of the uncut parts that are read.
+        self._read_numbers: set[int] = set()
+        #: Shards that are cut and not submitted yet.
+        self._shard_queue: deque[Shard] = deque()
+        #: Calls that the engine was given: to read a part, or to write a shard.
+        self._running: dict[Future[Any], InputPart | Shard] = {}
+        #: Number of shards that still need the samples of a part, by part and split.
+        self._open_shards: Counter[tuple[int, int]] = Counter()
+        self._read_bytes = 0
+        self._shards_done = 0
+        #: Lengths of the samples of each split, one array per part.
+        self._lengths: list[list[Any]] = [[] for _ in output.splits]
+        self.samples = 0
+        self.bad: list[str] = []
+        self.bad_count = 0
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """Read every part and make every shard."""
+        is_last_queued = False
+        while True:
+            self._submit_next()
+            if not self._running:
+                # All parts are read and cut. The last shards are queued, and one more round waits
+                # for them.
+                if is_last_queued:
+                    return
+                is_last_queued = True
+                self._queue_last_shards()
+                continue
+            completed, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            for future in completed:
+                task = self._running.pop(future)
+                future.result()  # raises the error of the call
+                if isinstance(task, InputPart):
+                    self._read_numbers.add(task.number)
+                else:
+                    self._count_shard(task)
+            self._cut_read_parts()
+            self._report_progress()
+
+    def _submit_next(self) -> None:
+        """Submit work to the engine: shards first, because they free the disk space of parts."""
+        slots = self._engine.slots
+        while len(self._running) < 2 * slots:
+            if self._shard_queue:
+                shard = self._shard_queue.popleft()
+                self._submit(shard, write_shard, self._output, shard)
+                continue
+            # A slow part holds back the cutting; reading far ahead of it would fill the disk.
+            part = (
+                next(self._parts, None)
+                if self._parts and len(self._uncut_parts) < 8 * slots
+                else None
+            )
+            if part is None:
+                return
+            self._uncut_parts.append(part)
+            if self._checkpoint.has_part(part.number):
+                self._read_numbers.add(part.number)
+                self._cut_read_parts()
+            else:
+                self._submit(part, read_part, self._reading, part)
+
+    def _submit(
+        self, task: InputPart | Shard, function: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Submit a call to the engine, and remember the part or shard that it works on."""
+        self._running[self._engine.submit(function, *arguments)] = task
+
+    def _cut_read_parts(self) -> None:
+        """Cut the parts that are read into shards, up to the first that is not read."""
+        while self._uncut_parts and self._uncut_parts[0].number in self._read_numbers:
+            part = self._uncut_parts.popleft()
+            self._read_numbers.discard(part.number)
+            part_done = self._checkpoint.load_part(part.number)
+            assert part_done is not None, "a part that was read has left its note"
+            self._read_bytes += part.size
+            self._add_samples(part_done)
+
+    def _add_samples(self, part_done: PartDone) -> None:
+        """Add the samples of a part to the cutters of their splits, up to the limit.
+
+        The cutters yield the shards that are full then, which are queued.
+
+        - ``part_done`` (PartDone): The number of the split, the size in bytes and, if recorded, the
+          length of each record of the part, in order.
+        """
+        splits, sizes, lengths = part_done.splits, part_done.sizes, part_done.lengths
+        limit = self._reading.limit
+        if limit is not None and self.samples + len(sizes) >= limit:
+            splits, sizes = splits[: limit - self.samples], sizes[: limit - self.samples]
+            # Parts beyond the limit may have been read already; they are not asked for any more.
+            self._parts = None
+        self.samples += len(sizes)
+        self.bad += part_done.bad[: MAX_LISTED_RECORDS - len(self.bad)]
+        self.bad_count += part_done.bad_count
+        for cutter in self.cutters:
+            is_in_split = splits == cutter.split  # a bool for each record
+            own_sizes = sizes[is_in_split]
+            run_length = int(own_sizes.sum())
+            if self._block_size is not None:
+                # A record is a document, and samples are blocks of the joined documents.
+                blocks = (cutter.leftover_bytes() + run_length) // self._block_size
+                own_sizes = np.full(blocks, self._block_size, np.int64)
+            if lengths is not None:
+                self._lengths[cutter.split].append(lengths[: len(splits)][is_in_split])
+            self._queue_shards(cutter.feed(part_done.number, run_length, own_sizes))
+        if self._parts is None:
+            # The limit is reached: parts that were read ahead are not used.
+            for part in self._uncut_parts:
+                self._read_numbers.discard(part.number)
+            self._uncut_parts.clear()
+
+    def _queue_shards(self, shards: Iterator[Shard]) -> None:
+        """Queue shards to be written, except those that an earlier run has written."""
+        for shard in shards:
+            for piece in shard.pieces:
+                self._open_shards[piece.part, shard.split] += 1
+            if self._checkpoint.has_shard(shard.split, shard.number):
+                self._count_shard(shard)
+            else:
+                self._shard_queue.append(shard)
+
+    def _count_shard(self, shard: Shard) -> None:
+        """Count a shard that is written, and delete runs that no other shard needs."""
+        self._shards_done += 1
+        for piece in shard.pieces:
+            key = (piece.part, shard.split)
+            self._open_shards[key] -= 1
+            if not self._open_shards[key] and not self.cutters[shard.split].holds(piece.part):
+                del self._open_shards[key]
+                self._checkpoint.forget_run(*key)
+
+    def _queue_last_shards(self) -> None:
+        """Queue the last shard of every split, after all parts are cut."""
+        for cutter in self.cutters:
+            # Only tokens can be left over: a record that is a sample belongs to a shard at once.
+            leftover = cutter.leftover_bytes() if self._block_size is not None else 0
+            if leftover:
+                self._queue_shards(self._last_block(cutter, leftover))
+            self._queue_shards(cutter.finish())
+        self._report_progress()
+
+    def _last_block(self, cutter: ShardCutter, leftover: int) -> Iterator[Shard]:
+        """Complete the last block of tokens with end tokens, or drop it; yield its shards.
+
+        - ``leftover`` (int): Bytes of tokens that fill no block.
+        """
+        spec, block = self._reading.tokens, self._block_size
+        assert spec is not None
+        assert block is not None
+        width = block // spec.block  # bytes of a token
+        end = load_tokenizer(spec.tokenizer, spec.end).end
+        of_split = f" of {self._output.splits[cutter.split]}" if self._output.splits[0] else ""
+        if spec.drop_last or end is None:
+            cutter.drop_leftover()
+            self.notes.append(
+                f"the last {leftover // width:,} tokens{of_split} fill no block, and are dropped"
+            )
+            return iter(())
+        missing = (block - leftover) // width
+        self.notes.append(f"the last block{of_split} is filled up with {missing:,} end tokens")
+        dtype = parse_encoding(spec.column).dtype
+        padding = np.full(missing, end, dtype).tobytes()
+        return cutter.finish(padding, np.array([block], np.int64))
+
+    def lengths(self) -> list[npt.NDArray[Any] | None]:
+        """Return, for each split, the lengths of its samples as integers; None if not recorded."""
+        if self._output.lengths is None:
+            return [None] * len(self.cutters)
+        if self._reading.tokens is not None:
+            # Samples are blocks, which all have the same number of tokens.
+            block = self._reading.tokens.block
+            return [np.full(cutter.samples, block, np.int64) for cutter in self.cutters]
+        # For a split without samples: numpy cannot join an empty list of arrays.
+        nothing = np.zeros(0, np.uint32)
+        return [np.concatenate([nothing, *pieces]) for pieces in self._lengths]
+
+    def _report_progress(self) -> None:
+        """Call the user's function with what is done so far, if there is one."""
+        if self._progress is not None:
+            self._progress(
+                Progress(
+                    size=self._read_bytes,
+                    whole=self._reading.source.size,
+                    samples=self.samples,
+                    shards=self._shards_done,
+                    bad=self.bad_count,
+                )
+            )
+
+
+def _publish(output: Output, shards: list[int], lengths: list[Any], locks: ConversionLocks) -> None:
+    """Publish the index of every split, after checking that the shards of all splits exist.
+
+    - ``shards`` (list[int]): The number of shards of each split.
+    - ``lengths`` (list): The recorded lengths of the samples of each split, or None.
+    """
+    splits = [
+        [_load_shard_record(output, split, number) for number in range(count)]
+        for split, count in enumerate(shards)
+    ]
+    locks.check_in_place()
+    for split, entries in enumerate(splits):
+        check_shards(output, split, entries, locks)
+    for split, entries in enumerate(splits):
+        publish_index(output, split, entries, locks, lengths[split])
+
+
+def _load_shard_record(output: Output, split: int, number: int) -> tuple[dict[str, Any], str]:
+    """Return index entry and file version of a shard. Raises WriterError if its record is gone."""
+    shard = output.checkpoint.load_shard(split, number)
+    if shard is None:
+        raise WriterError(
+            f"{output.checkpoint.shard_path(split, number)} is gone: the work folder was deleted "
+            "while the dataset was written. No index is published; convert anew, with --overwrite."
+        )
+    return shard
+
+
+def _summarize_splits(output: Output) -> tuple[SplitSummary, ...]:
+    """Return the summary of each split, from its published index."""
+    results = []
+    for number, name in enumerate(output.splits):
+        index = read_index(output, number)
+        assert index is not None, "it was published"
+        raw_size, zip_size = int(index.raw_size.sum()), int(index.zip_size.sum())
+        results.append(SplitSummary(name, index.total_samples, len(index), raw_size, zip_size))
+    return tuple(results)

@@ -1,0 +1,384 @@
+"""Options of a conversion, parsed and checked once.
+
+Most options decide what is written; a conversion that resumes must be given the same. Others only
+decide how the work is done (`num_workers`, `engine`, `on_error`, ...) and may change.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from mds._arguments import did_you_mean, shown
+from mds._shardfile.compression import parse_compression
+from mds._shardfile.hashing import new_hash
+from mds._units import parse_count
+from mds._words import OnError
+from mds.encodings import located, parse_encoding
+from mds.encodings._spelling import encoding_name
+from mds.errors import ArgumentError, ConfigError, EncodingError, UnknownEncodingError
+from mds.writers._spec import parse_size_limit
+from mds.writers.convert._inputs.base import InputOptions
+from mds.writers.convert._tokens import TokenSpec
+
+#: Default digests of shards, by which readers notice a byte that changed.
+HASHES = ("xxh3_64",)
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ConvertSpec(InputOptions):
+    """The checked options of `mds.writers.convert.convert`, which explains them.
+
+    `parse_spec` creates it.
+    """
+
+    drop: tuple[str, ...] = ()
+    #: Columns to write; empty for all.
+    columns: tuple[str, ...] = ()
+    split: Mapping[str, float] = field(default_factory=dict)
+    split_key: str | None = None
+    fill: Mapping[str, str] = field(default_factory=dict)
+    describe: Mapping[str, str] = field(default_factory=dict)
+    lengths: str | None = None
+    limit: int | None = None
+    compression: str | None = None
+    hashes: tuple[str, ...] = HASHES
+    size_limit: int | None = 1 << 26
+    tokens: TokenSpec | None = None
+    num_workers: int = 1
+    engine: str = "local"
+    #: "raise" for a record that cannot be a sample, or "skip".
+    on_error: str = "raise"
+    resume: bool = False
+    overwrite: bool = False
+    work: str | None = None
+    durable: bool = True
+    #: Whether the shards of files in a format are kept (`keep_shards.py`).
+    keep_shards: bool = False
+
+    #: Options that a resumed conversion may change; one that keeps shards is never resumed.
+    RUNTIME_OPTIONS = (
+        "num_workers",
+        "engine",
+        "on_error",
+        "resume",
+        "overwrite",
+        "work",
+        "durable",
+        "keep_shards",
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the options that decide the output, as values for JSON."""
+        fields = dataclasses.asdict(self)
+        return {
+            _RECORDED_OPTIONS.get(name, name): list(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+            if name not in self.RUNTIME_OPTIONS
+        }
+
+
+#: Names of options in the plan of an unfinished conversion, where they differ: the first names that
+#: the options had.
+_RECORDED_OPTIONS = {"format": "kind", "encodings": "columns", "columns": "only"}
+
+#: Options of `convert` about tokens, with their names in `TokenSpec`.
+_TOKENS = {
+    "tokenizer": "tokenizer",
+    "block": "block",
+    "end_token": "end",
+    "text_column": "text",
+    "drop_last": "drop_last",
+}
+
+
+def parse_spec(**options: Any) -> ConvertSpec:
+    """Parse options as users write them: as in `convert`, or as texts of the command line.
+
+    Raises ConfigError with the name of a wrong option.
+    """
+    option_names = {each.name for each in dataclasses.fields(ConvertSpec)} - {"tokens"}
+    refuse_unknown_options(options, {*option_names, *_TOKENS})
+    # Options about tokens are fields of `TokenSpec`, under other names; the others are fields of
+    # `ConvertSpec`. None means the default.
+    tokens = {_TOKENS[name]: options.pop(name) for name in list(options) if name in _TOKENS}
+    values = {name: value for name, value in options.items() if value is not None}
+    if "size_limit" in options:  # here None is a value: no limit
+        limit = options["size_limit"]
+        values["size_limit"] = parse_size_limit(None if limit == "none" else limit)
+    values.setdefault("hashes", HASHES)
+    values["columns"] = _column_names(values.get("columns", ()))
+    for name in ("include", "exclude", "drop", "hashes"):
+        values[name] = _words(values.get(name, ()))
+    values["encodings"] = _encodings(values.get("encodings", {}))
+    null = values.get("null", ())
+    values["null"] = (null,) if isinstance(null, str) else tuple(null)
+    values["fill"] = _fills(values.get("fill", {}))
+    if "encoding" in values:
+        values["encoding"] = _text_encoding(values["encoding"])
+    values["describe"] = _descriptions(values.get("describe", {}))
+    values["split"] = _splits(values.get("split", {}))
+    if "limit" in values:
+        values["limit"] = parse_count(values["limit"])
+        if values["limit"] < 1:
+            raise ConfigError(f"limit={values['limit']}: at least one sample has to be taken.")
+    num_workers = values.get("num_workers", 1)
+    if num_workers == 0:
+        values["num_workers"] = os.cpu_count() or 1
+    elif num_workers < 0:
+        raise ConfigError(
+            f"num_workers={num_workers}: give a number of processes, or 0 for all cores."
+        )
+    if values.get("on_error", "raise") not in get_args(OnError):
+        raise ConfigError(
+            f"on_error={values['on_error']!r}: write 'skip' to leave out records that cannot be "
+            "samples, or 'raise' to stop at the first."
+        )
+    parse_compression(values.get("compression"))  # raises for an unknown name
+    values["hashes"] = _hashes(values["hashes"])
+    return ConvertSpec(**values, tokens=_tokens(tokens, values["encodings"]))
+
+
+#: Words of other libraries and earlier versions for options, with how to write them here.
+_OTHER_OPTIONS = {
+    **dict.fromkeys(
+        ("workers", "num_proc", "n_jobs", "jobs", "processes", "num_processes", "max_workers"),
+        "num_workers={value}",
+    ),
+    **dict.fromkeys(("kind", "input_format", "source_format", "type", "as_"), "format={value}"),
+    **dict.fromkeys(
+        ("only", "keep", "select", "usecols", "select_columns", "include_columns"),
+        "columns={value}",
+    ),
+    **dict.fromkeys(
+        ("remove_columns", "drop_columns", "exclude_columns", "ignore_columns"), "drop={value}"
+    ),
+    **dict.fromkeys(("schema", "features", "dtype", "dtypes", "types"), "encodings={value}"),
+    **dict.fromkeys(
+        ("skip_bad", "errors", "on_bad_lines", "ignore_errors", "skip_errors", "handler"),
+        "on_error='skip'",
+    ),
+    **dict.fromkeys(("exist_ok", "force", "replace"), "overwrite={value}"),
+    **dict.fromkeys(("hash", "hashing", "hash_algos"), "hashes={value}"),
+    **dict.fromkeys(("shard_size", "max_shard_size", "chunk_bytes", "size"), "size_limit={value}"),
+    **dict.fromkeys(("max_samples", "num_samples", "n", "take", "head"), "limit={value}"),
+    **dict.fromkeys(("output", "output_dir", "out_dir", "dst", "destination"), "out={value}"),
+    **dict.fromkeys(("input", "input_dir", "src", "data"), "source={value}"),
+    **dict.fromkeys(
+        ("map", "fn", "function", "transform", "map_fn"),
+        "the samples as the source, as in mds.convert(map(function, samples), out)",
+    ),
+    **dict.fromkeys(
+        ("shuffle", "seed", "shuffle_seed"),
+        "it where the dataset is read, as in StreamingDataset(local=out, shuffle=True)",
+    ),
+    **dict.fromkeys(("block_size", "seq_len", "seq_length", "max_length"), "block={value}"),
+    "name": "config={value}",
+}
+
+
+def refuse_unknown_options(given: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise ArgumentError for the first option that `convert` does not have, with the right one.
+
+    - ``given`` (Mapping[str, Any]): The options of the user; ``names``: those that exist.
+    """
+    for name in sorted(set(given) - set(names)):
+        other = _OTHER_OPTIONS.get(name)
+        if other is not None:
+            remedy = f" Write {other.format(value=shown(given[name]))}."
+        else:
+            remedy = f"{did_you_mean(name, names)} Known are {', '.join(sorted(names))}."
+        raise ArgumentError(f"convert: there is no option {name!r}.{remedy}")
+
+
+def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return sorted names of digests; none for ("none",). Raises ConfigError for another name."""
+    if "none" in names:
+        if len(names) > 1:
+            raise ConfigError(f"hashes={', '.join(names)}: 'none' leaves no other.")
+        return ()
+    for name in names:
+        new_hash(name)  # raises for an unknown name
+    return tuple(sorted(set(names)))
+
+
+def _words(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the words of one or more comma-separated lists."""
+    lists = [value] if isinstance(value, str) else list(value)
+    return tuple(word.strip() for each in lists for word in each.split(",") if word.strip())
+
+
+def _column_names(value: Any) -> tuple[str, ...]:
+    """Return the names of the columns to write, from names or a comma-separated list.
+
+    Raises ConfigError for encodings of columns, which are another option.
+    """
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"columns={shown(dict(value))}: columns= has the names of the columns to write. Write "
+            f"encodings={shown(dict(value))} for encodings instead of the inferred ones."
+        )
+    names = _words(value)
+    for name in names:
+        column, _, encoding = name.partition(":")
+        if _is_encoding(encoding):
+            raise ConfigError(
+                f"columns={name!r}: columns= has the names of the columns to write. Write "
+                f"--encodings {name}, in Python encodings={{{column!r}: {encoding!r}}}, for an "
+                "encoding instead of the inferred one."
+            )
+    return names
+
+
+def _is_encoding(name: str) -> bool:
+    """Return whether this is the name of an encoding; a column may have a colon in its name."""
+    try:
+        parse_encoding(encoding_name(name))
+    except (EncodingError, ConfigError):
+        return False
+    return True
+
+
+def _encodings(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+    """Return the encoding of each column, from a mapping or from texts such as "id:int,x:float64".
+
+    Encodings may be spelled otherwise, such as `int` and "ndarray:int32[4]" (`encoding_name`).
+
+    Raises ConfigError for a text that is no column, and for an encoding that writes pickles.
+    """
+    if isinstance(value, Mapping):
+        columns = dict(value)
+    else:
+        columns = {}
+        for each in [value] if isinstance(value, str) else value:
+            # A comma separates columns, and is also part of 'ndarray:int32:3,224,224'.
+            for pair in re.split(r",(?=[^,:]+:)", each):
+                name, colon, encoding = pair.partition(":")
+                if not colon or not name or not encoding:
+                    raise ConfigError(
+                        f"encodings={pair!r} has no encoding. Write NAME:ENCODING, as in id:int; "
+                        "columns= has the names of the columns to write."
+                    )
+                columns[name.strip()] = encoding.strip()
+    for name, spelling in columns.items():
+        try:
+            encoding = columns[name] = encoding_name(spelling)
+            is_unsafe = parse_encoding(encoding).is_unsafe
+        except UnknownEncodingError as error:
+            raise located(error, f"column {name!r}") from None
+        if is_unsafe:
+            raise ConfigError(
+                f"column {name!r}: {encoding} would write pickles. Use json or bytes."
+            )
+    return columns
+
+
+def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+    """Return the replacement of missing values for each column, as a text to parse like a cell.
+
+    - ``value``: A mapping, or texts such as "age=-1".
+    """
+    if isinstance(value, Mapping):
+        return {name: str(each) for name, each in value.items()}
+    fills = {}
+    for pair in [value] if isinstance(value, str) else value:
+        name, equals, each = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{pair!r} fills no column. Write name=value, as in age=-1.")
+        fills[name.strip()] = each
+    return fills
+
+
+def _text_encoding(name: Any) -> str:
+    """Return Python's name of a text encoding. Raises ConfigError if lines end with other bytes."""
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError, TypeError):
+        if isinstance(name, Mapping) or (
+            isinstance(name, str) and _is_encoding(name.partition(":")[2])
+        ):
+            raise ConfigError(
+                f"encoding={shown(name)}: encoding= names that of text files, like cp1252. "
+                "Encodings of columns are encodings=, as in --encodings id:int32, in Python "
+                "encodings={'id': 'int32'}."
+            ) from None
+        raise ConfigError(
+            f"encoding={name!r}: Python knows no such encoding of text. Usual are utf-8, cp1252, "
+            "latin-1, shift_jis and gb18030."
+        ) from None
+    try:
+        # Files are cut into lines and cells by these bytes.
+        is_ascii = "a\n,".encode(codec.name) == b"a\n,"
+    except (LookupError, TypeError):  # a codec that is no text encoding, such as hex
+        is_ascii = False
+    if not is_ascii:
+        raise ConfigError(
+            f"encoding={name!r}: lines of it do not end with the byte 0x0a. Make UTF-8 of the "
+            f"files first: iconv -f {name} -t UTF-8 FILE."
+        )
+    return codec.name
+
+
+def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """Return the description of each column, from a mapping or from texts such as "age=years"."""
+    if isinstance(value, Mapping):
+        return {name: str(each) for name, each in value.items()}
+    descriptions = {}
+    for pair in [value] if isinstance(value, str) else value:
+        name, equals, each = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"{pair!r} describes no column. Write name=text.")
+        descriptions[name.strip()] = each.strip()
+    return descriptions
+
+
+def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    """Return the share of each split, from a mapping or from a text such as "train=0.9,val=0.1".
+
+    Raises ConfigError unless the shares add up to 1.
+    """
+    if isinstance(value, Mapping):
+        splits = {name: float(share) for name, share in value.items()}
+    else:
+        splits = {}
+        for pair in _words(value):
+            name, _, number = pair.partition("=")
+            try:
+                splits[name] = float(number)
+            except ValueError:
+                raise ConfigError(f"{pair!r} is not a split. Write train=0.98,val=0.02.") from None
+    for name, share in splits.items():
+        if not _SPLIT_NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not the name of a split: it becomes a folder's name.")
+        if not 0 < share <= 1:
+            raise ConfigError(f"split {name!r} has the share {share}; shares are above 0, up to 1.")
+    if splits and abs(sum(splits.values()) - 1) > 1e-6:
+        total = f"{sum(splits.values()):.6g}"
+        raise ConfigError(f"the shares of the splits add up to {total}, and should to 1.")
+    return splits
+
+
+def _tokens(options: dict[str, Any], encodings: Mapping[str, str]) -> TokenSpec | None:
+    """Return the settings of tokens, or None without a tokenizer.
+
+    - ``options`` (dict[str, Any]): The user's options about tokens under the names of the fields of
+      `TokenSpec`; None for one that was not given.
+    - ``encodings`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
+
+    Raises ConfigError if options about tokens are given without a tokenizer.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if not options.get("tokenizer"):
+        if options:
+            # `_TOKENS` has the field of each option, such as "end_token": "end".
+            option_of_field = {field: option for option, field in _TOKENS.items()}
+            option_names = ", ".join(sorted(option_of_field[field] for field in options))
+            raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
+        return None
+    return TokenSpec(**options, encoding=encodings.get("tokens", ""))

@@ -151,7 +151,7 @@ def measure(folder: str, run: Run, scratch: str) -> Found:
     """Three epochs from a cold folder."""
     import resource
 
-    from mds._index import read_index
+    from mds._index.table import read_index
 
     index = read_index(os.path.join(folder, "index.json"))
     size = int((index.zip_size if index.zip_size.any() else index.raw_size).sum())
@@ -211,8 +211,9 @@ def bounds(folder: str, run: Run, limit: int, block: int) -> tuple[float, float]
     import numpy as np
 
     from mds._cache.ledger_file import ledger_size
-    from mds._index import read_index
-    from mds.plan import EpochPlan, OrderSpec
+    from mds._index.table import read_index
+    from mds.plan import EpochPlan
+    from mds.plan._spec import OrderSpec
     from mds.world import World
 
     index = read_index(os.path.join(folder, "index.json"))

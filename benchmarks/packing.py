@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.karmarkar_karp import partition
-from mds.plan import EpochPlan, Packing, PackPlan
+from mds.plan import EpochPlan, PackPlan
 from mds.plan._pack_schedule import Documents
 from mds.plan._pack_windows import balance, pack_window
+from mds.plan._packing import Packing
 from mds.world import World
 
 CAPACITY = 8192

@@ -26,8 +26,9 @@ import time
 import numpy as np
 
 import mds
-from mds._index import read_index
-from mds._readers import gather, open_reader
+from mds._index.table import read_index
+from mds._readers import open_reader
+from mds._readers.gather import gather
 
 ROWS = 256
 

@@ -162,7 +162,8 @@ def cache(url, folder):
     """Our cache and prefetcher, without torch."""
     import boto3  # as in the plain download, imports are not counted
 
-    from mds._cache import ShardCache, fetch_index
+    from mds._cache.index_copy import fetch_index
+    from mds._cache.shard_cache import ShardCache
     from mds._cache.source import Source
     from mds._prefetch.prefetcher import Prefetcher
 

@@ -9,9 +9,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mds.plan import Packing, Schedule
 from mds.plan._pack_windows import pack_window
-from mds.plan._schedule import ScheduledRun
+from mds.plan._packing import Packing
+from mds.plan._schedule import Schedule, ScheduledRun
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

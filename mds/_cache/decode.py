@@ -20,7 +20,7 @@ from mds.formats._source import Files
 from mds.storage._files import open_target, publish
 
 if TYPE_CHECKING:
-    from mds._index import ShardInfo
+    from mds._index.shard_object import ShardInfo
     from mds.formats._dataset import FormatData
 
 #: Source files that a process fetches at one time.

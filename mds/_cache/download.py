@@ -37,7 +37,7 @@ from mds.storage._files import open_regular, open_target, publish
 if TYPE_CHECKING:
     from mds._cache.counters import Counters
     from mds._cache.ledger import Ledger
-    from mds._index import FileInfo, ShardInfo
+    from mds._index.shard_object import FileInfo, ShardInfo
     from mds.storage import ObjectInfo, Store
 
 T = TypeVar("T")

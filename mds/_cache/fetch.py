@@ -30,8 +30,8 @@ from mds.errors import (
     VanishedError,
 )
 from mds.events import Replaced, emit
-from mds.storage import redact
 from mds.storage._files import MAX_DELETIONS
+from mds.storage._url import redact
 
 if TYPE_CHECKING:
     from mds._cache.budget import Bid, Budget
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mds._cache.folder import CacheFolder, Catalog
     from mds._cache.open_readers import ReaderPool
     from mds._cache.recovery import OpenFolder
-    from mds._index import FileInfo, ShardInfo
+    from mds._index.shard_object import FileInfo, ShardInfo
 
 log = get_logger("mds.cache")
 

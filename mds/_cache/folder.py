@@ -45,7 +45,7 @@ from mds._cache.ownership import (
     version_of,
 )
 from mds._process.fork_safe import cached_property
-from mds._readers import unique_stable
+from mds._readers.gather import unique_stable
 from mds.errors import ConfigError, CorruptError, NotFoundError
 from mds.storage._files import is_process, read_back, temporary_owner
 from mds.storage._url import Url
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds._cache.source import Source
-    from mds._index import FileInfo, Index, ShardInfo
+    from mds._index.shard_object import FileInfo, ShardInfo
+    from mds._index.table import Index
 
 _SECOND = 10**9  # nanoseconds
 

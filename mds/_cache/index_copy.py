@@ -44,8 +44,7 @@ from mds._cache.ownership import (
     version_of,
     write_origin,
 )
-from mds._index import Index, read_index
-from mds._index.table import MIN_COPIED_BYTES, explain_missing_index
+from mds._index.table import MIN_COPIED_BYTES, Index, explain_missing_index, read_index
 from mds._redaction import get_logger
 from mds.errors import (
     DeniedError,

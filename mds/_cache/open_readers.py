@@ -16,7 +16,7 @@ from mds._process.fork_safe import new_lock
 from mds._process.mmaps import make_room
 
 if TYPE_CHECKING:
-    from mds._readers import Reader
+    from mds._readers.base import Reader
 
 Unpin = Callable[[], None]
 

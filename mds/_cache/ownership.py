@@ -41,7 +41,7 @@ from mds.storage._files import publish_first
 from mds.storage._url import source_name
 
 if TYPE_CHECKING:
-    from mds._index import Index
+    from mds._index.table import Index
 
 log = get_logger("mds.cache")
 

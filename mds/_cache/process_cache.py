@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from mds._cache.ledger_file import NodeProgress
     from mds._cache.recovery import OpenFolder
     from mds._cache.uncached import UncachedReads
-    from mds._index import ShardInfo
-    from mds._readers import ColumnSelection, Reader
+    from mds._index.shard_object import ShardInfo
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
 
 #: Counts in the warning of a slow wait, in its order.
 _WARNED_COUNTS = ("fetched_shards", "ranged_reads", "retries", "evicted_shards", "in_memory_shards")
@@ -450,7 +451,7 @@ class ProcessCache:
         if seconds < slow or now < self._warned_at + 10 * slow:
             return
         from mds._units import format_bytes
-        from mds.storage import redact
+        from mds.storage._url import redact
 
         self._warned_at = now
         folder, number = self.catalog.locate(shard)

@@ -15,8 +15,7 @@ from mds._cache.counters import Counters, CounterTable, folder_ids, read_node_ro
 from mds._cache.folder import CacheFolder
 from mds._cache.process_cache import CacheTuning, ProcessCache
 from mds._process.fork_safe import call_in_child, new_lock
-from mds._readers import ColumnSelection
-from mds._readers.fields import check_columns
+from mds._readers.fields import ColumnSelection, check_columns
 from mds._redaction import get_logger
 from mds.errors import CacheLimitError, MdsError
 from mds.storage._files import is_process
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds._cache.source import Source
-    from mds._readers import Reader
+    from mds._readers.base import Reader
 
 
 log = get_logger("mds.cache")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mds.storage import _url as url
 
 if TYPE_CHECKING:
-    from mds._index import Index
+    from mds._index.table import Index
     from mds.formats._dataset import FormatData
     from mds.storage._retry import Retrying
 

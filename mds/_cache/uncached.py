@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from mds._cache.counters import Counters
     from mds._cache.download import ShardDownloader
     from mds._cache.folder import CacheFolder, Catalog
-    from mds._index import ShardInfo
-    from mds._readers import ColumnSelection, Reader
+    from mds._index.shard_object import ShardInfo
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
 
     Offsets = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
 

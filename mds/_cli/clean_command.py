@@ -98,7 +98,7 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
 
 def _find_leftovers(store: Store) -> Leftovers:
     """Return the files that killed writers left at a place, with or without a dataset."""
-    from mds._index import Index
+    from mds._index.table import Index
     from mds._shardfile.layout import INDEX_NAME
     from mds.errors import NotFoundError
     from mds.writers._leftovers import Leftovers

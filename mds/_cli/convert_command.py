@@ -278,7 +278,7 @@ def _show_listing(stderr: Console | None, source: str) -> Iterator[None]:
         yield
         return
     from mds.events import Listed, subscribe
-    from mds.storage import redact
+    from mds.storage._url import redact
 
     source = redact(source)
 
@@ -341,7 +341,7 @@ def show_notes(summary: Summary, stderr: Console) -> None:
 
 def _print_summary_json(summary: Summary, columns: dict[str, str]) -> None:
     """Print what was written as JSON; ``columns`` maps the written columns to encodings."""
-    from mds.storage import redact
+    from mds.storage._url import redact
 
     datasets = [
         {
@@ -362,7 +362,7 @@ def _print_summary_json(summary: Summary, columns: dict[str, str]) -> None:
 
 def show_summary(summary: Summary, stdout: Console) -> None:
     """Print what was written and how to read the dataset to standard output."""
-    from mds.storage import is_local
+    from mds.storage._url import is_local
 
     raw = sum(split.raw_size for split in summary.splits)
     for split in summary.splits:

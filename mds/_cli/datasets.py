@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from mds._arguments import did_you_mean
-from mds._index import Index
 from mds._index.column_notes import read_notes
 from mds._index.lengths import KIND, Lengths, emit_lengths, lengths_name
 from mds._index.sidecar import write_sidecar
-from mds._index.table import FilesIndexError
+from mds._index.table import FilesIndexError, Index
 from mds._preview import Undecodable
-from mds._readers import Reader
+from mds._readers.base import Reader
 from mds._readers.joint import joint_reader
 from mds._shardfile.layout import INDEX_NAME
 from mds.encodings import Encoding, parse_encoding
@@ -29,8 +28,8 @@ from mds.formats._dataset import HERE, FormatData, open_files, pinned_format, re
 from mds.formats._encode import shard_bytes
 from mds.formats._registry import format_of_files
 from mds.formats._source import Files
-from mds.storage import join, open_store, redact
-from mds.storage._url import Url, options_of
+from mds.storage import open_store
+from mds.storage._url import Url, join, options_of, redact
 from mds.writers._merge import read_lengths_files
 from mds.writers.convert._inputs.mds import MdsInput
 

@@ -43,7 +43,7 @@ def index(
     with errors():
         from mds._cli.datasets import index_facts
         from mds.formats._dataset import open_files, write_files_index
-        from mds.storage import redact
+        from mds.storage._url import redact
 
         source, *outs = with_options(storage_options, source, *([out] if out else []))
         data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)
@@ -67,7 +67,7 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
     Raises ConfigError for a text without "=", and if the format cannot be detected.
     """
     from mds.formats._registry import find_format, format_of_files, make_format
-    from mds.storage import redact
+    from mds.storage._url import redact
 
     settings = {}
     for pair in pairs:
@@ -109,7 +109,8 @@ def merge(
         from mds._cli.datasets import index_facts, read_index
         from mds._shardfile.layout import INDEX_NAME
         from mds.errors import NotFoundError
-        from mds.storage import join, open_store, redact
+        from mds.storage import open_store
+        from mds.storage._url import join, redact
         from mds.writers import merge_index
 
         _check_parts(parts, out)
@@ -145,7 +146,7 @@ def _check_parts(parts: tuple[str, ...], out: str) -> None:
     """
     import shlex
 
-    from mds.storage import redact
+    from mds.storage._url import redact
     from mds.writers._merge import normalize_place
 
     def is_below(place: str, folder: str) -> bool:

@@ -172,7 +172,7 @@ def head(
     with errors():
         from mds._cli import datasets as inspecting
         from mds.errors import EncodingError
-        from mds.storage import redact
+        from mds.storage._url import redact
 
         urls = inspecting.find_datasets(*with_options(storage_options, dataset))
         if html is not None:
@@ -245,8 +245,8 @@ def _write_page(urls: list[str], count: int, path: str) -> None:
     """
     from mds._cli import datasets as inspecting
     from mds._preview import element, make_page, samples_table, table
-    from mds.storage import publish, redact
-    from mds.storage._url import path_on_disk
+    from mds.storage._files import publish
+    from mds.storage._url import path_on_disk, redact
 
     path = path_on_disk(path, "--html")
     pieces = []
@@ -304,7 +304,7 @@ def lengths(dataset: str, column: str, storage_options: dict[str, str], as_json:
     with errors():
         from mds._cli.datasets import find_datasets, lengths_facts, record_lengths
         from mds._cli.plots import plot_lengths
-        from mds.storage import redact
+        from mds.storage._url import redact
 
         terminal, facts = console(), []
         for url in find_datasets(*with_options(storage_options, dataset)):

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mds._cli.datasets import check_shard, open_dataset, read_index, read_lengths
-from mds._index import FileInfo, Index, ShardInfo
 from mds._index.column_notes import KIND as NOTES
 from mds._index.column_notes import check_noted, parse_notes
 from mds._index.lengths import KIND as LENGTHS
 from mds._index.lengths import lengths_name, parse_lengths
+from mds._index.shard_object import FileInfo, ShardInfo
 from mds._index.sidecar import parse_sidecar, sidecars_of
+from mds._index.table import Index
 from mds._readers import make_decoder
 from mds._shardfile.compression import parse_compression
 from mds._shardfile.hashing import hexdigest

@@ -85,7 +85,7 @@ def verify(
 
 def _facts(url: str, report: Report, seconds: float) -> dict[str, Any]:
     """Return what was and what was not checked, and the faults, as values of JSON."""
-    from mds.storage import redact
+    from mds.storage._url import redact
 
     return {
         "url": redact(url),

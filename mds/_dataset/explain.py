@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mds._dataset.shard_map import ShardMap
     from mds._dataset.steps import PackCount
-    from mds._index import Index
+    from mds._index.table import Index
     from mds.formats._facts import FileCosts
     from mds.plan import EpochPlan
     from mds.transforms._chain import FunctionChain

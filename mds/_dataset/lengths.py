@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from mds._cache.source import Source
     from mds._dataset.shard_map import ShardMap
-    from mds._index import ShardInfo, ShardSchema
+    from mds._index.shard_object import ShardInfo, ShardSchema
     from mds.encodings import Encoding
     from mds.formats import Block
     from mds.storage import Store

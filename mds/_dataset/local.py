@@ -14,9 +14,11 @@ from mds._arguments import no_attribute, takes_names
 from mds._cache.index_copy import no_index_error
 from mds._dataset.indexing import resolve
 from mds._dataset.shard_map import HasColumns, ShardList, ShardMap, Spanner
-from mds._index import Index, read_index
+from mds._index.table import Index, read_index
 from mds._process.mmaps import make_room
-from mds._readers import ColumnSelection, Reader, open_reader
+from mds._readers import open_reader
+from mds._readers.base import Reader
+from mds._readers.fields import ColumnSelection
 from mds._units import format_bytes
 from mds.errors import NotFoundError
 from mds.storage import Store, open_store

@@ -23,8 +23,10 @@ from mds._dataset.settings import DATASET_RULES
 from mds._dataset.stream import check_files, name_data, other_data
 from mds._redaction import get_logger
 from mds.errors import ConfigError
-from mds.plan import EpochPlan, OrderSpec, no_weights, resolve_passes, resolve_weights
+from mds.plan import EpochPlan
+from mds.plan._spec import OrderSpec
 from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
+from mds.plan._weights import no_weights, resolve_passes, resolve_weights
 from mds.world import RankFile
 
 if TYPE_CHECKING:

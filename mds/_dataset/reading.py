@@ -22,7 +22,7 @@ import numpy as np
 from mds._dataset.filtering import DropCount, Fate, SampleFilter, SkippedSample
 from mds._dataset.worker_epoch import KeyStream, PaddedWorkerEpoch, ReadersAtHand, WorkerEpoch
 from mds._prefetch.prefetcher import Prefetcher, Window
-from mds._readers import cut_growing, iterate_samples
+from mds._readers.iterate import cut_growing, iterate_samples
 from mds.transforms._randomness import key_of_number
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mds._cache import ShardCache
+    from mds._cache.shard_cache import ShardCache
     from mds._dataset.node_order import NodeOrder
     from mds._dataset.order_state import LoopCount
     from mds._dataset.shard_map import ShardMap
     from mds._process.stopwatch import Stopwatch
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.transforms._runner import SampleRunner
 
     Ids = npt.NDArray[np.int64]

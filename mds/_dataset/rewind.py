@@ -30,9 +30,9 @@ from mds._dataset.stream import Stream
 from mds._process.fork_safe import cached_property
 from mds.errors import ConfigError, StateError
 from mds.formats._registry import find_recorded_format
-from mds.plan import Packing
 from mds.plan._edits import describe_edit, skips_of
 from mds.plan._pack_schedule import PackedRun, TokenMixture
+from mds.plan._packing import Packing
 from mds.plan._partition import Gaps
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import ResumePoint, differences, parse_state

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from mds._arguments import check_arguments, no_attribute, plain_scalar, takes_names
-from mds._cache import ShardCache
+from mds._cache.shard_cache import ShardCache
 from mds._cache.source import cache_root
 from mds._dataset.filtering import DropCount, SampleFilter, SkippedSample
 from mds._dataset.order_state import SETTING_NAMES, LoopCount, OrderSetting, OrderState
@@ -45,10 +45,10 @@ from mds._dataset.stream import (
     streams_of_places,
 )
 from mds._dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
-from mds._readers import ColumnSelection
+from mds._readers.fields import ColumnSelection
 from mds._units import parse_bytes, parse_count
 from mds.errors import ConfigError
-from mds.plan import OrderSpec
+from mds.plan._spec import OrderSpec
 from mds.plan._state import Position, ResumePoint
 from mds.world import (
     Ranks,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mds._dataset.order_edits import OrderEdits
-    from mds._index import Index
+    from mds._index.table import Index
     from mds._words import (
         BatchingMethod,
         Digest,
@@ -77,7 +77,8 @@ if TYPE_CHECKING:
         ShuffleAlgo,
     )
     from mds.formats._base import Format
-    from mds.plan import Packing, Schedule
+    from mds.plan._packing import Packing
+    from mds.plan._schedule import Schedule
     from mds.storage import Store
 
 

@@ -20,9 +20,10 @@ from mds._shardfile.hashing import hexdigest
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._index import Index, ShardInfo
     from mds._index.column_notes import ColumnNote
-    from mds._readers import ColumnSelection
+    from mds._index.shard_object import ShardInfo
+    from mds._index.table import Index
+    from mds._readers.fields import ColumnSelection
     from mds.storage import Store
 #: Names of arrays of a ShardMap that are also attributes of a dataset.
 SIZES = frozenset(

@@ -238,7 +238,7 @@ class Stream:
 
         Raises what `mds._cache.find_index` raises.
         """
-        from mds._cache import find_index
+        from mds._cache.index_copy import find_index
 
         filled = self._filled({})  # with the general defaults for retries and timeout
         kind = self._format()

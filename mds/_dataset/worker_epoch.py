@@ -31,16 +31,16 @@ import numpy as np
 
 from mds._process.fork_safe import call_in_child
 from mds.errors import IterationError, repeatable
-from mds.plan import summands
+from mds.plan._audit import summands
 from mds.transforms._randomness import keys_of_places
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._cache import ShardCache
+    from mds._cache.shard_cache import ShardCache
     from mds._dataset.filtering import DropCount, SkippedSample
     from mds._prefetch.prefetcher import Window
-    from mds._readers import Reader
+    from mds._readers.base import Reader
     from mds.plan import EpochPlan
     from mds.plan._order import Order
     from mds.plan._pack_plan import RankPacks

@@ -8,24 +8,3 @@ document. Every value of an index is checked before it is used.
 """
 
 from __future__ import annotations
-
-from mds._index.shard_object import (
-    FileInfo,
-    ShardInfo,
-    ShardSchema,
-    Stored,
-    refuse_unsafe,
-)
-from mds._index.table import Index, read_index
-from mds._shardfile.layout import Columns
-
-__all__ = [
-    "Columns",
-    "FileInfo",
-    "Index",
-    "ShardInfo",
-    "ShardSchema",
-    "Stored",
-    "read_index",
-    "refuse_unsafe",
-]

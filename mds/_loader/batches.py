@@ -54,7 +54,7 @@ from mds.transforms._chain import FunctionChain
 from mds.world import worker_group, worker_place
 
 if TYPE_CHECKING:
-    from mds._index import ShardSchema
+    from mds._index.shard_object import ShardSchema
     from mds._loader.messages import Message
     from mds._loader.pack_documents import DocumentValues
     from mds._loader.rows import FixedColumns

@@ -21,7 +21,7 @@ from mds._process.fork_safe import call_in_child
 from mds._redaction import get_logger
 from mds.errors import repeatable
 from mds.plan import OrderHash
-from mds.report import WaitAccount
+from mds.report._account import WaitAccount
 
 if TYPE_CHECKING:
     from mds._dataset.order_state import OrderState

@@ -40,7 +40,8 @@ from mds._loader.messages import BatchIterator
 from mds._loader.rows import BatchInfo
 from mds._words import WorkerType
 from mds.errors import ConfigError, PlanError, StateError
-from mds.plan import OrderHash, OrderSpec
+from mds.plan import OrderHash
+from mds.plan._spec import OrderSpec
 from mds.plan._state import ALL_KEYS
 
 if TYPE_CHECKING:
@@ -377,7 +378,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
                 "an IterableDataset that iterates one."
             )
-        from mds.report import explain_waits
+        from mds.report._diagnosis import explain_waits
 
         return explain_waits(
             self._count.waits,

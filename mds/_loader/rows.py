@@ -31,7 +31,8 @@ from mds._dataset.reading import read_windows
 from mds._dataset.worker_epoch import PaddedWorkerEpoch
 from mds._loader.tensor_buffers import allocate
 from mds._process.stopwatch import Making, join_makings
-from mds._readers import cut_growing, gather, iterate_samples
+from mds._readers.gather import gather
+from mds._readers.iterate import cut_growing, iterate_samples
 from mds.errors import ConfigError
 from mds.transforms._columns import join_columns
 

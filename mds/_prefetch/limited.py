@@ -31,7 +31,7 @@ from mds._cache.concurrency import ByteSemaphore, Pool
 from mds._prefetch.lookahead import Lookahead, count_fitting, max_window_shards
 from mds._prefetch.next_use import MergedOrder, NextUseIndex, join_index, leave_index
 from mds._process.fork_safe import new_lock
-from mds._readers import unique_stable
+from mds._readers.gather import unique_stable
 from mds._redaction import get_logger
 from mds._units import format_bytes
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mds._cache.process_cache import ProcessCache
-    from mds._readers import Reader
+    from mds._readers.base import Reader
 
     Int64s = npt.NDArray[np.int64]
 

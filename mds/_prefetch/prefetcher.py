@@ -31,7 +31,7 @@ from mds._prefetch.lookahead import (
     unregister_reader,
 )
 from mds._process.fork_safe import new_event
-from mds._readers import unique_stable
+from mds._readers.gather import unique_stable
 from mds._redaction import get_logger
 from mds.errors import NoSpaceError
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from mds._cache import ShardCache
     from mds._cache.concurrency import Pool
     from mds._cache.folder import Catalog
     from mds._cache.process_cache import ProcessCache
+    from mds._cache.shard_cache import ShardCache
     from mds._prefetch.limited import LimitedPrefetch
     from mds._prefetch.next_use import MergedOrder
-    from mds._readers import Reader
+    from mds._readers.base import Reader
 
     Int64s = npt.NDArray[np.int64]
 

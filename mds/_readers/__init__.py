@@ -10,28 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mds._index import ShardInfo, ShardSchema, refuse_unsafe
-from mds._readers.base import Batch, Reader, Rows, map_file
+from mds._index.shard_object import ShardInfo, ShardSchema, refuse_unsafe
+from mds._readers.base import Reader, map_file
 from mds._readers.fields import ColumnSelection, fields_of
-from mds._readers.gather import gather, unique_stable
-from mds._readers.iterate import cut_growing, iterate_samples
 from mds._readers.joint import joint_reader, sample_decoder
 
 if TYPE_CHECKING:
     Decoder = Callable[[memoryview], dict[str, Any]]
 
 __all__ = [
-    "Batch",
-    "ColumnSelection",
-    "Reader",
-    "Rows",
-    "cut_growing",
-    "gather",
-    "iterate_samples",
     "make_decoder",
     "open_reader",
     "open_sparse",
-    "unique_stable",
 ]
 
 

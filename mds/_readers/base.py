@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mds._index import FileInfo
+from mds._index.shard_object import FileInfo
 from mds._process.mmaps import count_maps, map_descriptor
 from mds.errors import NotFoundError, ShardError, StoreError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import mmap
     from types import TracebackType
 
-    from mds._index import ShardSchema
+    from mds._index.shard_object import ShardSchema
 
     Data = mmap.mmap | bytes
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mds._index import ShardSchema
+from mds._index.shard_object import ShardSchema
 from mds._readers.base import Batch, Reader, Rows
 from mds._readers.codegen import (
     compile_offsets,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mds._index import ShardInfo
+from mds._index.shard_object import ShardInfo
 from mds._readers.base import Batch, Reader, Rows
 from mds._readers.fields import ColumnSelection
 from mds._readers.joint import JointReader, joint_reader

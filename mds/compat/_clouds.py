@@ -25,16 +25,10 @@ from mds.compat._overrides import (
     refuse_missing,
 )
 from mds.errors import ConfigError, NotFoundError
-from mds.storage import (
-    RetryPolicy,
-    is_local,
-    join,
-    local_path,
-    open_store,
-    publish,
-    schemes,
-)
-from mds.storage._url import Url
+from mds.storage import RetryPolicy, open_store
+from mds.storage._files import publish
+from mds.storage._registry import schemes
+from mds.storage._url import Url, is_local, join, local_path
 
 log = get_logger("mds.compat")
 

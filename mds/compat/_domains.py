@@ -16,7 +16,9 @@ import numpy as np
 
 from mds.compat._dataset import StreamingDataset
 from mds.errors import ConfigError, need
-from mds.storage import join, open_store, publish
+from mds.storage import open_store
+from mds.storage._files import publish
+from mds.storage._url import join
 
 # ---------------------------------------------------------------------- parameters
 

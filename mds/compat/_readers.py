@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from mds._dataset.indexing import normalize, resolve
 from mds._dataset.shard_map import ShardMap
-from mds._index import Index
+from mds._index.table import Index
 from mds._readers import make_decoder, open_reader
 from mds._units import parse_bytes
 from mds.compat._overrides import Sealed, SealedDict, find_remedy, refuse
@@ -35,9 +35,9 @@ from mds.storage._relative_name import RelativeName, unlink_beneath
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from mds._cache import ShardCache
-    from mds._index import ShardInfo
-    from mds._readers import Reader as NativeReader
+    from mds._cache.shard_cache import ShardCache
+    from mds._index.shard_object import ShardInfo
+    from mds._readers.base import Reader as NativeReader
 
 #: Shard files that stay open.
 _MAX_OPEN = 16
@@ -280,7 +280,7 @@ class KnownFormatReader(Reader):
 
     def validate(self, allow_unsafe_types: bool) -> None:
         """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed."""
-        from mds._index import refuse_unsafe
+        from mds._index.shard_object import refuse_unsafe
 
         data_file, _ = self.file_pairs[-1]
         refuse_unsafe([self.info.schema], allow_unsafe_types, self._path(data_file))

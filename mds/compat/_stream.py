@@ -36,19 +36,11 @@ from mds.compat._overrides import Overridable, find_remedy, refuse
 from mds.compat._readers import FileInfo, Reader, reader_from_json
 from mds.compat._util import retry
 from mds.errors import ConfigError, CorruptError, IndexFileError, NotFoundError
-from mds.plan import resolve_weights
-from mds.storage import (
-    Body,
-    ObjectInfo,
-    Store,
-    join,
-    publish,
-    register_store,
-    source_name,
-    write_file,
-)
+from mds.plan._weights import resolve_weights
+from mds.storage import Body, ObjectInfo, Store, register_store
+from mds.storage._files import publish, write_file
 from mds.storage._relative_name import RelativeName
-from mds.storage._url import Url
+from mds.storage._url import Url, join, source_name
 from mds.world import World
 
 _INDEX = "index.json"

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from mds.encodings._base import DecodeKind, Encoding, describe, located
+from mds.encodings._base import DecodeKind, Encoding
 from mds.encodings._registry import encoding_names, parse_encoding, register_encoding
 
 __all__ = [
     "DecodeKind",
     "Encoding",
-    "describe",
     "encoding_names",
-    "located",
     "parse_encoding",
     "register_encoding",
 ]

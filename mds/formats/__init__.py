@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mds.formats._megatron import Megatron
     from mds.formats._parquet import Parquet
     from mds.formats._raw_files import RawFiles
-    from mds.formats._registry import find_format, format_names, register_format
+    from mds.formats._registry import format_names, register_format
     from mds.formats._source import Files
     from mds.formats._tar import Tar
 
@@ -40,7 +40,6 @@ _HOMES = {
     "Tar": "_tar",
     "TextLines": "_lines",
     "encode_records": "_encode",
-    "find_format": "_registry",
     "format_names": "_registry",
     "join_columns": "_encode",
     "register_format": "_registry",
@@ -64,7 +63,6 @@ __all__ = [
     "Tar",
     "TextLines",
     "encode_records",
-    "find_format",
     "format_names",
     "join_columns",
     "register_format",

@@ -55,7 +55,8 @@ from mds.formats._made_reader import MadeReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._facts import ShardPlace
     from mds.formats._source import Files
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds._shardfile.layout import Columns
     from mds.formats._facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
     from mds.formats._source import FilePlace, Files

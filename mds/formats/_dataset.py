@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds._index import Index, ShardSchema, Stored
+from mds._index.shard_object import ShardSchema, Stored
 from mds._index.sidecar import read_sidecar, write_sidecar
 from mds._index.table import (
     TABLE_KIND,
     TABLE_NAME,
     FilesIndexError,
+    Index,
     files_index_bytes,
     fingerprint_of,
 )
@@ -48,13 +49,14 @@ from mds.formats._registry import (
 )
 from mds.formats._source import Files, open_pinned, parse_place
 from mds.formats._table import FileTable
-from mds.storage import is_local, local_path, open_store, redact
-from mds.storage._url import Url, reveal
+from mds.storage import open_store
+from mds.storage._url import Url, is_local, local_path, redact, reveal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._facts import ShardPlace
     from mds.storage import Store
 

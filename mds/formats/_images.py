@@ -31,7 +31,8 @@ from mds.storage._base import check_key
 from mds.storage._files import open_regular
 
 if TYPE_CHECKING:
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._source import FilePlace, Files
 
 #: Kinds of pictures by the endings of their files.

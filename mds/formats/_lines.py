@@ -38,7 +38,8 @@ from mds.formats._unpack import compression_of, content, packed_endings
 from mds.storage._files import open_regular
 
 if TYPE_CHECKING:
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds._shardfile.layout import Columns
     from mds.formats._source import Files
 

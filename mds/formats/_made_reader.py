@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mds._index import ShardSchema, Stored
+from mds._index.shard_object import ShardSchema, Stored
 from mds._readers.base import Batch, Reader, Rows
 from mds._readers.fields import ColumnSelection, fields_of
 from mds._readers.joint import JointReader, joint_reader, sample_decoder

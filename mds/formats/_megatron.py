@@ -38,7 +38,8 @@ from mds.storage import open_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._source import FilePlace
 
     Int64s = npt.NDArray[np.int64]

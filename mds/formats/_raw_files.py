@@ -53,7 +53,8 @@ from mds.storage._files import open_regular
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._source import Files
 
 #: Files whose sizes are looked up to estimate those of all, and the estimate if none is known.

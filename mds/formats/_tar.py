@@ -37,7 +37,8 @@ from mds.formats._tar_samples import (
 from mds.formats._unpack import compression_of, content
 
 if TYPE_CHECKING:
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._source import Files
 
 #: Bytes that are fetched at once to infer the columns of a tar with a sidecar.

@@ -40,7 +40,8 @@ from mds.formats._tar_samples import (
 )
 
 if TYPE_CHECKING:
-    from mds._readers import ColumnSelection, Reader
+    from mds._readers.base import Reader
+    from mds._readers.fields import ColumnSelection
     from mds.formats._source import Files
     from mds.formats._tar_members import Mapped
 

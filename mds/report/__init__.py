@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from mds.report._diagnosis import CAUSES, WaitReport, explain_waits
 
 _HOMES = {
-    "CAUSES": "_diagnosis",
-    "WaitAccount": "_account",
     "WaitReport": "_diagnosis",
-    "explain_waits": "_diagnosis",
 }
 
 __all__ = ["CAUSES", "WaitAccount", "WaitReport", "explain_waits"]

@@ -41,7 +41,7 @@ from mds.storage import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mds._readers import Reader
+    from mds._readers.base import Reader
 
 
 class FormatContract:
@@ -173,7 +173,7 @@ class FormatContract:
         It reads the file itself if the format can do that, else the shard converted to MDS.
         """
         if data.is_in_place:
-            from mds._readers import ColumnSelection
+            from mds._readers.fields import ColumnSelection
 
             return data.reader(number, str(folder), ColumnSelection())
         shard = self._bytes(data, number, files)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mds.plan import EpochPlan, OrderHash, Packing, PackPlan
+from mds.plan import EpochPlan, OrderHash, PackPlan
 from mds.plan._pack_windows import pack_window
+from mds.plan._packing import Packing
 from mds.plan._state import emit_state, parse_state
 from mds.world import World
 

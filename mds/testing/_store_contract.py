@@ -24,8 +24,9 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mds.errors import ConfigError, CorruptError, NotFoundError, StoreError
-from mds.storage import Body, ObjectInfo, Store, Wrapper
+from mds.storage import Body, ObjectInfo, Store
 from mds.storage._base import is_same_object
+from mds.storage._wrappers import Wrapper
 
 
 def noise(size: int, seed: int = 0) -> bytes:

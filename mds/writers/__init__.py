@@ -6,14 +6,12 @@ from mds._lazy_imports import on_first_touch
 from mds.writers._mds import MDSWriter
 from mds.writers._merge import merge_index
 from mds.writers._text import CSVWriter, JSONWriter, TSVWriter, XSVWriter
-from mds.writers._writer import Writer
 
 __all__ = [
     "CSVWriter",
     "JSONWriter",
     "MDSWriter",
     "TSVWriter",
-    "Writer",
     "XSVWriter",
     "merge_index",
 ]

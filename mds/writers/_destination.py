@@ -29,9 +29,11 @@ from mds._index.sidecar import find_sidecars, sidecars_of
 from mds._shardfile.layout import INDEX_NAME
 from mds.errors import DeniedError, MdsError, NotFoundError, WriterError
 from mds.events import Uploaded, emit
-from mds.storage import CHUNK, ObjectInfo, RetryPolicy, Store, open_store, redact, temporary_owner
-from mds.storage._files import Directory, sync, sync_file
+from mds.storage import ObjectInfo, RetryPolicy, Store, open_store
+from mds.storage._base import CHUNK
+from mds.storage._files import Directory, sync, sync_file, temporary_owner
 from mds.storage._locks import LOCK_NAME, FolderLock, is_locked_here, try_lock_folder
+from mds.storage._url import redact
 from mds.writers._leftovers import Leftovers, is_shard, make_staging_folder
 
 if TYPE_CHECKING:

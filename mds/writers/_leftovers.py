@@ -18,8 +18,9 @@ from hashlib import blake2b
 from mds._redaction import get_logger
 from mds._shardfile.layout import INDEX_NAME
 from mds.errors import NotFoundError, StoreError
-from mds.storage import Store, temporary_owner
+from mds.storage import Store
 from mds.storage._base import Upload
+from mds.storage._files import temporary_owner
 from mds.storage._locks import FolderLock, try_lock_folder
 from mds.storage._url import source_name
 

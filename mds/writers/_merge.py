@@ -17,25 +17,27 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from mds._index import Index
 from mds._index.column_notes import NAME as NOTES_NAME
 from mds._index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
 from mds._index.lengths import KIND, Lengths, emit_lengths_file, lengths_name, parse_lengths
 from mds._index.sidecar import parse_sidecar, remove_stale_sidecars, sidecars_of
-from mds._index.table import fingerprint_of
+from mds._index.table import Index, fingerprint_of
 from mds._redaction import get_logger, mask_foreign, printable
 from mds._shardfile.layout import INDEX_NAME, VERSION
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
-from mds.storage import is_local, join, local_path, open_store, redact, write_file
+from mds.storage import open_store
+from mds.storage._files import write_file
 from mds.storage._locks import try_lock_folder
 from mds.storage._relative_name import RelativeName, is_reserved
+from mds.storage._url import is_local, join, local_path, redact
 from mds.writers._destination import ExpectedFile, find_faults
 from mds.writers._spec import refuse_storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mds.storage import Retrying, Store
+    from mds.storage import Store
+    from mds.storage._retry import Retrying
     from mds.writers._spec import Out
 
     Place = str | os.PathLike[str]

@@ -26,8 +26,7 @@ from mds._shardfile.layout import MAX_SIZE
 from mds._units import parse_bytes
 from mds._words import Digest
 from mds.errors import ArgumentError, ConfigError, UnknownEncodingError
-from mds.storage import is_local, local_path, redact
-from mds.storage._url import Url
+from mds.storage._url import Url, is_local, local_path, redact
 
 if TYPE_CHECKING:
     import types

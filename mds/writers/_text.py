@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mds._arguments import takes_names
 from mds._shardfile.layout import config_bytes, pack_meta
-from mds.encodings import describe
+from mds.encodings._base import describe
 from mds.encodings._scalars import as_float, as_int
 from mds.errors import (
     ConfigError,

@@ -34,7 +34,7 @@ from mds._index.table import fingerprint_of
 from mds._process.fork_safe import call_in_child
 from mds._shardfile.layout import MAX_SIZE, VERSION
 from mds._units import format_bytes
-from mds.encodings import describe, located
+from mds.encodings._base import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.writers._destination import Destination
 from mds.writers._pipeline import GATHERED, EarlyFile, FullShard, Pipeline

@@ -7,11 +7,12 @@ import struct
 
 import numpy as np
 
-from mds._index import Columns, Index, ShardInfo, ShardSchema
-from mds._index.shard_object import FileInfo, Stored
+from mds._index.shard_object import FileInfo, ShardInfo, ShardSchema, Stored
+from mds._index.table import Index
 from mds._readers import make_decoder, open_sparse
 from mds._readers.joint import joint_reader
 from mds._readers.split import SplitReader
+from mds._shardfile.layout import Columns
 from mds.encodings import parse_encoding
 from mds.errors import MdsError
 

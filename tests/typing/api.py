@@ -34,8 +34,9 @@ from mds.plan import EpochPlan, OrderHash
 from mds.report import WaitReport
 from mds.shuffle import Shuffle, get_shuffle, register_shuffle
 from mds.shuffle._py1s import Py1s
-from mds.storage import Retrying, RetryPolicy, Store, open_store, register_store
+from mds.storage import RetryPolicy, Store, open_store, register_store
 from mds.storage._memory import MemoryStore
+from mds.storage._retry import Retrying
 from mds.testing._format_contracts import EncodingContract
 from mds.testing._input_contract import InputContract
 from mds.testing._shuffle_contract import ShuffleContract

@@ -24,8 +24,8 @@ from mds.encodings import parse_encoding
 from mds.encodings._arrays import length_function
 from mds.errors import ConfigError, NoSpaceError, SourceError
 from mds.formats._columns import Column
-from mds.storage import is_local, local_path, open_store, redact
-from mds.storage._url import Url, scheme_of
+from mds.storage import open_store
+from mds.storage._url import Url, is_local, local_path, redact, scheme_of
 from mds.writers._leftovers import work_folder_name
 from mds.writers._spec import refuse_storage_options
 from mds.writers.convert._checkpoint import NAME, Checkpoint

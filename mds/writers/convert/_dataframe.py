@@ -16,8 +16,8 @@ from mds._shardfile.layout import INDEX_NAME
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, WriterError, need
 from mds.formats._arrow_values import python_values
-from mds.storage import is_local, join, local_path, open_store
-from mds.storage._url import Url, options_of, path_on_disk, reveal
+from mds.storage import open_store
+from mds.storage._url import Url, is_local, join, local_path, options_of, path_on_disk, reveal
 from mds.writers._mds import MDSWriter
 from mds.writers._merge import lock_places, merge_locked
 

@@ -7,17 +7,17 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from mds._index import Index
 from mds._index.column_notes import NAME as NOTES_NAME
 from mds._index.column_notes import pack_notes
 from mds._index.lengths import emit_lengths_file, lengths_name
 from mds._index.sidecar import find_sidecars, sidecars_of
-from mds._index.table import fingerprint_of
+from mds._index.table import Index, fingerprint_of
 from mds._shardfile.layout import INDEX_NAME
 from mds.errors import ConfigError, DeniedError, MdsError, NotFoundError, WriterError
-from mds.storage import Store, join, open_store, redact
+from mds.storage import Store, open_store
 from mds.storage._files import sync, sync_file
 from mds.storage._locks import LOCK_NAME, FolderLock, try_lock_folder
+from mds.storage._url import join, redact
 from mds.writers._destination import ExpectedFile, check_presence
 from mds.writers._leftovers import Leftovers, is_shard
 from mds.writers.convert._checkpoint import NAME, remove_temporaries

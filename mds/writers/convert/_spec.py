@@ -19,7 +19,8 @@ from mds._shardfile.compression import parse_compression
 from mds._shardfile.hashing import new_hash
 from mds._units import parse_count
 from mds._words import OnError
-from mds.encodings import located, parse_encoding
+from mds.encodings import parse_encoding
+from mds.encodings._base import located
 from mds.encodings._spelling import encoding_name
 from mds.errors import ArgumentError, ConfigError, EncodingError, UnknownEncodingError
 from mds.writers._spec import parse_size_limit

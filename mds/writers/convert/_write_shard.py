@@ -28,8 +28,9 @@ from mds._shardfile.hashing import new_hash
 from mds._shardfile.layout import MAX_SIZE, config_bytes, pack_header, shard_name
 from mds.encodings import parse_encoding
 from mds.errors import WriterError
-from mds.storage import open_store, redact
+from mds.storage import open_store
 from mds.storage._files import open_directory, open_target, publish, sync_file
+from mds.storage._url import redact
 from mds.writers.convert._checkpoint import Checkpoint
 
 Sizes = npt.NDArray[np.int64]

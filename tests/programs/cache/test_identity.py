@@ -16,7 +16,7 @@ from devtools import dialects
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
 from mds import StreamingDataLoader, StreamingDataset
-from mds._cache import fetch_index
+from mds._cache.index_copy import fetch_index
 from mds.errors import (
     IndexFileError,
     MissingDependencyError,

@@ -19,10 +19,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mds._cache import fetch_index
 from mds._cache.budget import Budget
 from mds._cache.counters import Counters
 from mds._cache.folder import CacheFolder
+from mds._cache.index_copy import fetch_index
 from mds._cache.ledger import Ledger
 from mds._cache.ledger_file import ABSENT, FETCHING, MANAGED, UNMANAGED
 from mds._cache.open_readers import ReaderPool

@@ -13,7 +13,8 @@ from sharing import finish, start
 
 from devtools.httpserver import FolderHandler, http_server
 from mds import StreamingDataset
-from mds._cache import ShardCache, fetch_index
+from mds._cache.index_copy import fetch_index
+from mds._cache.shard_cache import ShardCache
 from mds._cache.source import Source
 from mds.errors import CorruptError, ReplacedError, VanishedError
 

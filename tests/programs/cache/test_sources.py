@@ -16,7 +16,7 @@ from cache_tools import SAMPLES, contents, open_cache, read, write
 from users import GROUP, USERS, can_become
 
 from devtools.httpserver import http_server
-from mds._cache import find_index
+from mds._cache.index_copy import find_index
 from mds._cache.ownership import (
     Origin,
     claim,

@@ -7,7 +7,8 @@ from cache_tools import SAMPLES, open_cache, read, shuffled
 
 from devtools.httpserver import http_server
 from devtools.proxy import Fault, FaultProxy
-from mds._cache import ShardCache, fetch_index
+from mds._cache.index_copy import fetch_index
+from mds._cache.shard_cache import ShardCache
 from mds._cache.source import Source
 from mds.errors import CorruptError, StalledError, TransientError
 

@@ -20,7 +20,7 @@ import sys
 import numpy as np
 
 from mds import MDSWriter
-from mds._index import read_index
+from mds._index.table import read_index
 from mds.plan import EpochPlan
 from mds.plan._audit import OrderHash, Place
 from mds.world import World

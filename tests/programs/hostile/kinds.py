@@ -26,7 +26,7 @@ from sentinels import Home
 from server import HostileServer
 
 import mds
-from mds._index import read_index
+from mds._index.table import read_index
 from mds.writers import MDSWriter, merge_index
 from mds.writers.convert import convert
 

@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from mds import MDSWriter
 from mds._cli import main
-from mds._index import Index
 from mds._index.lengths import emit_lengths, lengths_name
 from mds._index.sidecar import write_sidecar
+from mds._index.table import Index
 from mds.storage import open_store
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ordertools import BATCHING, algorithms, joined, make_plan
 
 from mds.errors import StateError
-from mds.plan import OrderHash, Place
+from mds.plan import OrderHash
+from mds.plan._audit import Place
 
 STREAMS = [
     {"shards": [30, 0, 21, 45], "repeat": 1.5},

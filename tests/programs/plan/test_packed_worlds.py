@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from packs import LENGTHS, WORLDS, packed, steps_of
 
-from mds.plan import Packing
+from mds.plan._packing import Packing
 from mds.plan._state import emit_state
 
 

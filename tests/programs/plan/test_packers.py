@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mds.errors import ConfigError, PlanError, UnknownNameError
-from mds.plan import Packing, PackPlan, register_packer
+from mds.plan import PackPlan, register_packer
 from mds.plan._pack_windows import pack_window
 from mds.plan._packers import _packers, find_packer
+from mds.plan._packing import Packing
 from mds.testing._packer_contract import PackerContract
 
 

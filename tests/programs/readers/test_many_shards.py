@@ -15,7 +15,7 @@ import pytest
 
 from devtools.httpserver import http_server
 from mds import JSONWriter, LocalDataset
-from mds._index import read_index
+from mds._index.table import read_index
 
 IS_LONG = os.environ.get("MDS_FAULTS") == "long"
 SHARDS = 20_000 if IS_LONG else 2_000

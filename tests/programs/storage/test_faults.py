@@ -17,7 +17,8 @@ from mds.errors import (
     StoreError,
     TransientError,
 )
-from mds.storage import RetryPolicy, open_store, publish
+from mds.storage import RetryPolicy, open_store
+from mds.storage._files import publish
 from mds.testing._store_contract import noise
 
 SIZE = 3 << 20

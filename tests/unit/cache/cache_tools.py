@@ -7,7 +7,8 @@ import random
 
 import numpy as np
 
-from mds._cache import ShardCache, find_index
+from mds._cache.index_copy import find_index
+from mds._cache.shard_cache import ShardCache
 from mds._cache.source import Source
 from mds._prefetch.prefetcher import Prefetcher
 from mds.writers import MDSWriter

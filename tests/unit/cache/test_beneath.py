@@ -8,8 +8,7 @@ import xxhash
 from cache_tools import contents, open_cache, write
 
 from mds import StreamingDataset
-from mds._index import read_index
-from mds._index.table import MIN_COPIED_BYTES
+from mds._index.table import MIN_COPIED_BYTES, read_index
 from mds.errors import CacheError, ConfigError, MdsError
 
 KEYS = b"a private key\n"

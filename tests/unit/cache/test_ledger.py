@@ -8,8 +8,8 @@ import shutil
 import pytest
 from cache_tools import write
 
-from mds._cache import fetch_index
 from mds._cache.folder import CacheFolder
+from mds._cache.index_copy import fetch_index
 from mds._cache.ledger import Ledger
 from mds._cache.ledger_file import ABSENT, MANAGED
 from mds._cache.source import Source

@@ -9,7 +9,7 @@ from cache_tools import SAMPLES, open_cache, read
 from users import GROUP, USERS, can_become
 
 from mds.errors import CacheError
-from mds.storage import temporary_owner
+from mds.storage._files import temporary_owner
 
 needs_root = pytest.mark.skipif(not can_become(), reason="only root can give files away")
 NAMES = ("lock", "ledger")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cache_tools import SAMPLES, contents, disk_usage, open_cache, payload, read, write
 
-from mds._cache import ShardCache
+from mds._cache.shard_cache import ShardCache
 from mds._cache.source import Source
-from mds._index import read_index
+from mds._index.table import read_index
 from mds.errors import CacheLimitError, ConfigError, CorruptError, NotFoundError, ShardError
 from mds.events import Evicted, subscribe
 

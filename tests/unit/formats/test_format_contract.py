@@ -7,8 +7,8 @@ import pictures
 import pytest
 import tars
 
-from mds.formats import ImageFiles, JsonLines, RawFiles, Tar, TextLines, find_format, format_names
-from mds.formats._registry import BUILTIN_FORMATS
+from mds.formats import ImageFiles, JsonLines, RawFiles, Tar, TextLines, format_names
+from mds.formats._registry import BUILTIN_FORMATS, find_format
 from mds.testing._file_format_contract import FormatContract
 
 RECORDS = [{"id": i, "text": f"number {i} é" * (i % 4), "more": [i]} for i in range(40)]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from mds._index import Index, table
+from mds._index import table
+from mds._index.table import Index
 
 # Of however small an index.
 read_index = functools.partial(table.read_index, min_copied_bytes=0)

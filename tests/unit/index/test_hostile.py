@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mds._index import Index
 from mds._index.parse import parse_index
+from mds._index.table import Index
 from mds.errors import IndexFileError
 
 # For a long search: MDS_FUZZ_CASES=20000 pytest -k damaged

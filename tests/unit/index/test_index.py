@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mds._index import Index, read_index
+from mds._index.table import Index, read_index
 from mds.errors import UnsafeTypeError
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "shards"

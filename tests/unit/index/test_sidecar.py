@@ -8,7 +8,6 @@ import pytest
 
 from mds import MDSWriter, merge_index
 from mds._cli.verification import verify
-from mds._index import Index
 from mds._index.lengths import emit_lengths
 from mds._index.sidecar import (
     is_sidecar,
@@ -19,6 +18,7 @@ from mds._index.sidecar import (
     sidecars_of,
     write_sidecar,
 )
+from mds._index.table import Index
 from mds.errors import ConfigError, DeniedError, IndexFileError
 from mds.storage import open_store
 

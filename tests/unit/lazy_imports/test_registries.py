@@ -12,8 +12,9 @@ from mds import _lazy_imports as lazy_imports
 from mds.encodings import Encoding, parse_encoding, register_encoding
 from mds.encodings._registry import _encodings
 from mds.errors import ArgumentError, ConfigError
-from mds.formats import Format, find_format, register_format
+from mds.formats import Format, register_format
 from mds.formats._registry import _registry as _formats
+from mds.formats._registry import find_format
 from mds.plan import register_packer
 from mds.plan._packers import _packers, find_packer
 from mds.shuffle import SequentialShuffle, _shuffles, find_shuffle, register_shuffle

@@ -3,7 +3,8 @@
 import numpy as np
 from ordertools import make_plan
 
-from mds.plan import Packing, PackPlan
+from mds.plan import PackPlan
+from mds.plan._packing import Packing
 
 
 class Given:

@@ -10,9 +10,10 @@ from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
 from mds._cache import order_files
 from mds._cache.order_files import prepare, share_order
 from mds.errors import ConfigError, PlanError, StateError
-from mds.plan import OrderHash, Packing, PackPlan
+from mds.plan import OrderHash, PackPlan
 from mds.plan._pack_windows import balance, pack_window
 from mds.plan._packers import best_fit_decreasing
+from mds.plan._packing import Packing
 from mds.plan._state import emit_state, parse_state
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mds._index import read_index
+from mds._index.table import read_index
 from mds._readers import open_reader
 from mds._shardfile.layout import config_bytes, pack_header, shard_name
 from mds.encodings import parse_encoding

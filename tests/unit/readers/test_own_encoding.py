@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter
-from mds._index import read_index
+from mds._index.table import read_index
 from mds._readers import open_reader
 from mds._readers.joint import FixedReader
 from mds.encodings import DecodeKind, Encoding, parse_encoding, register_encoding

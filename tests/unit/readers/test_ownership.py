@@ -10,15 +10,11 @@ from PIL import Image
 
 from mds import LocalDataset, MDSWriter, Samples, StreamingDataLoader, StreamingDataset
 from mds._cache.uncached import memory_reader
-from mds._index import read_index
-from mds._readers import (
-    ColumnSelection,
-    gather,
-    iterate_samples,
-    make_decoder,
-    open_reader,
-    open_sparse,
-)
+from mds._index.table import read_index
+from mds._readers import make_decoder, open_reader, open_sparse
+from mds._readers.fields import ColumnSelection
+from mds._readers.gather import gather
+from mds._readers.iterate import iterate_samples
 from mds.encodings import Encoding, parse_encoding, register_encoding
 from mds.encodings import _registry as registry
 from mds.encodings._text import BytesEncoding

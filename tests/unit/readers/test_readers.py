@@ -6,8 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from mds._index import Index, read_index
-from mds._readers import gather, make_decoder, open_reader, open_sparse, unique_stable
+from mds._index.table import Index, read_index
+from mds._readers import make_decoder, open_reader, open_sparse
+from mds._readers.gather import gather, unique_stable
 from mds.errors import ConfigError, NotFoundError, ShardError, UnsafeTypeError
 
 SHAPES = ["mixed", "fixed"]

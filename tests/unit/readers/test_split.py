@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from mds._index import Index
+from mds._index.table import Index
 from mds._readers import make_decoder, open_reader, open_sparse
 from mds.errors import ConfigError, EncodingError, ShardError
 

@@ -6,8 +6,8 @@ from torch.utils.data import TensorDataset
 from mds import StreamingDataLoader
 from mds._process.stopwatch import PHASES
 from mds.errors import ConfigError
-from mds.report import CAUSES, WaitAccount, explain_waits
-from mds.report._account import CacheUse, LoaderSetup
+from mds.report._account import CacheUse, LoaderSetup, WaitAccount
+from mds.report._diagnosis import CAUSES, explain_waits
 
 SETUP = LoaderSetup(
     workers=1,

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from mds.report import CAUSES
+from mds.report._diagnosis import CAUSES
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "speed.md"
 

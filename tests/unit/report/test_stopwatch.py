@@ -19,7 +19,7 @@ from mds._process.stopwatch import (
     TransferTimes,
     running_watch,
 )
-from mds.report import WaitAccount
+from mds.report._account import WaitAccount
 from mds.storage._wrappers import Wrapper
 
 SAMPLES, SIZE = 96, 8

@@ -8,8 +8,16 @@ import pytest
 
 from devtools.httpserver import http_server
 from mds.errors import NoSpaceError, StoreError, VanishedError
-from mds.storage import open_store, publish, temporary_owner, write_at, write_file
-from mds.storage._files import open_target, temporary_path, translate_write_errors
+from mds.storage import open_store
+from mds.storage._files import (
+    open_target,
+    publish,
+    temporary_owner,
+    temporary_path,
+    translate_write_errors,
+    write_at,
+    write_file,
+)
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):

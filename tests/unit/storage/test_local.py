@@ -5,7 +5,8 @@ import os
 import pytest
 
 from mds.errors import ConfigError, NotFoundError, StoreError
-from mds.storage import Prefixed, open_store
+from mds.storage import open_store
+from mds.storage._wrappers import Prefixed
 from mds.testing._store_contract import StoreContract
 
 

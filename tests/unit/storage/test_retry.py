@@ -15,9 +15,11 @@ from mds.errors import (
     StoreError,
     TransientError,
 )
-from mds.storage import Body, Limited, ObjectInfo, Retrying, RetryPolicy, open_store
+from mds.storage import Body, ObjectInfo, RetryPolicy, open_store
 from mds.storage._memory import MemoryStore
+from mds.storage._retry import Retrying
 from mds.storage._translate import network_failure, translate_errors
+from mds.storage._wrappers import Limited
 from mds.testing._store_contract import Flaky, noise
 
 SWIFT = {"first_wait": 0.0, "longest_wait": 0.0}

@@ -6,11 +6,20 @@ import pytest
 
 from mds import LocalDataset, MDSWriter, Stream, StreamingDataset
 from mds.errors import ConfigError
-from mds.storage import is_local, join, local_path, open_store, redact, register_store, schemes
+from mds.storage import open_store, register_store
 from mds.storage._azure import AzureOptions, _locate
 from mds.storage._memory import MemoryStore
-from mds.storage._registry import _HOMES
-from mds.storage._url import parse_url, redact_text, scheme_of, source_name
+from mds.storage._registry import _HOMES, schemes
+from mds.storage._url import (
+    is_local,
+    join,
+    local_path,
+    parse_url,
+    redact,
+    redact_text,
+    scheme_of,
+    source_name,
+)
 
 
 @pytest.mark.parametrize(

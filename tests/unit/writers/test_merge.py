@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from mds import LocalDataset, MDSWriter, merge_index
-from mds._index import read_index
+from mds._index.table import read_index
 from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError, WriterError
 from mds.storage import open_store
 

@@ -11,10 +11,10 @@ from mds._cli import main
 from mds._cli.storage_options import without_secrets
 from mds.errors import ArgumentError, ConfigError
 from mds.storage import _registry as registry
-from mds.storage import join, open_store
+from mds.storage import open_store
 from mds.storage._memory import MemoryStore
 from mds.storage._s3 import S3Store
-from mds.storage._url import Url, options_of
+from mds.storage._url import Url, join, options_of
 from mds.writers.convert import convert
 
 OPTIONS = {"place": "here", "password": "the-password"}

@@ -51,7 +51,8 @@ from mds.formats._tar import Tar
 from mds.formats._tar_members import ReadAt
 from mds.formats._tar_samples import KEY, TarSample, encoding_by_ending, value_of
 from mds.formats._unpack import compression_of, content
-from mds.storage import is_local, open_store, redact
+from mds.storage import open_store
+from mds.storage._url import is_local, redact
 from mds.writers.convert._inputs.base import (
     BadRecord,
     FileInput,

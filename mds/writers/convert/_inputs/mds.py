@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from mds._index import FileInfo, Index, ShardInfo
 from mds._index.column_notes import ColumnNote, read_notes
+from mds._index.shard_object import FileInfo, ShardInfo
+from mds._index.table import Index
 from mds._shardfile.compression import parse_compression
 from mds._shardfile.layout import (
     INDEX_NAME,
@@ -28,7 +29,8 @@ from mds._units import format_bytes
 from mds.encodings import parse_encoding
 from mds.errors import NotFoundError, SourceError
 from mds.formats._columns import Column, show_value
-from mds.storage import is_local, join, open_store, redact
+from mds.storage import open_store
+from mds.storage._url import is_local, join, redact
 from mds.writers.convert._inputs.base import Input, InputOptions, InputPart, Record
 
 

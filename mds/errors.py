@@ -52,6 +52,48 @@ import re
 
 from mds._redaction import safe
 
+__all__ = [
+    "ArgumentError",
+    "CacheError",
+    "CacheLimitError",
+    "CompatError",
+    "ConfigError",
+    "CorruptError",
+    "DeniedError",
+    "EncodingError",
+    "EncodingRangeError",
+    "EncodingTypeError",
+    "FixedSizeError",
+    "FormatError",
+    "FunctionError",
+    "IndexFileError",
+    "IterationError",
+    "MdsError",
+    "MissingColumnError",
+    "MissingDependencyError",
+    "NoSpaceError",
+    "NotFoundError",
+    "PlanError",
+    "RecordError",
+    "ReplacedError",
+    "SealedNameError",
+    "SeparatorError",
+    "ShardError",
+    "SourceError",
+    "StalledError",
+    "StateError",
+    "StoreError",
+    "StreamPlanError",
+    "TransientError",
+    "UnauthenticatedError",
+    "UnknownEncodingError",
+    "UnknownNameError",
+    "UnreachableError",
+    "UnsafeTypeError",
+    "VanishedError",
+    "WriterError",
+]
+
 # Beginning of the text of an error that torch raises again from a worker process or thread.
 _FROM_WORKER = re.compile(r"Caught \w+ in [\w :]+\.\nOriginal Traceback ")
 

@@ -13,6 +13,18 @@ from typing import NamedTuple
 
 from mds._process.fork_safe import new_lock
 
+__all__ = [
+    "Evicted",
+    "Fetched",
+    "Listed",
+    "Replaced",
+    "Retried",
+    "Uploaded",
+    "Waited",
+    "emit",
+    "subscribe",
+]
+
 
 class Fetched(NamedTuple):
     """A shard, or a range of it, was fetched from its remote.

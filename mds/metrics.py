@@ -29,6 +29,14 @@ from mds.events import Event, Evicted, Fetched, Replaced, Retried, Uploaded, Wai
 if TYPE_CHECKING:
     from types import FrameType
 
+__all__ = [
+    "Tally",
+    "chrome_trace",
+    "dump_state",
+    "dump_state_on",
+    "prometheus",
+]
+
 _SECONDS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 

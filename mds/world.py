@@ -193,6 +193,10 @@ def _parse_variable(environ: Mapping[str, str], name: str, default: int) -> int:
 if TYPE_CHECKING:
     Topology = World | Callable[[], Any] | Any
 
+__all__ = [
+    "World",
+]
+
 
 class Ranks(NamedTuple):
     """Place of this process in a job, before workers and replication.

@@ -200,3 +200,31 @@ def test_the_map_names_every_package():
     shown = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     names = {path.relative_to(ROOT / "mds").parts[0].removesuffix(".py") for path in MODULES}
     assert sorted(shown) == sorted(names - {"__init__"})
+
+
+def is_protocol(node: ast.ClassDef) -> bool:
+    """Whether a class lists what an argument must have."""
+    return any("Protocol" in ast.unparse(base) for base in node.bases)
+
+
+def test_every_public_definition_has_a_docstring():
+    """Functions, classes and methods without an underscore, in private modules, too.
+
+    Linters look at modules without an underscore only.
+    """
+    without_docstring = []
+    for path in MODULES:
+        if "testing" in path.parts:  # tests, whose names say what they test
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_" and not is_protocol(node)
+        ]
+        for node in [*tree.body, *(each for kind in classes for each in kind.body)]:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_":
+                decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
+                if not ast.get_docstring(node) and not decorators & {"overload", "setter"}:
+                    without_docstring.append(f"{path.name}:{node.lineno}: {node.name}")
+    assert without_docstring == []

@@ -11,37 +11,37 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "mds"
 
 #: Packages that every package but themselves may import.
-BASE = "arguments errors events foreign_words lazy_imports process redaction words"
+BASE = "_arguments errors events _foreign_words _lazy_imports _process _redaction _words"
 
 #: What else a package may import.
 ALLOWED = {
     "_version": "",
-    "units": "",
+    "_units": "",
     "world": "",
-    "preview": "",
+    "_preview": "",
     "encodings": "",
-    "shardfile": "",
+    "_shardfile": "",
     "storage": "",
     "shuffle": "",
-    "index": "encodings shardfile storage units",
-    "plan": "shardfile shuffle units world",
-    "readers": "encodings index shardfile",
-    "formats": "encodings index readers shardfile storage units",
-    "writers": "encodings formats index shardfile storage units",
-    "cache": "formats index plan readers shardfile storage units world",
-    "testing": "encodings formats plan readers shardfile shuffle storage world writers",
+    "_index": "encodings _shardfile storage _units",
+    "plan": "_shardfile shuffle _units world",
+    "_readers": "encodings _index _shardfile",
+    "formats": "encodings _index _readers _shardfile storage _units",
+    "writers": "encodings formats _index _shardfile storage _units",
+    "_cache": "formats _index plan _readers _shardfile storage _units world",
+    "testing": "encodings formats plan _readers _shardfile shuffle storage world writers",
     "transforms": "encodings shuffle",
-    "metrics": "cache",
-    "prefetch": "cache readers units",
-    "report": "units",
-    "dataset": "cache encodings formats index plan prefetch preview readers shardfile "
-    "shuffle storage transforms units world",
-    "loader": "dataset encodings index plan prefetch readers report transforms world",
-    "cli": "_version dataset encodings formats index preview readers shardfile storage units "
-    "writers",
-    "compat": "cache dataset encodings index loader plan readers shardfile shuffle storage "
-    "units world writers",
-    "__main__": "cli",
+    "metrics": "_cache",
+    "_prefetch": "_cache _readers _units",
+    "report": "_units",
+    "_dataset": "_cache encodings formats _index plan _prefetch _preview _readers _shardfile "
+    "shuffle storage transforms _units world",
+    "_loader": "_dataset encodings _index plan _prefetch _readers report transforms world",
+    "_cli": "_version _dataset encodings formats _index _preview _readers _shardfile storage "
+    "_units writers",
+    "compat": "_cache _dataset encodings _index _loader plan _readers _shardfile shuffle storage "
+    "_units world writers",
+    "__main__": "_cli",
 }
 
 MODULES = {

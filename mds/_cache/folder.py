@@ -19,8 +19,8 @@ another program has the right nanoseconds with a probability of 1 to 10**9, and 
 inode. On a file system without nanoseconds no file has a marker. Setting it costs two system calls
 a file.
 
-`CacheFolder.is_ours` combines both proofs. `mds._cache.recovery` and `mds._cache.fetch` also look at
-each proof alone where they treat them differently.
+`CacheFolder.is_ours` combines both proofs. `mds._cache.recovery` and `mds._cache.fetch` also look
+at each proof alone where they treat them differently.
 """
 
 from __future__ import annotations

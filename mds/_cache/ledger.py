@@ -1,8 +1,8 @@
 """The ledger of a cache folder: what is in the folder, and which processes use it.
 
-All processes of a node map one small file (`mds._cache.ledger_file` describes it and its locks). For
-every shard it holds the bytes that its files take or will take, which process is busy with it, and
-how to recognise files that this library wrote.
+All processes of a node map one small file (`mds._cache.ledger_file` describes it and its locks).
+For every shard it holds the bytes that its files take or will take, which process is busy with it,
+and how to recognise files that this library wrote.
 
 Bytes are added before they are written and subtracted after they are deleted, so the sum is never
 below what is on the disk. All changes are a few stores to memory under one lock of the folder, and

@@ -1,8 +1,8 @@
 """The open readers of a process: reference-counted, with an LRU of those not in use.
 
 A reader in use is never closed. An idle one stays open within three bounds: the number of readers
-of files, the number of memory maps of the process (`mds._process.mmaps`), and the bytes of shards in
-memory. Opening and closing a reader takes the same time whatever their number.
+of files, the number of memory maps of the process (`mds._process.mmaps`), and the bytes of shards
+in memory. Opening and closing a reader takes the same time whatever their number.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ When a folder is opened:
   that differ anew (`compare_with_disk`). The ledger may be older than its folder (a backup, a
   copy), or the folder may have changed while no process used it. This costs one listing, and five
   microseconds a file.
-- The first process also deletes fallback folders (`mds._cache.ownership`) that no job uses any more.
+- The first process also deletes fallback folders (`mds._cache.ownership`) that no job uses now.
 
 A wrong ledger never deletes a user's file: files count as ours only if their stamp (inode, time and
 size) is the recorded one or if they have our ownership marker (`mds._cache.folder`).

@@ -17,8 +17,6 @@ from mds._cli.run_commands import run
 from mds._cli.terminal import Group
 from mds._cli.verify_command import verify
 
-__all__ = ["convert", "main"]
-
 
 @click.group(
     cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}

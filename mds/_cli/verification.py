@@ -80,7 +80,7 @@ def verify(
 
     Raises NotFoundError and IndexFileError if there is no index to compare with.
     """
-    from mds.writers.engines import open_engine
+    from mds.writers._engines import open_engine
 
     total = Report()
     files_dataset = open_dataset(url)

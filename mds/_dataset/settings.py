@@ -28,7 +28,7 @@ from mds._units import parse_bytes, parse_count
 from mds._words import ImageForm, OnError
 from mds.errors import ArgumentError, ConfigError
 from mds.plan._state import MAX_SEED
-from mds.shuffle import find_shuffle
+from mds.shuffle._registry import find_shuffle
 from mds.world import MAX_RANKS
 
 if TYPE_CHECKING:

@@ -6,5 +6,3 @@ shards of a writer share (columns, compression, hashes) is one :class:`ShardSche
 reads one shard object at a time, so it needs the memory of the table, not that of a parsed JSON
 document. Every value of an index is checked before it is used.
 """
-
-from __future__ import annotations

@@ -18,12 +18,6 @@ from mds._readers.joint import joint_reader, sample_decoder
 if TYPE_CHECKING:
     Decoder = Callable[[memoryview], dict[str, Any]]
 
-__all__ = [
-    "make_decoder",
-    "open_reader",
-    "open_sparse",
-]
-
 
 def open_reader(
     folder: str,

@@ -61,7 +61,7 @@ from mds.compat._readers import Array, ShardReaders, Spanner
 from mds.compat._stream import Stream
 from mds.errors import ConfigError, NotFoundError, StateError
 from mds.plan._state import KEYS, VERSION, Position, ResumePoint, parse_state
-from mds.shuffle import algos
+from mds.shuffle._registry import algos
 from mds.world import World, worker_group, worker_place
 
 if TYPE_CHECKING:

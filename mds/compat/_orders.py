@@ -34,6 +34,7 @@ from mds.errors import ConfigError, SealedNameError, UnknownNameError
 from mds.plan._spec import BATCHING_METHODS, PARTITION_ALGOS
 from mds.plan._state import Position, ResumePoint, parse_state
 from mds.shuffle import SequentialShuffle
+from mds.shuffle._registry import algos as native_algos
 
 if TYPE_CHECKING:
     from mds.world import World
@@ -251,7 +252,7 @@ def resample(
 
 # ---------------------------------------------------------------------- shuffles
 
-_BUILT_IN_SHUFFLES = dict(mds.shuffle.algos.data)  # copied before code can replace an entry
+_BUILT_IN_SHUFFLES = dict(native_algos.data)  # copied before code can replace an entry
 
 
 class _FunctionShuffle(SequentialShuffle):
@@ -293,7 +294,7 @@ def _apply_shuffle(name: str) -> None:
 
     Plans use classes, so a function becomes a class derived from `_FunctionShuffle`.
     """
-    native_shuffles = mds.shuffle.algos.data
+    native_shuffles = native_algos.data
     function = shuffle_algos.get(name)
     if shuffle_algos.is_original(name) and name in _BUILT_IN_SHUFFLES:
         native_shuffles[name] = _BUILT_IN_SHUFFLES[name]
@@ -314,7 +315,7 @@ shuffle_algos: LiveRegistry[str, Callable[..., SampleIds]] = LiveRegistry(
             f"get_shuffle_{algo}",
             f"Return the ids 0 to sum(shard_sizes) - 1 in the order of {algo!r}, as one array.",
         )
-        for algo in mds.shuffle.algos
+        for algo in native_algos
     },
     _apply_shuffle,
 )

@@ -81,7 +81,7 @@ _encodings: Registry[Factory] = Registry(
     _BUILT_IN,
     lambda factory: is_class(factory, Encoding) if isinstance(factory, type) else callable(factory),
     "give a subclass of mds.encodings.Encoding, or a function that returns one for a name",
-    "format_contracts.EncodingContract",
+    "EncodingContract",
 )
 
 
@@ -92,7 +92,7 @@ def register_encoding(name: str, encoding: Factory, *, replace: bool = False) ->
     - ``name`` (str): The family, such as "point" for ``point:3``.
     - ``encoding`` (callable): A subclass of `Encoding`, or a function that returns one. It is
       called with a whole name, such as ``point:3``, and raises UnknownEncodingError for wrong
-      parameters. `mds.testing._format_contracts.EncodingContract` tests it.
+      parameters. `mds.testing.EncodingContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Installed packages name it in an entry point of the group ``mds.encodings``, which worker

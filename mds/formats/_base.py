@@ -17,7 +17,7 @@ package: `register_format`). `blocks` may yield `encode_records(shard.columns, r
 that are dicts, or `join_columns` for columns that are encoded already (`encode.py`). Read bytes
 with the `Files` that both methods get: it retries, joins ranges, and raises an error for a file
 that changed since it was planned. Every format passes the tests of
-`mds.testing._file_format_contract.FormatContract`.
+`mds.testing.FormatContract`.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ _registry: Registry[type[Format]] = Registry(
     BUILTIN_FORMATS,
     lambda kind: is_class(kind, Format) and hasattr(kind, "name") and hasattr(kind, "endings"),
     "inherit mds.formats.Format, define its abstract methods, name and endings",
-    "file_format_contract.FormatContract",
+    "FormatContract",
 )
 
 
@@ -94,7 +94,7 @@ def register_format(name: str, format: type[Format], *, replace: bool = False) -
     """Make a format available as ``format=name``; also a decorator, without ``format``.
 
     - ``name`` (str): Its name, which is also the class attribute ``name``. States record it.
-    - ``format`` (type[Format]): The class. `mds.testing._file_format_contract.FormatContract` tests
+    - ``format`` (type[Format]): The class. `mds.testing.FormatContract` tests
       it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 

@@ -64,7 +64,7 @@ def register_packer(name: str, packer: PackFunction, *, replace: bool = False) -
     - ``packer`` (callable): Takes the sizes of the documents of a window, int64 of shape (n,), and
       the room of a pack, both in tokens. Every size is from 1 to the room. Returns the number of
       the pack of each document, int64 of shape (n,), and the number of packs. It must depend on
-      nothing else. `mds.testing._packer_contract.PackerContract` tests it.
+      nothing else. `mds.testing.PackerContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Every process that plans must register it, worker processes too: do so where the dataset's class
@@ -327,5 +327,5 @@ _packers: Registry[PackFunction] = Registry(
     _BUILT_IN,
     callable,
     "give a function of the sizes of documents and the room of a pack",
-    "packer_contract.PackerContract",
+    "PackerContract",
 )

@@ -11,7 +11,7 @@ from mds._arguments import did_you_mean, plain_fields
 from mds._words import BatchingMethod, PartitionAlgo, Remainder, SamplingMethod
 from mds.errors import ConfigError, PlanError, StateError, UnknownNameError
 from mds.plan._state import MAX_CANONICAL_NODES, VERSION, Position, ResumePoint, parse_state
-from mds.shuffle import algos, find_shuffle
+from mds.shuffle._registry import algos, find_shuffle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

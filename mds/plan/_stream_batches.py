@@ -6,9 +6,9 @@
 - `ScheduledBatches`: the same, by shares that change.
 
 All compute sample ids from steps and slots, and steps and slots from positions of a stream's order.
-The terms are those of `mds.plan._global_batches`: a *step* is the number of a global batch, a *slot*
-the index of a sample in it. `Shape.deal` turns a slot into the number of its sample in the step,
-since samples are dealt to ranks in turns, and `Shape.dealt` is the inverse. A *lookup* is a
+The terms are those of `mds.plan._global_batches`: a *step* is the number of a global batch, a
+*slot* the index of a sample in it. `Shape.deal` turns a slot into the number of its sample in the
+step, since samples are dealt to ranks in turns, and `Shape.dealt` is the inverse. A *lookup* is a
 function from positions of a stream's order to sample ids. A `Partition` numbers the positions of a
 stream's order as they are dealt, with padding; `Partition.positions` turns numbers into positions,
 and `Partition.find` is the inverse. Arrays without a stated shape are one-dimensional.

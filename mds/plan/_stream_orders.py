@@ -10,7 +10,8 @@ three kinds:
 
 Sample ids come out of two functions: a shuffle maps positions to *virtual ids*, and a `Resampling`
 maps these to sample ids. Virtual ids count the samples that the epoch takes, from 0 on, shard after
-shard. A shard of which an epoch takes two copies has two *virtual shards*; see `mds.plan._sampling`.
+shard. A shard of which an epoch takes two copies has two *virtual shards*
+(`mds.plan._sampling`).
 
 The ids of a canonical node are generated in *windows*: arrays of some consecutive ids.
 

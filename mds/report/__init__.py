@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
-    from mds.report._account import WaitAccount
-    from mds.report._diagnosis import CAUSES, WaitReport, explain_waits
+    from mds.report._diagnosis import WaitReport
 
-_HOMES = {
-    "WaitReport": "_diagnosis",
-}
+_HOMES = {"WaitReport": "_diagnosis"}
 
-__all__ = ["CAUSES", "WaitAccount", "WaitReport", "explain_waits"]
+__all__ = ["WaitReport"]
 
 __getattr__, __dir__ = on_first_touch(__name__, _HOMES)

@@ -13,11 +13,13 @@ from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.storage._base import Body, ObjectInfo, Store
+    from mds.storage._memory import MemoryStore
     from mds.storage._registry import open_store, register_store
     from mds.storage._retry import RetryPolicy
 
 _HOMES = {
     "Body": "_base",
+    "MemoryStore": "_memory",
     "ObjectInfo": "_base",
     "RetryPolicy": "_retry",
     "Store": "_base",
@@ -27,6 +29,7 @@ _HOMES = {
 
 __all__ = [
     "Body",
+    "MemoryStore",
     "ObjectInfo",
     "RetryPolicy",
     "Store",

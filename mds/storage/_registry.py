@@ -46,7 +46,7 @@ _stores: Registry[Factory] = Registry(
     [scheme for scheme, home in _HOMES.items() if home != _REFUSED],
     lambda factory: is_class(factory, Store) if isinstance(factory, type) else callable(factory),
     "give a subclass of mds.storage.Store, or a function (url, options, timeout) that returns one",
-    "store_contract.StoreContract",
+    "StoreContract",
 )
 
 
@@ -57,7 +57,7 @@ def register_store(name: str, store: Factory, *, replace: bool = False) -> None:
     - ``name`` (str): The scheme, such as "box" for ``box://...``, in any case.
     - ``store`` (callable): A subclass of `Store`, or a function that returns one: it is called with
       the URL, a mapping of options, and a timeout in seconds. Each method of the store makes one
-      attempt. `mds.testing._store_contract.StoreContract` tests it.
+      attempt. `mds.testing.StoreContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Installed packages name it in an entry point of the group ``mds.stores``. Raises ConfigError for

@@ -18,7 +18,8 @@ import numpy as np
 
 from mds.plan import EpochPlan
 from mds.plan._state import emit_state
-from mds.shuffle import RandomAccessShuffle, Shuffle, ShuffleSpec, algos
+from mds.shuffle import RandomAccessShuffle, Shuffle, ShuffleSpec
+from mds.shuffle._registry import algos
 from mds.world import World
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ NOT_RUN = {
         "needs a conversion that was interrupted; tests/programs/writers/convert interrupts some"
     ),
     ("convert.md", "mds-convert photos s3://bucket/photos"): COMMAND,
-    ("convert.md", "from mds.writers.engines import dataframe_to_mds"): (
+    ("convert.md", "from mds.writers import dataframe_to_mds"): (
         "needs a Spark data frame; tests/programs/writers/convert/test_dataframe.py has some"
     ),
     ("distributed.md", "long = dataset.select("): "a line of a program; tests/unit/dataset runs it",
@@ -72,7 +72,7 @@ NOT_RUN = {
     ("migrating.md", "export PYTHONPATH="): (
         "changes the shell; tests/programs/compat does it for a process"
     ),
-    ("storage.md", "from mds.testing._store_contract import StoreContract"): (
+    ("storage.md", "from mds.testing import StoreContract"): (
         "a file of tests for a store of the reader's; ours are such files"
     ),
     ("writing.md", "mds clean s3://bucket/train"): COMMAND,

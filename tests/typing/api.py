@@ -37,11 +37,9 @@ from mds.shuffle._py1s import Py1s
 from mds.storage import RetryPolicy, Store, open_store, register_store
 from mds.storage._memory import MemoryStore
 from mds.storage._retry import Retrying
-from mds.testing._format_contracts import EncodingContract
-from mds.testing._input_contract import InputContract
-from mds.testing._shuffle_contract import ShuffleContract
-from mds.testing._store_contract import StoreContract
+from mds.testing import EncodingContract, InputContract, ShuffleContract, StoreContract
 from mds.transforms import RowGenerator, images, pad, ragged, stack
+from mds.writers import dataframe_to_mds
 from mds.writers.convert import (
     BadRecord,
     Column,
@@ -53,7 +51,6 @@ from mds.writers.convert import (
     prepare,
     register_input,
 )
-from mds.writers.engines import dataframe_to_mds
 
 
 def write(out: str) -> None:

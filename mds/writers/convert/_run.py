@@ -20,6 +20,7 @@ import numpy.typing as npt
 from mds._shardfile.layout import config_bytes, empty_shard_size
 from mds.encodings import parse_encoding
 from mds.errors import SourceError, WriterError
+from mds.writers._engines import Engine, open_engine
 from mds.writers.convert._checkpoint import Checkpoint, PartDone
 from mds.writers.convert._inputs.base import InputPart
 from mds.writers.convert._output import (
@@ -34,7 +35,6 @@ from mds.writers.convert._read_part import MAX_LISTED_RECORDS, ReadSpec, read_pa
 from mds.writers.convert._spec import ConvertSpec
 from mds.writers.convert._tokens import load_tokenizer
 from mds.writers.convert._write_shard import Output, Shard, ShardCutter, write_shard
-from mds.writers.engines import Engine, open_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tables import write_arrow as write  # noqa: E402
 from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import FormatError, MdsError  # noqa: E402
 from mds.formats import Arrow  # noqa: E402
-from mds.testing._file_format_contract import FormatContract  # noqa: E402
+from mds.testing import FormatContract  # noqa: E402
 from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
 
 

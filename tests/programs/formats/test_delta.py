@@ -18,7 +18,7 @@ from mds.formats import Delta, Files  # noqa: E402
 from mds.storage import register_store  # noqa: E402
 from mds.storage._base import ObjectInfo  # noqa: E402
 from mds.storage._memory import MemoryStore  # noqa: E402
-from mds.testing._file_format_contract import FormatContract  # noqa: E402
+from mds.testing import FormatContract  # noqa: E402
 
 
 def write_versions(folder, versions=4, rows=5, **more):

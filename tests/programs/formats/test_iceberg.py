@@ -19,7 +19,7 @@ from mds import StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, NotFoundError  # noqa: E402
 from mds.formats import Iceberg  # noqa: E402
 from mds.storage._memory import MemoryStore  # noqa: E402
-from mds.testing._file_format_contract import FormatContract  # noqa: E402
+from mds.testing import FormatContract  # noqa: E402
 
 
 @pytest.fixture

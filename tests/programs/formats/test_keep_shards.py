@@ -13,7 +13,7 @@ from tables import write_files  # noqa: E402
 
 from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds._cli import convert as convert_command  # noqa: E402
-from mds._index.table import read_index
+from mds._index.table import read_index  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.writers.convert import convert  # noqa: E402
 from mds.writers.convert._keep_shards import keep_shards  # noqa: E402

@@ -10,7 +10,7 @@ from mds.plan import PackPlan, register_packer
 from mds.plan._pack_windows import pack_window
 from mds.plan._packers import _packers, find_packer
 from mds.plan._packing import Packing
-from mds.testing._packer_contract import PackerContract
+from mds.testing import PackerContract
 
 
 def alone(sizes, room):

@@ -5,7 +5,7 @@ import pytest
 from devtools import dialects
 from devtools.httpserver import http_server
 from mds.storage import open_store
-from mds.testing._store_contract import StoreContract
+from mds.testing import StoreContract
 
 
 class TestHttp(StoreContract):

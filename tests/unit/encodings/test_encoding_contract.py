@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mds.encodings import encoding_names, parse_encoding
-from mds.testing._format_contracts import EncodingContract
+from mds.testing import EncodingContract
 
 COMPLEX = [np.complex64(1j), np.complex64(-2)]
 

@@ -9,7 +9,7 @@ import tars
 
 from mds.formats import ImageFiles, JsonLines, RawFiles, Tar, TextLines, format_names
 from mds.formats._registry import BUILTIN_FORMATS, find_format
-from mds.testing._file_format_contract import FormatContract
+from mds.testing import FormatContract
 
 RECORDS = [{"id": i, "text": f"number {i} é" * (i % 4), "more": [i]} for i in range(40)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()

@@ -13,7 +13,7 @@ from mds import Packing, StreamingDataLoader, StreamingDataset
 from mds.errors import FormatError, ReplacedError
 from mds.events import Fetched, subscribe
 from mds.formats import Megatron
-from mds.testing._file_format_contract import FormatContract
+from mds.testing import FormatContract
 
 
 class TestMegatron(FormatContract):

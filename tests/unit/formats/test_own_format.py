@@ -9,7 +9,7 @@ from numbers_format import Numbers
 from mds import StreamingDataLoader, StreamingDataset
 from mds._dataset.stream import Stream
 from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
-from mds.testing._file_format_contract import FormatContract
+from mds.testing import FormatContract
 
 
 class TestNumbers(FormatContract):

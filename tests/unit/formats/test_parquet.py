@@ -17,7 +17,7 @@ from tables import as_told, every_type, table, write_files  # noqa: E402
 from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
-from mds.testing._file_format_contract import FormatContract  # noqa: E402
+from mds.testing import FormatContract  # noqa: E402
 
 
 class TestParquet(FormatContract):

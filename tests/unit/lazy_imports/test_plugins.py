@@ -9,7 +9,7 @@ from mds._lazy_imports import load_plugin, plugin_names
 from mds.compat._registries import create_registry
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.shuffle import find_shuffle
+from mds.shuffle._registry import find_shuffle
 from mds.storage import open_store
 from mds.writers.convert._inputs.registry import find_input
 

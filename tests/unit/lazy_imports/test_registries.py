@@ -17,7 +17,8 @@ from mds.formats._registry import _registry as _formats
 from mds.formats._registry import find_format
 from mds.plan import register_packer
 from mds.plan._packers import _packers, find_packer
-from mds.shuffle import SequentialShuffle, _shuffles, find_shuffle, register_shuffle
+from mds.shuffle import SequentialShuffle, register_shuffle
+from mds.shuffle._registry import _shuffles, find_shuffle
 from mds.storage import Store, register_store
 from mds.storage._memory import MemoryStore
 from mds.storage._registry import _factory, _stores

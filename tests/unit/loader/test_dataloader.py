@@ -238,7 +238,7 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
 
     def gather(readers, shards, rows, **options):
         sizes.append(len(rows))
-        return mds._readers.gather(readers, shards, rows, **options)
+        return mds._readers.gather.gather(readers, shards, rows, **options)
 
     monkeypatch.setattr("mds._loader.rows.gather", gather)
     loader = StreamingDataLoader(StreamingDataset(local=make(samples=400), batch_size=10))
@@ -278,7 +278,7 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
 
     def gather(*args, **options):
         assert not [batch for batch in given if batch() is not None]
-        return mds._readers.gather(*args, **options)
+        return mds._readers.gather.gather(*args, **options)
 
     monkeypatch.setattr("mds._loader.rows.gather", gather)
     more = {} if is_in_bundles else {"columns": MANY, "value": many}

@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from mds.shuffle import algos
+from mds.shuffle._registry import algos
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "order.md"
 

@@ -12,8 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[3] / "mds"
 # Made by the standard library as they are; a forked child never uses these.
 NOT_FROM_THE_HELPER = {
     ("_process/fork_safe.py", "threading"): "the helper",
-    ("writers/engines.py", "queue.SimpleQueue"): "idle workers; a child has no engine",
-    ("writers/engines.py", "ThreadPoolExecutor"): "of a conversion, which does not fork",
+    ("writers/_engines.py", "queue.SimpleQueue"): "idle workers; a child has no engine",
+    ("writers/_engines.py", "ThreadPoolExecutor"): "of a conversion, which does not fork",
     ("writers/_pipeline.py", "ThreadPoolExecutor"): "of a writer, which belongs to one process",
     ("storage/_waiting.py", "os.register_at_fork"): "ends a thread before the fork",
     ("storage/_wrappers.py", "queue.SimpleQueue"): "of one request, which ends where it began",

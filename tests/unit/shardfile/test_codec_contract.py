@@ -4,7 +4,7 @@ import pytest
 
 from mds._shardfile.compression import compression_names, parse_compression
 from mds.errors import ConfigError, ShardError
-from mds.testing._format_contracts import CodecContract
+from mds.testing import CodecContract
 
 # The highest levels of br and bz2 take a minute for the 200 MB of the bomb.
 NAMES = ["br:0", "br:4", "bz2:1", "gz", "gz:0", "gz:1", "snappy", "zstd", "zstd:1", "zstd:12"]

@@ -5,18 +5,25 @@ import importlib.metadata
 import numpy as np
 import pytest
 
-from mds import shuffle
 from mds.errors import ConfigError, UnknownNameError
 from mds.plan import EpochPlan
-from mds.shuffle import SequentialShuffle, find_shuffle, get_shuffle, register_shuffle
+from mds.shuffle import (
+    SequentialShuffle,
+    Shuffle,
+    ShuffleSpec,
+    _registry,
+    get_shuffle,
+    register_shuffle,
+)
 from mds.shuffle._naive import Naive
 from mds.shuffle._py1b import Py1b
 from mds.shuffle._py1br import Py1br
 from mds.shuffle._py1e import Py1e
 from mds.shuffle._py1s import Py1s
 from mds.shuffle._py2s import Py2s
+from mds.shuffle._registry import find_shuffle
 from mds.shuffle._seekable import Seekable
-from mds.testing._shuffle_contract import ShuffleContract
+from mds.testing import ShuffleContract
 from mds.world import World
 
 
@@ -51,7 +58,7 @@ class TestSeekable(ShuffleContract):
 def test_every_built_in_shuffle_is_tried():
     """A new one has to be written down here."""
     tried = {kind.algorithm for kind in ShuffleContract.__subclasses__()}
-    assert set(shuffle.algos.values()) <= tried
+    assert set(_registry.algos.values()) <= tried
 
 
 class Reversed(SequentialShuffle):
@@ -68,7 +75,7 @@ class Reversed(SequentialShuffle):
 
 @pytest.fixture
 def _known(monkeypatch):
-    monkeypatch.setattr(shuffle._shuffles, "entries", dict(shuffle.algos))
+    monkeypatch.setattr(_registry._shuffles, "entries", dict(_registry.algos))
 
 
 @pytest.mark.usefixtures("_known")
@@ -103,7 +110,7 @@ def test_what_cannot_be_a_shuffle_is_refused():
     """A name of ours, whose order must not change, and a class of another kind."""
     with pytest.raises(ConfigError, match="'py1e' is built in"):
         register_shuffle("py1e", Reversed)
-    for kind in (dict, Reversed(shuffle.ShuffleSpec(np.array([1]), 1, 0, 0, 1)), shuffle.Shuffle):
+    for kind in (dict, Reversed(ShuffleSpec(np.array([1]), 1, 0, 0, 1)), Shuffle):
         with pytest.raises(ConfigError, match=r"inherit mds\.shuffle\.SequentialShuffle"):
             register_shuffle("mine", kind)
     with pytest.raises(UnknownNameError, match="no shuffle_algo 'lucky'"):

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ordertools import ALGORITHMS, DRAWN, algorithms, joined, sizes, uneven
 
 from mds.errors import PlanError, UnknownNameError
-from mds.shuffle import ShuffleSpec, algos, get_shuffle
+from mds.shuffle import ShuffleSpec, get_shuffle
 from mds.shuffle import _py1e as py1e
 from mds.shuffle._py1e import BUCKET_PLACES, StreamingBucketSort
+from mds.shuffle._registry import algos
 from mds.shuffle._shard_parts import shuffled_parts
 
 nodes = st.integers(1, 9)

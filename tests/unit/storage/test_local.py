@@ -7,7 +7,7 @@ import pytest
 from mds.errors import ConfigError, NotFoundError, StoreError
 from mds.storage import open_store
 from mds.storage._wrappers import Prefixed
-from mds.testing._store_contract import StoreContract
+from mds.testing import StoreContract
 
 
 class TestPath(StoreContract):

@@ -278,7 +278,7 @@ def test_alipan_is_refused_with_the_way_out():
 def test_every_scheme_has_its_provider(scheme):
     """Every scheme of the table leads to a function or class that is there."""
     module, _, name = _HOMES[scheme].partition(":")
-    assert callable(getattr(importlib.import_module(f"mds.storage.{module}"), name))
+    assert callable(getattr(importlib.import_module(f"mds.storage._{module}"), name))
 
 
 @pytest.mark.parametrize(

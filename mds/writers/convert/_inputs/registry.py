@@ -60,7 +60,7 @@ _inputs: Registry[type[Input]] = Registry(
     frozenset(inputs),
     lambda kind: is_class(kind, Input),
     "inherit mds.writers.convert.Input or FileInput, and define its abstract methods",
-    "input_contract.InputContract",
+    "InputContract",
 )
 
 
@@ -70,7 +70,7 @@ def register_input(name: str, input: type[Input], *, replace: bool = False) -> N
 
     - ``name`` (str): Its name.
     - ``input`` (type[Input]): The class. It cannot take endings of built-in inputs.
-      `mds.testing._input_contract.InputContract` tests it.
+      `mds.testing.InputContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Only the process that plans a conversion has to register it. For the commands, name the class in

@@ -276,7 +276,7 @@ class _SampleSource:
         if package == "pyspark":
             raise ConfigError(
                 f"{name} is a data frame of Spark: write it with "
-                "mds.writers.engines.dataframe_to_mds(frame, mds_kwargs={'out': OUT})."
+                "mds.writers.dataframe_to_mds(frame, mds_kwargs={'out': OUT})."
             )
         if "DataLoader" in classes:
             raise ConfigError(f"{name} yields batches: give its dataset, which yields samples.")

@@ -9,8 +9,8 @@ import pytest
 from mds._shardfile.compression import parse_compression
 from mds.errors import ConfigError, NotFoundError, WriterError
 from mds.storage import open_store
+from mds.writers._engines import InlineEngine, LocalEngine
 from mds.writers.convert import convert
-from mds.writers.engines import InlineEngine, LocalEngine
 
 #: Raises an error that does not survive pickling, as errors of other packages may.
 ODD = """
@@ -89,7 +89,7 @@ class TestSpark(EngineContract):
 
     @pytest.fixture
     def engine(self, spark):
-        from mds.writers.engines import SparkEngine
+        from mds.writers._engines import SparkEngine
 
         with SparkEngine(spark) as engine:
             yield engine
@@ -110,7 +110,7 @@ class TestRay(EngineContract):
 
     @pytest.fixture
     def engine(self, ray):
-        from mds.writers.engines import RayEngine
+        from mds.writers._engines import RayEngine
 
         assert ray.is_initialized()
         with RayEngine() as engine:
@@ -144,7 +144,7 @@ def test_traceback_of_the_other_process_is_kept():
 def test_absent_package_is_one_sentence(name, monkeypatch):
     """Without its package an engine says which command installs it."""
     from mds.errors import MissingDependencyError
-    from mds.writers.engines import open_engine
+    from mds.writers._engines import open_engine
 
     for module in [each for each in sys.modules if each.partition(".")[0] in ("pyspark", "ray")]:
         monkeypatch.delitem(sys.modules, module)

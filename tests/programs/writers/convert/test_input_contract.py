@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from mds import MDSWriter
 from mds._cli import main
 from mds.errors import ConfigError
-from mds.testing._input_contract import InputContract
+from mds.testing import InputContract
 from mds.writers.convert import (
     Column,
     FileInput,

@@ -30,29 +30,6 @@ from mds.errors import ConfigError, WriterError, need
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from mds.writers.convert._dataframe import (
-        dataframe_to_mds,
-        infer_dataframe_schema,
-        is_json_compatible,
-    )
-
-__all__ = [
-    "Engine",
-    "dataframe_to_mds",
-    "infer_dataframe_schema",
-    "is_json_compatible",
-    "open_engine",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load the names about data frames at their first use."""
-    if name not in __all__:
-        raise AttributeError(f"module 'mds.writers.engines' has no attribute {name!r}")
-    from mds.writers.convert import _dataframe as dataframe
-
-    return getattr(dataframe, name)
-
 
 def open_engine(name: str, workers: int) -> Engine:
     """Return an engine by name: `local`, `spark` or `ray`.

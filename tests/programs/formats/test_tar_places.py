@@ -87,7 +87,7 @@ def test_no_header_is_looked_at_again(tmp_path, monkeypatch):
     folder = write(tmp_path / "t", tars.members([tars.sample(i) for i in range(9)]))
     of(folder, tmp_path)
     looked = []
-    for module in ("tar_reader", "tar_samples"):
+    for module in ("_tar_reader", "_tar_samples"):
         path = f"mds.formats.{module}.members"
         monkeypatch.setattr(path, lambda *_, **__: looked.append(1) or iter(()))
     dataset = of(folder, tmp_path)

@@ -90,7 +90,7 @@ MISTAKES = [
     ("dataset().split({'a': 'x'})", "split()", "'x'", "{'train': 0.9, 'val': 0.1}"),
     ("dataset().split({'a': 1.0}, by='nam')", "split(by=", "'nam'", "Did you mean 'name'?"),
     ("dataset().map(3)", "map()", "'3'", "Write map(function)"),
-    ("dataset()['name']", "dataset[", "'name'", "dataset[0]['name']"),
+    ("dataset()['name']", "dataset[", "'name'", "[sample['name'] for sample in dataset]"),
     ("dataset()[99]", "sample", "99", "from 0 to 19"),
     ("dataset().load_state_dict(None)", "state", "NoneType", "state_dict() returned"),
     ("dataset().load_state_dict({})", "state", "nothing at all", "state_dict() of"),

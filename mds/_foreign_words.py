@@ -82,6 +82,12 @@ _OF_A_LOADER = (
     "multiprocessing_context"
 )
 
+_REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
+_HISTORY = (
+    "Nothing is recorded while a run reads: mds.RunHistory(loader.state_dict()) computes the "
+    "samples of every step."
+)
+
 #: Arguments of `map`, `filter` and `map_batches`.
 _OF_FUNCTIONS = {
     "batched batch_size": (
@@ -162,6 +168,11 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "start_step skip_steps resume resume_from state": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
         ),
+        "profile profile_batches": _REPORT,
+        "history run_history": _HISTORY,
+        "return_index return_indices with_index with_indices": (
+            "Store the number of a sample as a column when you write the dataset."
+        ),
     },
     "Stream": {
         **_PLACE,
@@ -202,6 +213,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "The dataset makes packs: StreamingDataset(..., packing=Packing({value}))."
         ),
         "profile profile_batches": "Write print(loader.report()) after some batches.",
+        "history run_history": _HISTORY,
+        "epochs num_epochs": "Leave it out: each loop over the loader is the next epoch.",
         "start_step skip_steps resume resume_from state state_dict": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
         ),
@@ -242,6 +255,11 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "places place remote local streams url urls paths": "Write data={value}.",
         "checkpoint file path state_dict loader": "Give the state first: {owner}({value}).",
     },
+    "World": {
+        "rank world_size local_rank num_replicas": (
+            "Write StreamingDataset(..., topology=(rank, world_size)) to set the rank."
+        ),
+    },
     "Schedule": {
         "steps boundaries weights proportions": (
             "Give the weights by milestone first: {owner}({{0: {{'web': 0.9, 'math': 0.1}}, "
@@ -280,7 +298,6 @@ _SPLIT = "Write train, test = dataset.split([0.9, 0.1])."
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
 _SAMPLES_OF_A_STEP = "Write mds.RunHistory(loader.state_dict()).step(step)."
 _STEPS_OF_A_SAMPLE = "Write mds.RunHistory(loader.state_dict()).sample(number)."
-_REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
 _STATE = "Write loader.load_state_dict(state)."
 _CONVERT = "Write mds.convert(samples, out), where samples are dicts, a table or files."
 
@@ -312,7 +329,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write dataset.map(lambda sample: {{'new': sample['old'], ...}})."
         ),
         "train_test_split random_split": _SPLIT,
-        "shard split_by_node split_by_worker": (
+        "shard split_by_node split_by_worker split_dataset_by_node": (
             "Ranks and workers share the samples by themselves; topology=(rank, world_size) of the "
             "dataset sets the ranks."
         ),
@@ -332,7 +349,15 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
         "collect to_list": "Write list(dataset).",
         "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
-        "sample shuffle_dataset": "Write {owner}(..., shuffle=True).limit(n), or select(numbers).",
+        "sample shuffle_dataset": (
+            "Write {owner}(..., shuffle=True, epoch_size=n): each epoch takes n samples at random."
+        ),
+        "clear_cache delete_cache empty_cache cleanup_cache_files": (
+            "Delete the folder of local= when no process uses it; cache_limit= keeps it small."
+        ),
+        "group_by groupby partition_by": (
+            "Write dataset.select(where=lambda sample: sample['label'] == 0) for each part."
+        ),
         "concatenate concat zip interleave chain": _STREAMS,
         "ignore_errors": "Write {owner}(..., on_error='skip').",
         "apply pipe compose map_dict transform": _MAP,
@@ -346,7 +371,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             _SAMPLES_OF_A_STEP
         ),
         "step_of steps_of find_sample": _STEPS_OF_A_SAMPLE,
-        "order epoch_order permutation indices": _SAMPLES_OF_A_STEP,
+        "order epoch_order sample_order permutation indices": _SAMPLES_OF_A_STEP,
         "resume restore load_state set_state": _STATE,
         "get_state": "Write loader.state_dict().",
         "seed": "Write dataset.shuffle_seed.",
@@ -363,8 +388,15 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write dataset.schema, a dict with the encodings."
         ),
         "num_rows nrows": "Write dataset.num_samples.",
-        "map filter split shuffle state_dict load_state_dict explain map_batches": (
+        "map filter split state_dict load_state_dict explain map_batches": (
             "Write StreamingDataset(folder), which has it."
+        ),
+        "shuffle sample": "Write StreamingDataset(folder, shuffle=True).",
+        "train_test_split random_split": "Write StreamingDataset(folder).split([0.9, 0.1]).",
+        "shard split_by_node": "Write dataset[rank::world_size], a list of samples.",
+        "group_by groupby partition_by": (
+            "Write StreamingDataset(folder).select(where=lambda sample: sample['label'] == 0) for "
+            "each part."
         ),
         "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
     },
@@ -374,7 +406,9 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "sets its number."
         ),
         "stats explain": "Write loader.dataset.{name}(), or loader.report() about waiting.",
-        "profile diagnose why_slow": "Write print(loader.report()) after some batches.",
+        "profile diagnose why_slow summary throughput metrics timings": (
+            "Write print(loader.report()) after some batches."
+        ),
         "skip skip_steps": (
             "Write dataset.edits.skip_steps(range(a, b)), of the dataset that the loader reads."
         ),
@@ -473,6 +507,23 @@ NAMES_OF_THE_PACKAGE = {
     "TokensLoader": "Write mds.StreamingDataset(..., packing=mds.Packing(8192)).",
 }
 
+#: The same for the packages in it.
+NAMES_OF_PACKAGES = {
+    "mds.storage": {
+        "list ls exists get put download upload copy delete open read write": (
+            "Write open_store(url), whose Store has methods such as list() and get_file()."
+        ),
+        "S3Store GCSStore AzureStore FileSystem filesystem": "Write open_store(url).",
+    },
+    "mds.transforms": {
+        "Compose Sequential compose": "Write dataset.map(first).map(second).",
+        "ToTensor Normalize Resize CenterCrop RandomResizedCrop": (
+            "Write StreamingDataLoader(dataset, collate_fn=images('image', size=224)), or "
+            "dataset.map(function) with a function of torchvision."
+        ),
+    },
+}
+
 
 def argument_advice(kind: str, owner: str, name: str, value: str) -> str:
     """Return a sentence, with a space before it, for an unknown argument; '' for other names.
@@ -488,8 +539,10 @@ def argument_advice(kind: str, owner: str, name: str, value: str) -> str:
     ' Write shuffle_seed=7.'
     """
     table = "Writer" if kind.endswith("Writer") else kind
+    has_options = table in ("Samples", "Stream", "Writer") and name in _STORAGE_OPTIONS
     advice = _find(ARGUMENTS.get(table, {}), name)
-    if not advice and table in ("Samples", "Stream", "Writer") and name in _STORAGE_OPTIONS:
+    is_text = value[:1] in "'\"."  # as in 'default', or ... for a secret
+    if has_options and (is_text or not advice):
         option = _STORAGE_OPTIONS[name]
         advice = f"Write storage_options={{{{{option!r}: {{value}}}}}}."
     return f" {advice.format(owner=owner, name=name, value=value)}" if advice else ""
@@ -544,12 +597,14 @@ def attribute_advice(kind: str, owner: str, name: str) -> str:
     return f" {advice.format(owner=owner, name=name)}" if advice else ""
 
 
-def package_advice(name: str) -> str:
-    """Return a sentence, with a space before it, for a name that `mds` lacks; '' for other names.
+def package_advice(name: str, package: str = "mds") -> str:
+    """Return a sentence, with a space before it, for a name that a package lacks; '' for others.
 
     >>> package_advice("optimize")[:45]
     ' Write mds.convert(map(function, inputs), out'
     """
+    if package != "mds":
+        return f" {advice}" if (advice := _find(NAMES_OF_PACKAGES.get(package, {}), name)) else ""
     advice = _find(NAMES_OF_THE_PACKAGE, name)
     if not advice and isinstance(getattr(errors, name, None), type):
         advice = "Write from mds.errors import {name}."

@@ -61,11 +61,9 @@ def on_first_touch(
 
 def _advice(package: str, name: str) -> str:
     """Return what to write in place of a name of another library, with a space before it, or ''."""
-    if package != "mds":
-        return ""
     from mds._foreign_words import package_advice  # on the way to an error only
 
-    return package_advice(name)
+    return package_advice(name, package)
 
 
 def _is_importing(frame: FrameType) -> bool:

@@ -78,6 +78,10 @@ _OPTIONS = (
     (_WITHOUT_OPTION, "--input --in --source --src --output --out --dest --target -i -o"),
     (_WITHOUT_OPTION, "--state --checkpoint --step --sample --local --remote --dataset --path"),
     (
+        "Write in Python: mds.convert(filter(function, samples), OUT).",
+        "--filter --where --query --predicate",
+    ),
+    (
         "Batches are made when samples are read: StreamingDataset(..., batch_size=8).",
         "--batch-size --bs",
     ),
@@ -107,7 +111,7 @@ _COMMANDS = (
     ("verify", "validate check fsck test integrity checksum"),
     ("convert", "build create write make import ingest prepare pack shard tokenize"),
     ("convert", "transform from copy cp sync upload"),
-    ("merge", "join concat concatenate combine union"),
+    ("merge", "join concat concatenate combine union merge-index"),
     ("clean", "gc prune rm remove cleanup purge delete"),
     ("index", "pin scan catalog register"),
     ("lengths", "length token-lengths"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mds._lazy_imports import on_first_touch
+from mds.errors import ArgumentError
 
 if TYPE_CHECKING:
     from mds._words import Digest, EngineName, OnError
@@ -66,6 +67,7 @@ SampleSource = Iterable[Mapping[str, Any]] | ArrowTable
 #: What can be converted: a place, samples, or the samples of each split.
 Source = str | os.PathLike[str] | SampleSource | Mapping[str, SampleSource]
 F = TypeVar("F", bound=Callable[..., Any])
+_POSITIONAL = 2  # arguments of `convert` without a name
 
 
 def _names_checked(function: F) -> F:
@@ -78,6 +80,11 @@ def _names_checked(function: F) -> F:
             from mds.writers.convert._spec import refuse_unknown_options
 
             refuse_unknown_options(options, names)
+        if len(arguments) > _POSITIONAL:
+            raise ArgumentError(
+                "mds.convert() takes the source and out by position, and the others by name. For a "
+                "function write mds.convert(map(function, samples), out)."
+            )
         return function(*arguments, **options)
 
     return checked  # type: ignore[return-value]

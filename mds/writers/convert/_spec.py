@@ -165,6 +165,7 @@ _OTHER_OPTIONS = {
         ("skip_bad", "errors", "on_bad_lines", "ignore_errors", "skip_errors", "handler"),
         "on_error='skip'",
     ),
+    **dict.fromkeys(("splits", "shares", "train_test_split"), "split={value}"),
     **dict.fromkeys(("exist_ok", "force", "replace"), "overwrite={value}"),
     **dict.fromkeys(("hash", "hashing", "hash_algos"), "hashes={value}"),
     **dict.fromkeys(("shard_size", "max_shard_size", "chunk_bytes", "size"), "size_limit={value}"),

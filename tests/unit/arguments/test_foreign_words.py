@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import re
 
 import pytest
 
@@ -34,6 +35,7 @@ CLASSES = {
     "RunHistory": RunHistory,
     "Schedule": Schedule,
     "LocalDataset": LocalDataset,
+    "World": mds.World,
     "": mds,
 }
 
@@ -130,6 +132,14 @@ ARGUMENTS = [
     ("Packing(8, lengths='ids')", "Write column='ids'"),
     ("Packing(8, eos_id=1)", "Write separator=1."),
     ("Schedule({0: {'a': 1}}, interpolation='linear')", "Write between='linear'."),
+    ("Own(d, profile=True)", "Write print(loader.report())"),
+    ("Own('s3://b/x', profile='dev')", "storage_options={'profile_name': 'dev'}."),
+    ("Own(d, history='h')", "mds.RunHistory(loader.state_dict())"),
+    ("StreamingDataLoader(Own(d), num_epochs=2)", "each loop over the loader is the next epoch"),
+    ("World(rank=1, world_size=2)", "topology=(rank, world_size)"),
+    ("World(1, 2)", "World() needs workers_per_rank= and worker="),
+    ("convert([{'a': 1}], 'x', len)", "write mds.convert(map(function, samples), out)"),
+    ("convert([{'a': 1}], 'x', splits={'a': 1})", "Write split={'a': 1}."),
     ("LocalDataset(d, shufle=True)", "there is no argument 'shufle'"),
 ]
 
@@ -267,6 +277,19 @@ def test_names_of_the_package(name, way_out):
     assert str(by_import.value).startswith(f"cannot import name {name!r} from 'mds'")
     assert way_out in str(by_import.value)
     assert not hasattr(mds, name)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "way_out"),
+    [
+        ("transforms", "Compose", "dataset.map(first).map(second)"),
+        ("storage", "list", "open_store("),
+    ],
+)
+def test_names_of_packages(module, name, way_out):
+    """Packages in `mds` answer words, too."""
+    with pytest.raises(AttributeError, match=re.escape(way_out)):
+        getattr(getattr(mds, module), name)
 
 
 def test_other_names_of_the_package_are_python_s_errors():

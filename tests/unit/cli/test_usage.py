@@ -213,6 +213,8 @@ def test_the_version_is_shown_everywhere(line):
         ("mds-convert a b --workers 2", "Write --num-workers."),
         ("mds-convert a b --skip-bad", "Write --on-error skip."),
         ("mds convert a b --ignore-errors", "Write --on-error skip."),
+        ("mds-convert a b --filter x", "mds.convert(filter(function, samples), OUT)"),
+        ("mds merge-index a b", "Write: mds merge a b"),
         ("mds-convert a b --shuffle", "StreamingDataset(..., shuffle=True"),
         ("mds-convert --input a --output b", "without an option: mds-convert SOURCE OUT"),
         ("mds-convert a b -n", "write --dry-run to only show the plan"),

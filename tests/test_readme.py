@@ -32,21 +32,43 @@ def test_the_readme_from_top_to_bottom_in_an_empty_folder(tmp_path, monkeypatch,
                 subprocess.run(script, check=True, timeout=600, env={**os.environ, "PATH": tools})
         else:
             exec(compile(code, "README.md", "exec"), names)
-    assert len(names["following"]["text"]) == 32
-    assert names["state"]["sample_in_epoch"] == 6 * 32
-    assert "py1e" in capsys.readouterr().out  # explain() was printed
+    assert [len(batch["label"]) for batch in names["remaining"]] == [32, 32, 32]
+    assert names["state"]["sample_in_epoch"] == 32
+    losses = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [step for step, loss in losses if float(loss) > 0] == ["0", "1", "2", "3"]
 
 
-def test_from_ones_own_files_to_training_is_one_command_and_ten_lines():
-    """The first program of README that trains has no more lines, and the command is one."""
+def test_the_readme_is_short():
+    """Its training takes a dozen lines, converting takes one command, and the page is short."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
     _, program = blocks("README.md", "python")[:2]
     assert "loss.backward()" in program
-    assert len([line for line in program.splitlines() if line.strip()]) <= 10
+    assert len([line for line in program.splitlines() if line.strip()]) <= 12
     assert blocks("README.md", "bash")[OF_THE_GATE].split() == [
         "mds-convert",
         "photos",
         "data/photos",
     ]
+
+
+def answers(page):
+    """Return the answers about each ability by its label, without the numbers of footnotes."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    table = text[text.index("| | mds | mosaicml-streaming |") :].partition("\n\n")[0]
+    rows = [re.sub(r" \[\d+\]", "", line).strip("| ").split(" | ") for line in table.splitlines()]
+    return {row[0]: row[1:] for row in [rows[0], *rows[2:]]}
+
+
+def test_the_answers_about_peers_are_those_of_their_page():
+    """README has some rows of docs/peers.md, which has the evidence; each "partly" is explained."""
+    rows = answers("README.md")
+    assert 9 <= len(rows) <= 11  # with the heads
+    evidence = answers("docs/peers.md")
+    assert {label: evidence.get(label) for label in rows} == rows
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"\bpartly (?!\[)", text)
+    footnotes = set(re.findall(r"^(\d+)\. ", text, re.MULTILINE))
+    assert footnotes == set(re.findall(r" \[(\d+)\]", text))
 
 
 def test_the_gate_runs_the_readmes_commands():
@@ -76,7 +98,7 @@ def test_what_the_readme_shows_is_seen():
     """Its training prints the loss, and no line is a bare value, which a prompt would print."""
     programs = blocks("README.md", "python")
     (training,) = [program for program in programs if "loss.backward()" in program]
-    assert "print(f" in training
+    assert "print(" in training
     for program in programs:
         values = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Expr)]
         assert all(isinstance(node.value, ast.Call) for node in values), program

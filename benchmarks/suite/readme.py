@@ -14,54 +14,61 @@ _HEADS = {
     "mds": "mds",
     "incumbent": "mosaicml-streaming {mosaicml-streaming}",
     "litdata": "litdata {litdata}",
+    "arrow": "HF datasets {datasets}",
+    "grain": "Grain {grain}",
     "lancedb": "lancedb {lancedb}",
+    "webdataset": "WebDataset {webdataset}",
 }
-_OPTIONAL = ("lancedb",)  # has a column in runs that measured it
+_ALWAYS = ("mds", "incumbent", "litdata")  # the others have a column in runs that measured them
+_NOT_MEASURED = "-"
 _BATCHES = "tokens, 32 a batch"
+_IMAGES = "images, 32 a batch"
 
-# What a line says, its question, and its cases, whose figures stand side by side.
+# Label of a row, its question, and its cases, whose figures stand side by side.
 _ROWS = (
-    ("iterate 8 KB token samples, shuffled (samples/s)", "iterate", ("tokens, shuffled",)),
-    ("iterate text with a JSON column, shuffled (samples/s)", "iterate", ("text, shuffled",)),
-    ("`dataset[i]` at random, tokens (samples/s)", "random_access", ("tokens",)),
+    ("samples of 8 KB, shuffled", "iterate", ("tokens, shuffled",)),
+    ("samples of text and JSON, shuffled", "iterate", ("text, shuffled",)),
+    ("`dataset[i]` at random, 8 KB", "random_access", ("tokens",)),
     (
-        "batches of 32 token samples as tensors, one process (samples/s)",
+        "batches of 32 x 8 KB: two processes, two threads",
         "batches",
-        (f"{_BATCHES}, 0 workers",),
+        (f"{_BATCHES}, 2 workers", f"{_BATCHES}, threads"),
     ),
-    ("the same through two worker processes (samples/s)", "batches", (f"{_BATCHES}, 2 workers",)),
-    ("the same on two threads, the default (samples/s)", "batches", (f"{_BATCHES}, threads",)),
     (
-        "the same through a collate function of your own, two worker processes (samples/s)",
+        "the same with your own `collate_fn`, two processes",
         "collate",
         (f"{_BATCHES}, own collate, 2 processes",),
     ),
     (
-        "first sample of 50,000 shards (seconds, MB)",
+        "batches of 32 photographs: two processes, two threads",
+        "images",
+        (f"{_IMAGES}, 2 workers", f"{_IMAGES}, 2 threads"),
+    ),
+    (
+        "first sample of 50,000 shards, first start (s, MB)",
+        "start",
+        ("50,000 shards, first time", "50,000 shards, first time, memory"),
+    ),
+    (
+        "the same, started again (s, MB)",
         "start",
         ("50,000 shards, again", "50,000 shards, again, memory"),
     ),
-    ("`import` (seconds, MB)", "imports", ("import, seconds", "import, memory of the process")),
 )
-_COLD = "cold shuffled epoch from S3, 0.5 GB (times a plain parallel download)"
 
 
 def table(run: dict[str, Any]) -> str:
-    """The table of a run; a line of which nothing was measured is left out."""
+    """Return the table of a run; a row or column of which nothing was measured is left out."""
     measured = report.entries(run)
     versions = {name: " ".join(v.split(".dev")[:1]) for name, v in run["versions"].items() if v}
     present = {entry.system for entry in measured if entry.values}
-    shown = [name for name in _HEADS if name in present or name not in _OPTIONAL]
+    shown = [name for name in _HEADS if name in present or name in _ALWAYS]
     names = [_HEADS[name].format_map(_Known(versions)).strip() for name in shown]
-    lines = [f"| | {' | '.join(names)} |", "|---|" + "---:|" * len(shown)]
+    lines = [f"| samples/s | {' | '.join(names)} |", "|---|" + "---:|" * len(shown)]
     for label, question, cases in _ROWS:
         cells = [_cell(measured, question, cases, system) for system in shown]
-        if cells[0]:
-            lines.append(f"| {label} | **{cells[0]}** | {' | '.join(cells[1:])} |")
-    cold = _bests(measured, "cold", "loopback, 0 ms")
-    if {"mds", "limit"} <= cold.keys():
-        share = cold["mds"].median / cold["limit"].median
-        lines.append(f"| {_COLD} | **{share:.2f}** |{' |' * (len(shown) - 1)}")
+        if cells[0] != _NOT_MEASURED:
+            lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -72,7 +79,8 @@ class _Known(dict[str, str]):
 
 def _cell(measured: list[Measured], question: str, cases: tuple[str, ...], system: str) -> str:
     entries = [_bests(measured, question, case).get(system) for case in cases]
-    return ", ".join(_figure(entry.median) for entry in entries if entry is not None)
+    figures = [_figure(entry.median) for entry in entries if entry is not None]
+    return ", ".join(figures) or _NOT_MEASURED
 
 
 def _bests(measured: list[Measured], question: str, case: str) -> Mapping[str, Measured]:

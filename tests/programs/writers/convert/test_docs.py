@@ -1,4 +1,4 @@
-"""What docs/convert.md shows runs as it stands."""
+"""The programs and commands of docs/convert.md and docs/inputs.md run."""
 
 import os
 import pathlib
@@ -9,11 +9,13 @@ import sys
 import pytest
 
 PAGE = pathlib.Path(__file__).parents[4] / "docs" / "convert.md"
+INPUTS = pathlib.Path(__file__).parents[4] / "docs" / "inputs.md"
 
 
-def blocks(language):
-    text = PAGE.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def blocks(page):
+    """Pairs of a language and a block to run, in the order of the page."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```(bash|python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -34,11 +36,11 @@ def test_commands_and_python_of_the_page(folder):
     """Every command ends well, in the order of the page, and so does the Python."""
     tools = os.path.dirname(sys.executable)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    for number, block in enumerate(blocks("bash")):
-        if number == 2:
-            names = {}
-            for program in blocks("python")[:-2]:
-                exec(compile(program, PAGE.name, "exec"), names)
+    names = {}
+    for language, block in blocks(PAGE):
+        if language == "python":
+            exec(compile(block, PAGE.name, "exec"), names)
+            continue
         script = "set -e\n" + block
         done = subprocess.run(
             ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True,
@@ -50,7 +52,7 @@ def test_commands_and_python_of_the_page(folder):
 
 def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
     """As a program that converts with two processes, and as a file of tests."""
-    *_, program, tests = blocks("python")
+    (_, program), (_, tests) = blocks(INPUTS)
     assert len(program.splitlines()) <= 32
     kit.write("fasta.py", program)
     kit.write("test_fasta.py", tests)

@@ -70,6 +70,7 @@ class ShardDownloader:
         with self._lock:
             if self._store is None:
                 from mds.storage import RetryPolicy, open_store
+                from mds.storage._base import settings_for
 
                 source = self.folder.source
                 # A function and not a method: the store would keep this object alive, and with it
@@ -81,7 +82,7 @@ class ShardDownloader:
                     if source.store is not None
                     else open_store(
                         self.folder.remote,
-                        options=source.options,
+                        options=settings_for(self.folder.remote, source.options),
                         retry=retry,
                         timeout=source.timeout,
                     )

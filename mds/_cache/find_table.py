@@ -52,6 +52,7 @@ from mds.storage._url import Url, is_local, local_path, reveal
 
 if TYPE_CHECKING:
     from mds.storage import Store
+    from mds.storage._retry import Retrying
 
 log = get_logger("mds.cache")
 
@@ -93,6 +94,7 @@ def find_table(
         ConfigError: No file has a column.
     """
     from mds.storage import RetryPolicy, open_store
+    from mds.storage._base import settings_for
 
     # Where the files are: as the index says, or by the URL and the endings of the format.
     if pinned is not None:
@@ -100,7 +102,11 @@ def find_table(
     else:
         place = kind.narrow(parse_place(url, kind.endings))
     retry = RetryPolicy(retries, within=300.0, notify=emit_retried)
-    open_at = functools.partial(open_store, options=options, retry=retry, timeout=timeout)
+
+    def open_at(url: str) -> Retrying:
+        settings = settings_for(url, options)
+        return open_store(url, options=settings, retry=retry, timeout=timeout)
+
     store = open_at(place.root)
     # The name of the data contains everything on which the table depends, besides the files.
     part = place.patterns or place.literal if pinned is None else pinned.fingerprint

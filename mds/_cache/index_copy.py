@@ -119,13 +119,16 @@ def find_index(
         return LocatedIndex(_read_in_place(folder), folder, version)
 
     from mds.storage import RetryPolicy, open_store
+    from mds.storage._base import settings_for
 
     source = source_of(remote, options)
     # Seconds of retries: with a copy of the index, do not retry for minutes.
     within = timeout if _find_copy(folder, source) is not None else 300.0
     retry = RetryPolicy(retries, within=within, notify=emit_retried)
     try:
-        store = open_store(remote, options=options, retry=retry, timeout=timeout)
+        store = open_store(
+            remote, options=settings_for(remote, options), retry=retry, timeout=timeout
+        )
     except MissingDependencyError as error:
         local_copy = _read_without_remote(folder, source, error)
         if local_copy is None:

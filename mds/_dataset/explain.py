@@ -315,7 +315,11 @@ def _costs(
         )
         rows.append(("fetched", "nothing", f"{work} in the cache"))
     else:
-        return [*rows, ("fetched", "nothing", "the files are read where they are")]
+        rows.append(("fetched", "nothing", "the files are read where they are"))
+        if cache_limit is not None:
+            why = "without effect: there is no cache to limit"
+            rows.append(("cache_limit", format_bytes(cache_limit), why))
+        return rows
     on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))
     share = on_disk / nodes
     if cache_limit is None:

@@ -40,6 +40,7 @@ from mds.formats._source import Files
 from mds.plan._pack_schedule import Documents
 from mds.plan._packing import Packing
 from mds.storage import open_store
+from mds.storage._base import settings_for
 from mds.storage._control_files import make_control_folder, publish_control_file
 from mds.storage._files import open_regular
 from mds.storage._relative_name import shown
@@ -134,9 +135,9 @@ def _of_source(source: Source, column: str) -> Lengths:
             if in_place:
                 raise
             # The copy belongs to an earlier index; the file at the remote replaces it.
-    store = source.store or open_store(
-        source.remote or source.folder, options=source.options, timeout=source.timeout
-    )
+    place = source.remote or source.folder
+    options = settings_for(place, source.options)
+    store = source.store or open_store(place, options=options, timeout=source.timeout)
     if not in_place:
         sidecar = read_sidecar(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
         if sidecar is not None:

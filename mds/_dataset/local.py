@@ -13,12 +13,18 @@ from torch.utils.data import Dataset
 from mds._arguments import no_attribute, takes_names
 from mds._cache.index_copy import no_index_error
 from mds._dataset.indexing import resolve
-from mds._dataset.shard_map import HasColumns, ShardList, ShardMap, Spanner
+from mds._dataset.shard_map import (
+    HasColumns,
+    ShardList,
+    ShardMap,
+    Spanner,
+    column_encodings,
+)
 from mds._index.table import Index, read_index
 from mds._process.mmaps import make_room
 from mds._readers import open_reader
 from mds._readers.base import Reader
-from mds._readers.fields import ColumnSelection
+from mds._readers.fields import ColumnSelection, check_columns, check_images
 from mds._units import format_bytes
 from mds.errors import NotFoundError
 from mds.storage import Store, open_store
@@ -97,6 +103,12 @@ class LocalDataset(HasColumns, Dataset[Any]):
             raise no_index_error(self._folder.rstrip(os.sep), "local")
         self._index = read_index(path)
         self._index.check_safe(allow_unsafe_types, path)
+        for schema in self._index.schemas:
+            check_columns(schema.columns.names, self._columns.names, self._folder.rstrip(os.sep))
+            check_columns(schema.columns.names, self._columns.image_columns, "images=")
+        if images != "pil":
+            encodings = column_encodings([self._index])
+            check_images(type(self).__name__, encodings, self._columns)
         self.num_samples = self.size = self._index.total_samples
         self._set_up_readers()
 

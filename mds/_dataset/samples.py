@@ -33,7 +33,14 @@ from mds._dataset.settings import (
     raise_fixed,
     resolve_predownload,
 )
-from mds._dataset.shard_map import SIZES, HasColumns, ShardList, ShardMap, Spanner
+from mds._dataset.shard_map import (
+    SIZES,
+    HasColumns,
+    ShardList,
+    ShardMap,
+    Spanner,
+    column_encodings,
+)
 from mds._dataset.stream import (
     PLACE,
     STREAM_SETTINGS,
@@ -42,10 +49,11 @@ from mds._dataset.stream import (
     fill_streams,
     find_sources,
     name_place,
+    refuse_store_settings,
     streams_of_places,
 )
 from mds._dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
-from mds._readers.fields import ColumnSelection
+from mds._readers.fields import ColumnSelection, check_images
 from mds._units import parse_bytes, parse_count
 from mds.errors import ConfigError
 from mds.plan._spec import OrderSpec
@@ -200,6 +208,11 @@ class Samples(HasColumns):
             allow_unsafe_types=allow_unsafe_types,
             columns=self._columns,
         )
+        if images != "pil":
+            encodings = column_encodings([source.index for source in sources])
+            check_images(type(self).__name__, encodings, self._columns)
+        if self._is_strict:
+            refuse_store_settings(type(self).__name__, storage_options, self.streams, sources)
         self._ranks: Ranks | None = None
         self._reset(ShardMap([source.index for source in sources]))
 
@@ -294,13 +307,15 @@ class Samples(HasColumns):
 
     def _sidecar_stores(self) -> Iterator[Store | None]:
         from mds.storage import open_store
+        from mds.storage._base import settings_for
 
         for source in self._cache.sources:
             if source.data is not None:
                 yield None  # made of files such as Parquet, so no sidecars exist
                 continue
             place = source.remote or source.folder
-            yield source.store or open_store(place, options=source.options)
+            options = settings_for(place, source.options)
+            yield source.store or open_store(place, options=options)
 
     def __repr__(self) -> str:
         from mds._dataset.explain import describe

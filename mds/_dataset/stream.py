@@ -20,7 +20,7 @@ from mds._index.table import FilesIndexError
 from mds._redaction import mask_foreign
 from mds.errors import ArgumentError, ConfigError, StateError
 from mds.storage._relative_name import split_folder
-from mds.storage._url import Url, is_local, join, local_path, path_on_disk
+from mds.storage._url import Url, is_local, join, local_path, path_on_disk, redact
 
 if TYPE_CHECKING:
     from mds._dataset.shard_map import ShardMap
@@ -512,6 +512,59 @@ def find_sources(streams: Sequence[Stream]) -> list[Source]:
         return [streams[0]._find()]
     with ThreadPoolExecutor(min(len(streams), 32)) as pool:
         return list(pool.map(Stream._find, streams))
+
+
+def refuse_store_settings(
+    owner: str,
+    options: Mapping[str, Any] | None,
+    streams: Sequence[Stream],
+    sources: Sequence[Source],
+) -> None:
+    """Raise ConfigError for settings of a store if no file that they are about is at a URL.
+
+    An index or a table may name files elsewhere, so the sources must be open already.
+
+    Args:
+        owner: Name of the user's class of the dataset, for the error.
+        options: ``storage_options`` of the dataset; streams without their own take them.
+        streams: Streams of the dataset.
+        sources: Their sources, in the same order.
+    """
+    pairs = [*zip(streams, sources, strict=True)]
+    takers = [pair for pair in pairs if pair[0].storage_options is options]
+    if options and takers and all(_unused_settings(options, *pair) for pair in takers):
+        raise _unused_error(owner, options, *takers[0])
+    for stream, source in pairs:
+        own = stream.storage_options
+        if own and own is not options and _unused_settings(own, stream, source):
+            raise _unused_error(type(stream).__name__, own, stream, source)
+
+
+def _unused_settings(options: Mapping[str, Any], stream: Stream, source: Source) -> list[str]:
+    """Return the names of settings of a store that have no effect, as the files have paths.
+
+    Files that are fetched from a path to a cache folder use the settings of all stores.
+    """
+    places = (stream.local if stream.remote is None else stream.remote, source.remote)
+    if any(place is not None and not is_local(place) for place in places):
+        return []
+    if source.remote is None:
+        return [*options]
+    from mds.storage._base import unused_settings
+
+    return unused_settings(source.remote, options)
+
+
+def _unused_error(
+    owner: str, options: Mapping[str, Any], stream: Stream, source: Source
+) -> ConfigError:
+    """Return the error for settings of a store beside a path; their values are not shown."""
+    place = redact(stream.remote if stream.remote is not None else stream.local)
+    names = ", ".join(map(repr, _unused_settings(options, stream, source)))
+    return ConfigError(
+        f"{owner}(storage_options=...): {names} would have no effect: storage_options= are "
+        f"settings of the store of a URL, and {place!r} is a path. Leave them out, or give the URL."
+    )
 
 
 # --------------------------------------------------------------- the data that a state names

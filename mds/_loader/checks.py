@@ -77,8 +77,7 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
     if arguments.get("num_workers", 0):
         return
     for name in ("prefetch_factor", "persistent_workers", "worker_type"):
-        # Processes are torch's usual workers, also where there are none.
-        if arguments.get(name) and arguments[name] not in {"auto", "processes"}:
+        if arguments.get(name) and arguments[name] != "auto":
             raise ConfigError(
                 f"{owner}({name}={arguments[name]!r}): there are no workers that it could be "
                 f"about. Give num_workers= as well, or leave {name} out."

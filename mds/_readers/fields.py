@@ -169,6 +169,39 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
     return lambda data: decode(memoryview(bytearray(data)))
 
 
+def check_images(owner: str, encodings: Mapping[str, str], selection: ColumnSelection) -> None:
+    """Raise ConfigError if ``images=`` has no column of images that it could be about.
+
+    Args:
+        owner: Name of the user's class, for the error.
+        encodings: Encoding of each stored column, also of columns that are not selected.
+        selection: Selected columns and the form of their images.
+    """
+    if selection.images == "pil" or not encodings:
+        return
+    has_images = {
+        name: parse_encoding(encoding).decode_array is not None
+        for name, encoding in encodings.items()
+    }
+    if isinstance(selection.images, str):
+        given = repr(selection.images)
+        without_effect = not any(is_image and n in selection for n, is_image in has_images.items())
+        what = "no column of images is read"
+    else:
+        given = repr(dict(selection.images))
+        names = [n for n in selection.image_columns if not has_images[n] or n not in selection]
+        without_effect = bool(names)
+        what = f"column {names[0]!r} is not one of images that is read" if names else ""
+    if without_effect:
+        left_out = [n for n, is_image in has_images.items() if is_image and n not in selection]
+        listed = ", ".join(f"{name!r} ({encoding})" for name, encoding in encodings.items())
+        way_out = f"add {left_out[0]!r} to columns=, or " if left_out else ""
+        raise ConfigError(
+            f"{owner}(images={given}): {what}, so it would have no effect. The columns are "
+            f"{listed}. To mend it, {way_out}leave images= out."
+        )
+
+
 def check_columns(
     names: Sequence[str], selected: Sequence[str] | None, source: str = "a shard"
 ) -> None:

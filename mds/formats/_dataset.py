@@ -50,6 +50,7 @@ from mds.formats._registry import (
 from mds.formats._source import Files, open_pinned, parse_place
 from mds.formats._table import FileTable
 from mds.storage import open_store
+from mds.storage._base import settings_for
 from mds.storage._url import Url, is_local, local_path, redact, reveal
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ class FormatData:
         """
         column_names = kind.columns if kind.columns is not None else selected
         file_columns = table.found_columns()
+        given_encodings = getattr(kind, "encodings", None)
+        # The files of a lake may have other names for columns, by which encodings are given.
+        if given_encodings and file_columns and "columns" not in table.header:
+            names = {name for _, columns in file_columns for name in columns}
+            check_columns(sorted(names), [*given_encodings], "encodings=")
         if column_names is not None:
             _check_known(location, table, file_columns, column_names)
             # Files may differ in columns that are not wanted.
@@ -398,7 +404,9 @@ def open_files(
         known_formats = ", ".join(format_names())
         raise ConfigError(f"{redact(source)!r} holds no files of a known format ({known_formats}).")
     place = kind.narrow(parse_place(source, kind.endings))  # folder and patterns of the files
-    files = open_pinned(place.root, functools.partial(open_store, options=storage_options))
+    # Files of a path take none of the settings of a URL, which may be that of the output.
+    options = settings_for(place.root, storage_options)
+    files = open_pinned(place.root, functools.partial(open_store, options=options))
     table = make_table(kind, files, kind.find(place, files))
     return FormatData.of(kind, table, columns, Url(source)), files
 

@@ -34,7 +34,7 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage._files import open_target, read_back, translate_write_errors, write_at
-from mds.storage._url import Url, join, redact
+from mds.storage._url import Url, is_local, join, redact
 
 #: Bytes asked of a connection at a time. Measured over loopback HTTP, 1 MB costs the least
 #: processor time; 64 KB a quarter more, 8 MB a third more.
@@ -547,9 +547,20 @@ class CommonOptions:
 def split_options(options: Mapping[str, Any] | None) -> tuple[CommonOptions, dict[str, Any]]:
     """Return the options that every provider takes, and a dict of all others."""
     provider_options = dict(options or {})
-    common_names = provider_options.keys() & set(_COMMON_NAMES)
+    common_names = provider_options.keys() & set(COMMON_NAMES)
     common_options = {name: provider_options.pop(name) for name in common_names}
     return CommonOptions(**_typed(CommonOptions, common_options)), provider_options
+
+
+def unused_settings(url: str, options: Mapping[str, Any] | None) -> list[str]:
+    """Return the names of options without effect on a store: of a path, all but `COMMON_NAMES`."""
+    return [name for name in options or {} if name not in COMMON_NAMES] if is_local(url) else []
+
+
+def settings_for(url: str, options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return those options that have an effect on the store at a URL or path; None without any."""
+    unused = unused_settings(url, options)
+    return {n: value for n, value in (options or {}).items() if n not in unused} or None
 
 
 def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str) -> T:
@@ -567,7 +578,7 @@ def parse_options(kind: type[T], options: Mapping[str, Any] | None, scheme: str)
             hint = remedy_for(scheme, name) or did_you_mean(name, names)
             raise ConfigError(
                 f"{scheme}:// URLs take no storage option {name!r}.{hint} They take "
-                f"{', '.join(names)} and {', '.join(_COMMON_NAMES)}."
+                f"{', '.join(names)} and {', '.join(COMMON_NAMES)}."
             )
     return kind(**_typed(kind, options or {}))
 
@@ -600,7 +611,7 @@ def _typed(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     return typed
 
 
-_COMMON_NAMES = [field.name for field in dataclasses.fields(CommonOptions)]
+COMMON_NAMES = [field.name for field in dataclasses.fields(CommonOptions)]
 
 
 def env(name: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from mds._lazy_imports import Registry, is_class, registers
 from mds._redaction import remember_secrets
 from mds.errors import ConfigError
-from mds.storage._base import Store, split_options
+from mds.storage._base import Store, split_options, unused_settings
 from mds.storage._retry import Retrying, RetryingFiles, RetryPolicy
 from mds.storage._url import Url, is_local, options_of, redact, reveal, scheme_of
 from mds.storage._wrappers import Hedged, Limited, Unversioned
@@ -105,6 +105,12 @@ def open_store(
     """
     if timeout <= 0:
         raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
+    if unused := unused_settings(url, options):
+        raise ConfigError(
+            f"open_store(options=...): {', '.join(map(repr, unused))} would have no effect: these "
+            f"are settings of the store of a URL, and {redact(url)!r} is a path. Leave them out, "
+            "or give the URL."
+        )
     if options is None:
         options = options_of(url)
     if options and scheme_of(url) not in _stores.entries:

@@ -26,6 +26,7 @@ from mds._redaction import get_logger, mask_foreign, printable
 from mds._shardfile.layout import INDEX_NAME, VERSION
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
 from mds.storage import open_store
+from mds.storage._base import settings_for
 from mds.storage._files import write_file
 from mds.storage._locks import try_lock_folder
 from mds.storage._relative_name import RelativeName, is_reserved
@@ -147,7 +148,8 @@ class _Stores:
     def open(self, place: str) -> Retrying:
         """Return the store of a folder or URL."""
         # A `Url` carries options of its own.
-        return open_store(place, options=self.options or None, timeout=self.timeout)
+        options = settings_for(place, self.options)
+        return open_store(place, options=options, timeout=self.timeout)
 
 
 @contextlib.contextmanager
@@ -157,7 +159,7 @@ def lock_places(
     """Lock the local folders among the places of a dataset. Raises WriterError if one is in use."""
     with contextlib.ExitStack() as locks:
         for place in places:
-            folder = open_store(place, options=storage_options).local_path
+            folder = open_store(place, options=settings_for(place, storage_options)).local_path
             if folder is None:
                 continue
             if not os.path.isdir(folder):

@@ -267,6 +267,11 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
             f"the source has its own splits ({', '.join(own)}); leave out split, or have "
             "them merged (--merge-splits)."
         )
+    if spec.merge_splits and not opened.list_splits():
+        raise ConfigError(
+            f"merge_splits=True has no effect: {opened.name} has no splits of its own, such as "
+            "folders named train and test. Leave it out."
+        )
     columns = choose_columns(opened, spec)
     if spec.lengths is not None:
         # Raises if the column has no arrays, or does not exist.

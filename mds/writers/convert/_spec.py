@@ -141,9 +141,14 @@ def parse_spec(**options: Any) -> ConvertSpec:
             f"on_error={values['on_error']!r}: write 'skip' to leave out records that cannot be "
             "samples, or 'raise' to stop at the first."
         )
+    if values.get("split_key") is not None and not values["split"]:
+        raise ConfigError(
+            f"split_key={shown(values['split_key'])} has no effect without split=, which has the "
+            "shares. Write split={'train': 0.9, 'val': 0.1} as well, or leave split_key out."
+        )
     parse_compression(values.get("compression"))  # raises for an unknown name
     values["hashes"] = _hashes(values["hashes"])
-    return ConvertSpec(**values, tokens=_tokens(tokens, values["encodings"]))
+    return ConvertSpec(**values, tokens=_tokens(tokens, values))
 
 
 #: Words of other libraries and earlier versions for options, with how to write them here.
@@ -366,14 +371,20 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
     return splits
 
 
-def _tokens(options: dict[str, Any], encodings: Mapping[str, str]) -> TokenSpec | None:
+#: Options about columns that a conversion to tokens does not have.
+_ABOUT_COLUMNS = ("columns", "drop", "fill")
+
+
+def _tokens(options: dict[str, Any], values: Mapping[str, Any]) -> TokenSpec | None:
     """Return the settings of tokens, or None without a tokenizer.
 
     - ``options`` (dict[str, Any]): The user's options about tokens under the names of the fields of
       `TokenSpec`; None for one that was not given.
-    - ``encodings`` (Mapping[str, str]): The encodings that the user chose, perhaps for "tokens".
+    - ``values`` (Mapping[str, Any]): The parsed values of all other options; ``encodings`` may have
+      that of the column "tokens".
 
-    Raises ConfigError if options about tokens are given without a tokenizer.
+    Raises ConfigError for options about tokens without a tokenizer, and for options about other
+    columns with one.
     """
     options = {name: value for name, value in options.items() if value is not None}
     if not options.get("tokenizer"):
@@ -383,4 +394,13 @@ def _tokens(options: dict[str, Any], encodings: Mapping[str, str]) -> TokenSpec 
             option_names = ", ".join(sorted(option_of_field[field] for field in options))
             raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
         return None
+    unused = [name for name in _ABOUT_COLUMNS if values[name]]
+    unused += [name for name in ("encodings", "describe") if {*values[name]} - {"tokens"}]
+    if unused:
+        name = unused[0]
+        raise ConfigError(
+            f"{name}={shown(values[name])} has no effect with tokenizer=: such a dataset has the "
+            f"column 'tokens' alone. Leave {name} out; text_column= names the column of the text."
+        )
+    encodings: Mapping[str, str] = values["encodings"]
     return TokenSpec(**options, encoding=encodings.get("tokens", ""))

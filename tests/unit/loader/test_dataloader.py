@@ -169,7 +169,8 @@ def test_threads_are_taken_where_nobody_can_tell(make):
         kind(plain, workers=4)
     with pytest.raises(ConfigError, match=r"Give num_workers= as well, or leave worker_type out"):
         StreamingDataLoader(plain, batch_size=4, worker_type="threads")
-    assert not StreamingDataLoader(plain, batch_size=4, worker_type="processes")._threaded
+    with pytest.raises(ConfigError, match=r"Give num_workers= as well, or leave worker_type out"):
+        StreamingDataLoader(plain, batch_size=4, worker_type="processes")
 
 
 def test_a_loop_left_early_leaves_no_thread(make):

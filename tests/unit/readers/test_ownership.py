@@ -18,6 +18,7 @@ from mds._readers.iterate import iterate_samples
 from mds.encodings import Encoding, parse_encoding, register_encoding
 from mds.encodings import _registry as registry
 from mds.encodings._text import BytesEncoding
+from mds.errors import ConfigError
 
 
 class ViewEncoding(Encoding):
@@ -202,6 +203,10 @@ def test_a_changed_sample_is_the_original_when_it_is_read_again(folder):
 
 def test_images_as_arrays_are_their_readers_own(folder):
     """Decoded pixels can be changed too."""
+    if not {"jpeg", "png", "pil"} & {*LocalDataset(str(folder)).schema.values()}:
+        with pytest.raises(ConfigError, match="no column of images is read"):
+            LocalDataset(str(folder), images="array")
+        return
     for name, get in ways(folder, images="array"):
         first = get(2)
         original = seen(first)

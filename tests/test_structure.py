@@ -37,8 +37,8 @@ ALLOWED = {
     "_dataset": "_cache encodings formats _index plan _prefetch _preview _readers _shardfile "
     "shuffle storage transforms _units world",
     "_loader": "_dataset encodings _index plan _prefetch _readers report transforms world",
-    "_cli": "_version _dataset encodings formats _index _preview _readers _shardfile storage "
-    "_units writers",
+    "_cli": "_version _cache _dataset encodings formats _index _preview _readers _shardfile "
+    "storage _units writers",
     "compat": "_cache _dataset encodings _index _loader plan _readers _shardfile shuffle storage "
     "_units world writers",
     "__main__": "_cli",

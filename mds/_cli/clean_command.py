@@ -83,6 +83,11 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
         return
     if not leftovers:
         main.print(cell(f"{place}: nothing is left of unfinished writers"))
+        if _is_cache(store):
+            main.print(
+                cell(f"{place} is a cache: to empty it, delete the folder when no process uses it"),
+                soft_wrap=True,
+            )
         return
     for name in leftovers.shards:
         main.print(cell(f"shard: {name}"), soft_wrap=True)
@@ -94,6 +99,13 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
         leftovers.remove(store)
     state = "removed" if remove else "not removed; add --remove"
     main.print(cell(f"{place}: {leftovers.describe()}: {state}"), soft_wrap=True)
+
+
+def _is_cache(store: Store) -> bool:
+    """Whether a place is a local folder in which datasets keep what they fetched."""
+    from mds._cache.ownership import CONTROL
+
+    return store.local_path is not None and os.path.isdir(os.path.join(store.local_path, CONTROL))
 
 
 def _find_leftovers(store: Store) -> Leftovers:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from mds import JSONWriter, MDSWriter
+from mds import JSONWriter, MDSWriter, StreamingDataset
 from mds._cli import main
 from mds.writers.convert import convert
 
@@ -236,3 +236,15 @@ def test_verify_says_what_it_could_not_check(tmp_path):
         found = run("verify", out)
         assert found.exit_code == (0 if hashes == "none" else 1)
         assert ("not checked" in found.stdout) is (hashes == "none")
+
+
+def test_clean_says_how_to_empty_a_cache(tmp_path, monkeypatch):
+    """It deletes what writers left, and nothing that a dataset fetched."""
+    monkeypatch.chdir(tmp_path)
+    with MDSWriter("data", {"id": "int"}) as writer:
+        writer.write({"id": 1})
+    list(StreamingDataset(remote="data", local="cache", batch_size=1))
+    result = CliRunner().invoke(main, ["clean", "cache"])
+    assert result.exit_code == 0
+    assert "cache is a cache: to empty it, delete the folder" in result.output
+    assert "is a cache" not in CliRunner().invoke(main, ["clean", "data"]).output

@@ -163,8 +163,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "streaming": "Leave it out: samples are always fetched when they are needed.",
         "allow_pickle trust_remote_code unsafe": "Write allow_unsafe_types={value}.",
         "algo shuffle_type": "Write shuffle_algo={value}.",
-        _LENGTH_OF_PACKS: "Write packing=Packing({value}).",
-        "item_loader pack": "Write packing=Packing(8192) for packs of 8,192 tokens.",
+        _LENGTH_OF_PACKS: "Write packing={value}, the tokens of a pack.",
+        "item_loader pack": "Write packing=8192 for packs of 8,192 tokens.",
+        "pack_as layout": "Write packing=Packing(..., layout={value}).",
         "start_step skip_steps resume resume_from state": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
         ),
@@ -209,8 +210,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "Ranks are those of the launcher; topology=(rank, world_size) of the dataset sets them."
         ),
         _BAD_SAMPLES: "The dataset takes it: StreamingDataset(..., on_error='skip').",
-        _LENGTH_OF_PACKS: (
-            "The dataset makes packs: StreamingDataset(..., packing=Packing({value}))."
+        _LENGTH_OF_PACKS: "The dataset makes packs: StreamingDataset(..., packing={value}).",
+        "pack_as layout": (
+            "Write Packing(..., layout={value}): the dataset makes packs, by its argument packing."
         ),
         "profile profile_batches": "Write print(loader.report()) after some batches.",
         "history run_history": _HISTORY,
@@ -248,8 +250,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "eos eos_id eos_token_id sep_token_id": "Write separator={value}.",
         "truncate truncation": "Write overflow='truncate'.",
         "pad pad_id pad_token_id padding": (
-            "Leave it out: packs are full. StreamingDataLoader(pack_as=...) chooses their form."
+            "Leave it out: packs are full. layout='dense' makes a row of each, padded at its end."
         ),
+        "pack_as": "Write layout={value}.",
     },
     "RunHistory": {
         "places place remote local streams url urls paths": "Write data={value}.",
@@ -361,7 +364,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "concatenate concat zip interleave chain": _STREAMS,
         "ignore_errors": "Write {owner}(..., on_error='skip').",
         "apply pipe compose map_dict transform": _MAP,
-        "pack": "Write {owner}(..., packing=Packing(8192)).",
+        "pack": "Write {owner}(..., packing=8192).",
         "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",
         "set_weights set_proportions update_weights": (
             "Write dataset.edits.set_weights({{'web': 0.9, 'math': 0.1}}), with a schedule."
@@ -504,7 +507,7 @@ NAMES_OF_THE_PACKAGE = {
     "samples_at": _SAMPLES_OF_A_STEP,
     "Rewind rewind History Run": "Write mds.RunHistory(state).",
     "compare compare_states compare_runs": "Write mds.RunHistory(state).diff(other_state).",
-    "TokensLoader": "Write mds.StreamingDataset(..., packing=mds.Packing(8192)).",
+    "TokensLoader": "Write mds.StreamingDataset(..., packing=8192).",
 }
 
 #: The same for the packages in it.

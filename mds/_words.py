@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+Balance = Literal["attention", "tokens"]
 BatchingMethod = Literal["random", "stratified", "per_stream", "device_per_stream"]
 Between = Literal["hold", "linear", "cosine"]
 Digest = Literal[
@@ -34,6 +35,8 @@ EngineName = Literal["local", "spark", "ray"]
 Exhausted = Literal["repeat", "stop", "error"]
 ImageForm = Literal["pil", "array"]
 OnError = Literal["raise", "skip"]
+Overflow = Literal["error", "split", "truncate", "drop"]
+PackLayout = Literal["varlen", "dense"]
 PartitionAlgo = Literal["orig", "relaxed"]
 Remainder = Literal["repeat", "short", "mask"]
 SamplingMethod = Literal["balanced", "fixed"]

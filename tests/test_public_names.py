@@ -153,7 +153,7 @@ def test_help_of_the_loader_lists_every_argument_once():
     listed = listed_arguments(StreamingDataLoader)
     assert len(dict(listed)) == len(listed)
     assert torchs.items() <= dict(listed).items()
-    assert {name for name, _ in listed} - torchs.keys() <= {"worker_type", "pack_as", "in_order"}
+    assert {name for name, _ in listed} - torchs.keys() <= {"worker_type", "in_order"}
 
 
 def test_reprs_say_what_a_user_wants_to_know(folder):

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.formats._columns import as_columns
 from mds.formats._source import Files
 from mds.plan._pack_schedule import Documents
-from mds.plan._packing import Packing
+from mds.plan._packing import DEFAULT_COLUMN, Packing
 from mds.storage import open_store
 from mds.storage._base import settings_for
 from mds.storage._control_files import make_control_folder, publish_control_file
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mds._cache.source import Source
     from mds._dataset.shard_map import ShardMap
     from mds._index.shard_object import ShardInfo, ShardSchema
+    from mds._readers.fields import ColumnSelection
     from mds.encodings import Encoding
     from mds.formats import Block
     from mds.storage import Store
@@ -169,6 +170,74 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
         if mapped is not None:
             return parse_lengths_file(mapped, len(lengths), lengths.column, fingerprint, path)
     return lengths
+
+
+def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packing: Packing) -> str:
+    """Return the column of the tokens for a packing that does not name it.
+
+    It is ``tokens`` if that column has lengths, else the only column of one-dimensional integers.
+
+    Args:
+        sources: Places of the data, and their indexes.
+        columns: Columns that are read. Others count if none of these may be the tokens.
+        packing: Packing, for errors.
+
+    Raises ConfigError if there is no such column, or if there are several.
+    """
+    schemas = [schema for source in sources for schema in source.index.schemas]
+    encodings = [
+        dict(zip(schema.columns.names, schema.columns.encodings, strict=True)) for schema in schemas
+    ]
+    common = [name for name in encodings[0] if all(name in each for each in encodings)]
+    read = [name for name in common if name in columns]
+
+    def matching(names: Sequence[str], condition: Callable[[str], bool]) -> list[str]:
+        """Return those of ``names`` whose encodings in all schemas fulfil a condition."""
+        return [name for name in names if all(condition(each[name]) for each in encodings)]
+
+    if DEFAULT_COLUMN in read and matching([DEFAULT_COLUMN], _is_measurable):
+        return DEFAULT_COLUMN
+    candidates = matching(read, _is_of_integers) or matching(common, _is_of_integers)
+    if DEFAULT_COLUMN in candidates:
+        return DEFAULT_COLUMN
+    if len(candidates) == 1:
+        return candidates[0]
+    size = packing.capacity or f"budget={packing.budget}"
+    if candidates:
+        # Such as "input_ids" beside "attention_mask".
+        likely = max(candidates, key=lambda name: name.endswith("ids"))
+        raise ConfigError(
+            f"Packing({size}): each of the columns {', '.join(map(shown, candidates))} may be that "
+            f"of the tokens. Write packing=Packing({size}, column={likely!r}), or another of them."
+        )
+    usable = matching(common, _is_measurable)
+    remedy = (
+        f"Write packing=Packing({size}, column={usable[0]!r}) if that column has the tokens."
+        if usable
+        else "Make tokens of texts with mds-convert --tokenizer."
+    )
+    raise ConfigError(
+        f"Packing({size}): none of the columns {', '.join(map(shown, common))} has one-dimensional "
+        f"arrays of integers. {remedy}"
+    )
+
+
+def _is_measurable(text: str) -> bool:
+    """Whether the values of an encoding, such as "ndarray:int32", have lengths."""
+    return has_lengths(parse_encoding(text))
+
+
+def _is_of_integers(text: str) -> bool:
+    """Whether an encoding, such as "list[int64]", is of one-dimensional arrays of integers."""
+    if not _is_measurable(text):
+        return False
+    if text.startswith("optional["):
+        text = text[len("optional[") : -1]
+    is_list = text.startswith("list[")
+    element = parse_encoding(text[len("list[") : -1] if is_list else text)
+    dtype = element.element_dtype if element.dtype is None else element.dtype
+    is_scalar = element.shape == ()
+    return dtype is not None and dtype.kind in "iu" and is_scalar == is_list
 
 
 def _check_column(source: Source, column: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mds._dataset.shard_map import ShardMap
     from mds._dataset.stream import Stream
     from mds._dataset.worker_epoch import WorkerEpoch
+    from mds._readers.fields import ColumnSelection
     from mds.plan._order import Order
     from mds.plan._schedule import ScheduledRun
     from mds.world import World
@@ -269,10 +270,25 @@ class OrderState:
         assert packing is not None
         if self._lengths is None:
             from mds._dataset.lengths import SelectedLengths, open_lengths
+            from mds.plan._packing import column_of
 
-            joined = open_lengths(self._sources, packing.column)
+            joined = open_lengths(self._sources, column_of(packing))
             self._lengths = SelectedLengths(joined, self._shards)
         return self._lengths
+
+    def with_token_column(self, spec: OrderSpec, columns: ColumnSelection) -> OrderSpec:
+        """Return settings whose packing names the column of the tokens, if they have a packing.
+
+        ``columns`` are the columns that are read. Raises ConfigError if the column is not named and
+        the data have none, or several that it could be.
+        """
+        packing = spec.packing
+        if packing is None or packing.column is not None:
+            return spec
+        from mds._dataset.lengths import find_token_column
+
+        column = find_token_column(self._sources, columns, packing)
+        return dataclasses.replace(spec, packing=dataclasses.replace(packing, column=column))
 
     def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
         """Whether samples are read one by one, because no batch size is given or needed.
@@ -514,6 +530,7 @@ _T = TypeVar("_T")
 
 class _Ordered(Protocol):
     _order: OrderState
+    _columns: ColumnSelection
     _is_strict: bool
 
 
@@ -546,7 +563,10 @@ class OrderSetting(Generic[_T]):
         # A subclass may assign it before it calls the constructor of this library.
         if "_order" not in vars(dataset):
             dataset._order = OrderState(OrderSpec())
-        dataset._order.spec = dataclasses.replace(dataset._order.spec, **change)
+        spec = dataclasses.replace(dataset._order.spec, **change)
+        if self._name == "packing" and "_shards" in vars(dataset):  # its constructor has ended
+            spec = dataset._order.with_token_column(spec, dataset._columns)
+        dataset._order.spec = spec
 
 
 _MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving

@@ -166,7 +166,7 @@ class Samples(HasColumns):
         on_error: OnError = "raise",
         copy: bool = True,
         format: str | Format | None = None,  # noqa: A002 - what it is
-        packing: Packing | None = None,
+        packing: Packing | int | None = None,
     ) -> None:
         arguments = locals()  # passed on by name, so that none is mistaken for another
         places = {name: arguments[name] for name in ("streams", "remote", "local")}
@@ -184,7 +184,7 @@ class Samples(HasColumns):
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes = None
         self.predownload = resolve_predownload(
-            predownload, batch_size, is_packed=packing is not None
+            predownload, batch_size, is_packed=spec.packing is not None
         )
         self.cache_limit = parse_bytes(cache_limit) if cache_limit is not None else None
         # Copies of the user's streams, or one stream made from remote=, local= and others.
@@ -195,7 +195,7 @@ class Samples(HasColumns):
         # The order needs the numbers of samples, which `_reset` adds once the indexes are read.
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        run = check_schedule(schedule, arguments["streams"], batching_method, packing)
+        run = check_schedule(schedule, arguments["streams"], batching_method, spec.packing)
         self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
@@ -215,6 +215,7 @@ class Samples(HasColumns):
             refuse_store_settings(type(self).__name__, storage_options, self.streams, sources)
         self._ranks: Ranks | None = None
         self._reset(ShardMap([source.index for source in sources]))
+        self._order.spec = self._order.with_token_column(spec, self._columns)
 
     def _check_streams(self) -> None:
         """Refuse streams that this kind of dataset cannot have, before any of them is opened."""
@@ -605,7 +606,7 @@ class Samples(HasColumns):
         if self.packing is not None:
             raise ConfigError(
                 "packing= makes batches of packs, and iterating a dataset gives samples: iterate "
-                "StreamingDataLoader(dataset, pack_as='varlen')."
+                "StreamingDataLoader(dataset)."
             )
         refuse_second_sharding(self.num_ranks)  # a trainer may deal the samples to ranks again
         epochs = collected_epochs(self)

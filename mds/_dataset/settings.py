@@ -61,10 +61,17 @@ def _is_format(value: Any) -> bool:
 
 
 def _is_packing(value: Any) -> bool:
-    """Whether a value is a Packing; the class is imported only for a dataset with ``packing=``."""
+    """Whether a value is a Packing or a whole number; the class is imported only for a packing."""
     from mds.plan._packing import Packing
 
-    return isinstance(value, Packing)
+    return isinstance(value, Packing) or whole().is_kind(value)
+
+
+def _fits_packing(value: Any) -> bool:
+    """Whether a value that passed `_is_packing` is a Packing, or the tokens of one."""
+    from mds.plan._packing import MAX_CAPACITY, Packing
+
+    return isinstance(value, Packing) or 1 <= value <= MAX_CAPACITY
 
 
 def _is_schedule(value: Any) -> bool:
@@ -127,9 +134,10 @@ DATASET_RULES: dict[str, Rule] = {
     "on_error": one_of(*get_args(OnError)),
     "copy": flag(),
     "packing": Rule(
-        "a Packing, as in Packing(8192)",
+        f"a Packing, or the tokens of a pack from 1 to {1 << 30:,}, as in 8192",
         _is_packing,
-        fix=lambda value: f"Packing({value})" if isinstance(value, int) and value > 1 else "",
+        _fits_packing,
+        fix=whole(1).fix,
     ).or_none("samples as they are"),
     "schedule": Rule(
         "a Schedule or its milestones, as in {0: {'web': 0.9, 'math': 0.1}}", _is_schedule

@@ -93,8 +93,9 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``format`` (str | Format | None, default None): Format of files that are read without
       conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``. None chooses by the
       endings of the files, and MDS for all others.
-    - ``packing`` (Packing | None, default None): Packs of documents instead of samples, which are
-      full sequences without padding; ``batch_size`` then counts packs. See `Packing`.
+    - ``packing`` (Packing | int | None, default None): Packs of documents instead of samples, which
+      are full sequences without padding; ``batch_size`` then counts packs. A number is the tokens
+      of a pack: ``8192`` is ``Packing(8192)``.
 
     Raises ConfigError (a ValueError) for invalid arguments, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.

@@ -80,7 +80,6 @@ class Batches(IterableDataset[Any]):
         drop_last: Whether the last batch of a worker is left out if it is smaller.
         collate: The loader's collate function.
         clock: Clock by which the making of batches is timed.
-        pack_as: How packs become batches; None without packing.
     """
 
     def __init__(
@@ -90,10 +89,8 @@ class Batches(IterableDataset[Any]):
         drop_last: bool,
         collate: Callable[[Any], Any],
         clock: Clock = time.perf_counter,
-        pack_as: str | None = None,
     ) -> None:
         self.dataset = dataset
-        self._pack_as = pack_as
         self._clock = clock
         self._size, self._drop_last = batch_size, drop_last
         is_streaming = isinstance(dataset, StreamingDataset)
@@ -149,7 +146,7 @@ class Batches(IterableDataset[Any]):
         epochs.append(epoch)
         pool = allocate or TensorPool()
         # Packs of documents.
-        if self._pack_as is not None:
+        if self.dataset.packing is not None:
             packs = map(add_mask, self._pack(epoch, watch, pool))
             return send_batches(packs, epoch, watch, min_size=0)
         # Samples one by one, because code of the user is called with them.
@@ -297,9 +294,7 @@ class Batches(IterableDataset[Any]):
             dropped = judge.dropped
             numbers = read_numbers(dataset, epoch, steps.blocks(), parts)
             rows = join_samples(map(judge.judge, numbers))
-        packer = BatchPacker(
-            dataset, epoch, self._maker, watch, self._pack_as or "", allocate, documents, dropped
-        )
+        packer = BatchPacker(dataset, epoch, self._maker, watch, allocate, documents, dropped)
         return map(packer.pack, steps.join(timed(rows, watch, DECODE)))
 
     @property

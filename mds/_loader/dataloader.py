@@ -62,7 +62,7 @@ _PASSED_ON = (
     "in_order",
 )
 # Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
-_FIXED = frozenset({"collate_fn", "pack_as", "worker_type"})
+_FIXED = frozenset({"collate_fn", "worker_type"})
 _ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
 # Options of worker processes. If one is given, worker_type="auto" chooses processes.
 _ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
@@ -101,10 +101,6 @@ class StreamingDataLoader(DataLoader[Any]):
     - ``multiprocessing_context`` (Any, default None): How worker processes are started.
     - ``generator`` (Any, default None): Random generator from which seeds of workers are drawn.
     - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
-    - ``pack_as`` (str | None, default None): How the packs of a dataset with ``packing=`` become
-      batches. ``"varlen"``, the default, lays all documents end to end, with ``cu_seqlens`` and
-      ``max_seqlen``. ``"dense"`` has a row for each pack, with ``document_ids``. Both have
-      ``labels`` and ``position_ids``.
     - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
 
     Order, state and errors are the same with every kind of workers. Each thread has a copy of the
@@ -142,7 +138,6 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: Any,
         *args: Any,
         worker_type: WorkerType = "auto",
-        pack_as: str | None = None,
         **kwargs: Any,
     ) -> None:
         self._check_arguments(dataset, args, {"worker_type": worker_type, **kwargs})
@@ -154,18 +149,12 @@ class StreamingDataLoader(DataLoader[Any]):
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
         self._check_fit(dataset)
-        self._pack_as: str | None = None
-        if pack_as is not None or getattr(self._streaming, "packing", None) is not None:
+        if self._streaming is not None and self._is_packed:
             from mds._loader.packed_batches import check_packs
 
-            self._pack_as = check_packs(self, self._streaming, pack_as)
+            check_packs(self, self._streaming)
         self._batches = Batches(
-            dataset,
-            self.batch_size,
-            self.drop_last,
-            self.collate_fn,
-            self._clock,
-            pack_as=self._pack_as,
+            dataset, self.batch_size, self.drop_last, self.collate_fn, self._clock
         )
         if worker_type == "threads":
             self._check_threads(kwargs)
@@ -287,7 +276,7 @@ class StreamingDataLoader(DataLoader[Any]):
         streaming = self._streaming
         assert streaming is not None
         if (
-            self._pack_as is not None
+            self._is_packed
             or streaming._order.spec.is_exact
             or streaming._order.schedule is not None
         ):
@@ -308,6 +297,11 @@ class StreamingDataLoader(DataLoader[Any]):
         return length
 
     @property
+    def _is_packed(self) -> bool:
+        """Whether batches are made of packs of documents."""
+        return self._streaming is not None and self._streaming.packing is not None
+
+    @property
     def steps_per_epoch(self) -> int:
         """Number of batches of a whole epoch on this rank.
 
@@ -318,7 +312,7 @@ class StreamingDataLoader(DataLoader[Any]):
         streaming = self._streaming
         if streaming is None or not self._counts_steps:
             return super().__len__()
-        if self._pack_as is not None:
+        if self._is_packed:
             from mds._dataset.steps import count_steps
 
             return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
@@ -335,7 +329,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Whether the order determines the number of batches, and no class of the user."""
         if self._streaming is None:
             return False
-        if self._pack_as is not None:
+        if self._is_packed:
             return True
         has_plain_length = type(self._streaming).__len__ is StreamingDataset.__len__
         return self._is_strict and self._batches.is_of_order and has_plain_length
@@ -486,7 +480,7 @@ class StreamingDataLoader(DataLoader[Any]):
             if find_wrapped(self.dataset) is not None:
                 warnings.warn(self._no_position(), stacklevel=2)
             return None
-        count, streaming, is_packed = self._count, self._streaming, self._pack_as is not None
+        count, streaming = self._count, self._streaming
         self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
         state: dict[str, Any] = {}
@@ -494,7 +488,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # state_dict() is always asked, because it may add keys.
         if position is None or type(streaming).state_dict is not StreamingDataset.state_dict:
             # With packs a number of samples says no position: batches report it (`count.end`).
-            samples = 0 if is_packed else count.share * streaming.num_ranks
+            samples = 0 if self._is_packed else count.share * streaming.num_ranks
             state = streaming.state_dict(samples, from_beginning=False)
         if position is not None:
             # The position of this iteration, even if the dataset has begun another one.
@@ -515,7 +509,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
         # a resume would lose. Batches of packs report their position, and after the whole epoch the
         # position is its end in any case.
-        if self._pack_as is not None or self._batches.is_of_order or count.is_finished:
+        if self._is_packed or self._batches.is_of_order or count.is_finished:
             return
         has_own_state = getattr(type(dataset), "state_dict", None) not in {
             None,

@@ -12,7 +12,7 @@ Terms: a *document* is a sample with a column of tokens. A *piece* is a document
 if packs cut long documents: so a document of 300 tokens may be the pieces 0 to 99 and 100 to 299.
 `RankPacks` has for each piece of a step its document (``ids``), its first token in the document
 (``starts``) and its number of tokens (``sizes``). `Packing` is the user's ``packing=``, whose
-``lengths`` names the column of tokens.
+``column`` names the column of tokens.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mds._loader.sample_functions import DROPPED, any_sample
 from mds._loader.tensor_buffers import numpy_dtype
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import ConfigError, FunctionError, IndexFileError
+from mds.plan._packing import column_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class StoredDocuments:
     def __init__(
         self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._packing, self._tokens = dataset, packing, packing.column
+        self._dataset, self._packing, self._tokens = dataset, packing, column_of(packing)
         self._lengths, self._allocate = lengths, allocate
         # Columns that follow the tokens, with their dtype in batches, and names of the others.
         self._following, self._extra = stored_columns(dataset, self._tokens)
@@ -173,7 +174,7 @@ class SampleDocuments:
     def __init__(
         self, dataset: Samples, packing: Packing, lengths: DocumentLengths, allocate: Allocator
     ) -> None:
-        self._dataset, self._packing, self._tokens = dataset, packing, packing.column
+        self._dataset, self._packing, self._tokens = dataset, packing, column_of(packing)
         self._lengths, self._allocate = lengths, allocate
         self._chain = dataset._filter.chain
         self._number = 0  # of the sample that is being checked, for messages
@@ -342,11 +343,11 @@ def cut_pieces(
     cuts = zip(values, starts, sizes, strict=True)
     if packing.separator is None:
         return [value[start : start + size] for value, start, size in cuts]
-    if name not in (packing.column, LABELS):
+    if name not in (column_of(packing), LABELS):
         raise ConfigError(
             f"separator= of Packing is a token, and column {name!r}, which is as long as "
-            f"{packing.column!r}, has no value for it: leave the column out with columns=, or add "
-            "separators to the documents in map() or before they are written."
+            f"{column_of(packing)!r}, has no value for it: leave the column out with columns=, or "
+            "add separators to the documents in map() or before they are written."
         )
     separator = np.array([packing.separator], np.int64)
     pieces = []
@@ -419,7 +420,7 @@ def is_columnar(dataset: Samples) -> bool:
     if any(schema.columns != schemas[0].columns for schema in schemas):
         return False
     assert dataset.packing is not None
-    tokens = encodings_of(dataset)[dataset.packing.column]
+    tokens = encodings_of(dataset)[column_of(dataset.packing)]
     return tokens.decode_kind is DecodeKind.VECTOR or tokens.shape is not None
 
 

@@ -31,6 +31,7 @@ from mds._loader.rows import BatchInfo, Rows
 from mds._process.stopwatch import COLLATE
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
+from mds.plan._packing import column_of
 from mds.transforms._collate import ColumnFunction
 from mds.transforms._columns import batch_of, tensors_of
 from mds.transforms._randomness import keys_of_places
@@ -51,27 +52,15 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Keys = NDArray[np.uint64]
 
-PACK_AS = ("varlen", "dense")
 #: Label that a loss leaves out, as torch's cross entropy does.
 IGNORED = -100
 
 
-def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | None) -> str | None:
-    """Return how packs become the batches of a loader, or None without packing.
+def check_packs(loader: Any, streaming: StreamingDataset) -> None:
+    """Refuse a loader and its dataset with packing if their settings contradict each other.
 
-    ``streaming`` is the StreamingDataset of the loader, or None. Raises ConfigError for settings
-    that contradict each other.
+    Raises ConfigError.
     """
-    packing = None if streaming is None else streaming.packing
-    if pack_as not in (None, *PACK_AS):
-        raise ConfigError(f"pack_as is {' or '.join(map(repr, PACK_AS))}, got {pack_as!r}.")
-    if packing is None or streaming is None:
-        if pack_as is not None:
-            raise ConfigError(
-                f"pack_as={pack_as!r} is about packs, and the dataset makes none: give it "
-                "packing=Packing(...)."
-            )
-        return None
     if streaming is not loader.dataset or type(streaming).__iter__ is not StreamingDataset.__iter__:
         raise ConfigError(
             f"packing= makes batches of packs, and {type(loader.dataset).__name__} iterates by "
@@ -91,16 +80,16 @@ def check_packs(loader: Any, streaming: StreamingDataset | None, pack_as: str | 
             "packing= makes the batches, so collate_fn= would be given no samples: do its work in "
             "map(), for each document, or in map_batches(), for the packed batch."
         )
-    return pack_as or "varlen"
 
 
 def _check_packing(dataset: Any) -> None:
     """Check that a dataset reads the column of tokens, and its batch size. Raises ConfigError."""
     packing = dataset.packing
     is_made = dataset._filter.chain.maps or dataset._has_own_items
-    if not is_made and packing.column not in dataset._columns:
+    column = column_of(packing)
+    if not is_made and column not in dataset._columns:
         raise ConfigError(
-            f"Packing counts the lengths of column {packing.column!r}, and columns= leaves it out."
+            f"Packing counts the lengths of column {column!r}, and columns= leaves it out."
         )
     if packing.budget is not None and dataset.batch_size not in (None, 1):
         raise ConfigError(
@@ -231,7 +220,6 @@ class BatchPacker:
         epoch: The worker's part of the epoch, with an order of packs.
         maker: Calls the functions of `map_batches`.
         watch: Stopwatch of the batches.
-        pack_as: ``"varlen"`` for documents end to end, ``"dense"`` for a pack a row.
         allocate: Allocates the columns that packs add.
         documents: Collects the values of the documents.
         dropped: Documents that a filter dropped, filled by an earlier stage and emptied here with
@@ -244,16 +232,15 @@ class BatchPacker:
         epoch: WorkerEpoch,
         maker: BatchMaker,
         watch: Stopwatch,
-        pack_as: str,
         allocate: Allocator,
         documents: DocumentValues,
         dropped: DropCount,
     ) -> None:
         assert epoch.order.packs is not None
         packing = epoch.order.packs.packing
-        self._tokens, self._capacity = packing.column, packing.capacity
+        self._tokens, self._capacity = column_of(packing), packing.capacity
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
-        self._pack_as, self._allocate = pack_as, allocate
+        self._layout, self._allocate = packing.layout, allocate
         self._documents, self._dropped = documents, dropped
         self._is_masked = dataset.remainder == "mask" or not dataset._filter.keeps_everything
         self._ramp = np.arange(1)  # 0, 1, 2, ...: positions in the longest document so far
@@ -267,7 +254,7 @@ class BatchPacker:
         # ``packs`` are the planned packs without the documents that a filter dropped.
         packs, flat, extra = self._documents.collect(planned, rows)
         self._add_columns(packs, flat)
-        if self._pack_as == "varlen":
+        if self._layout == "varlen":
             columns = varlen(packs, flat)
         else:
             columns = dense(packs, flat, self._capacity)
@@ -357,7 +344,7 @@ class BatchPacker:
     @property
     def _has_rows_of_packs(self) -> bool:
         """Whether a row of a batch is a pack and not a document."""
-        return self._pack_as == "dense" and self._capacity is not None
+        return self._layout == "dense" and self._capacity is not None
 
     def _keys(self, packs: RankPacks) -> Keys:
         """Return the key of each row for random numbers, uint64.

@@ -44,6 +44,7 @@ from mds.plan._pack_windows import (
     balance,
     pack_window,
 )
+from mds.plan._packing import column_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Cursor, Position, ResumePoint, parse_state
 from mds.plan._stream_orders import StreamOrder
@@ -601,7 +602,7 @@ class PackPlan:
 
     def data_facts(self) -> dict[str, Any]:
         """Return settings of the packing that do not change the order, to make the packs again."""
-        return {"packing": {"lengths": self.packing.column, "balance": self.packing.balance}}
+        return {"packing": {"lengths": column_of(self.packing), "balance": self.packing.balance}}
 
     def fingerprint(self) -> str:
         """Return a text that is equal for equal data and settings."""

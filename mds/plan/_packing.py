@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
 from mds._arguments import plain_fields, takes_names
+from mds._words import Balance, Overflow, PackLayout
 from mds.errors import ConfigError
 from mds.plan._packers import BEST_FIT, find_packer
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-OVERFLOWS = ("error", "split", "truncate", "drop")
-BALANCES = ("attention", "tokens")
+#: Column of the tokens if none is given and no dataset knows better.
+DEFAULT_COLUMN = "tokens"
 #: Words of ``overflow`` that states record in another spelling.
 _RECORDED_OVERFLOWS = {"truncate": "cut"}
 #: Least packs of a window by default.
@@ -43,13 +44,18 @@ class Packing:
     """Settings by which documents become packs: full sequences without padding.
 
     - ``capacity`` (int | None, default None, tokens): Length of a pack.
-    - ``column`` (str, default 'tokens'): Column whose lengths count; one-dimensional numbers.
+    - ``column`` (str | None, default None): Column of the tokens, whose lengths count. None is the
+      column ``tokens`` if there is one, else the only column of one-dimensional integers.
     - ``overflow`` (Literal, default 'error'): Treatment of a document that is longer than a pack:
       ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"truncate"`` keeps
       its beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.
     - ``balance`` (Literal | None, default None): Quantity that the ranks of a machine get equally
       much of in a step: ``"attention"``, the sum of the squares of lengths, or ``"tokens"``. It
       decides which rank gets a pack, and not which packs a global batch has.
+    - ``layout`` (Literal, default 'varlen'): Form of a batch. ``"varlen"`` lays all documents end
+      to end, with ``cu_seqlens`` and ``max_seqlen``. ``"dense"`` has a row for each pack, with
+      ``document_ids``. Both have ``labels`` and ``position_ids``. A resumed run may have another
+      layout.
     - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
       take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
       they have at most so many tokens together.
@@ -61,6 +67,8 @@ class Packing:
       consecutive documents; None is 1,024. A schedule takes effect where a window begins, and half
       a pack of each window is padding.
 
+    ``StreamingDataset(..., packing=8192)`` is short for ``packing=Packing(8192)``.
+
     Raises ConfigError (a ValueError) for anything else.
 
     >>> Packing(8192, overflow="split").capacity
@@ -68,13 +76,14 @@ class Packing:
     """
 
     capacity: int | None = None
-    column: str = "tokens"
-    overflow: Literal["error", "split", "truncate", "drop"] = "error"
-    balance: Literal["attention", "tokens"] | None = None
+    column: str | None = None
+    overflow: Overflow = "error"
+    balance: Balance | None = None
     budget: int | None = None
     window: int | None = None
     packer: str = BEST_FIT
     separator: int | None = None
+    layout: PackLayout = "varlen"
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -96,13 +105,17 @@ class Packing:
                 f"{MAX_WINDOW_DOCUMENTS}."
             )
         column: Any = self.column
-        if not isinstance(column, str) or not column:
+        if column is not None and (not isinstance(column, str) or not column):
             raise ConfigError(f"column {self.column!r} of Packing must be the name of a column.")
         word: Any = self.overflow
         if word == "cut":
             raise ConfigError("overflow='cut' of Packing is now overflow='truncate'.")
         self._check_packer()
-        for name, choices in (("overflow", OVERFLOWS), ("balance", (None, *BALANCES))):
+        for name, choices in (
+            ("overflow", get_args(Overflow)),
+            ("balance", (None, *get_args(Balance))),
+            ("layout", get_args(PackLayout)),
+        ):
             if getattr(self, name) not in choices:
                 raise ConfigError(
                     f"{name} {getattr(self, name)!r} of Packing: choose one of "
@@ -218,6 +231,11 @@ class Packing:
             **options,
             "packing_overflow": _RECORDED_OVERFLOWS.get(self.overflow, self.overflow),
         }
+
+
+def column_of(packing: Packing) -> str:
+    """Return the column of the tokens; "tokens" for a packing that neither names nor found one."""
+    return packing.column or DEFAULT_COLUMN
 
 
 # Only now, as the decorator of the dataclass makes __init__.

@@ -50,7 +50,8 @@ class OrderSpec:
             all get equally many full batches, with padding that is masked.
         skip_empty_streams: Whether a stream that gives no samples is ignored. Otherwise methods
             that build batches by stream refuse it, as mosaicml-streaming does.
-        packing: Settings of packs, which are then dealt instead of samples.
+        packing: Settings of packs, which are then dealt instead of samples. A number of tokens
+            becomes a Packing.
 
     Raises ConfigError for numbers out of range, and UnknownNameError for unknown methods.
     """
@@ -92,19 +93,27 @@ class OrderSpec:
         if self.shuffle_seed < 0:
             raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
         if self.packing is not None:
-            self._check_packing(self.packing)
+            self._check_packing()
         if self.is_exact and self.batching_method != "random":
             raise PlanError(
                 f"remainder={self.remainder!r} and batching_method {self.batching_method!r}: "
                 "batches by stream leave out what does not fill one. Use batching_method 'random'."
             )
 
-    def _check_packing(self, packing: Packing) -> None:
-        """Raise an error for a value that is not a Packing, or a method that packs cannot have."""
+    def _check_packing(self) -> None:
+        """Make a Packing of a number of tokens, and check that packs can have these settings.
+
+        Raises ConfigError for any other value, and PlanError for a method without packs.
+        """
         from mds.plan._packing import Packing
 
-        if not isinstance(packing, Packing):
-            raise ConfigError(f"packing is a Packing or None, got {packing!r}.")
+        packing: Any = self.packing
+        if type(packing) is int:  # `plain_fields` has made one of NumPy's
+            object.__setattr__(self, "packing", Packing(packing))
+        elif not isinstance(packing, Packing):
+            raise ConfigError(
+                f"packing is a Packing, the number of tokens of a pack or None, got {packing!r}."
+            )
         if self.batching_method != "random":
             raise PlanError(
                 f"packing and batching_method {self.batching_method!r}: a pack has documents of "

@@ -260,7 +260,7 @@ class Program:
             if self.is_persistent:
                 settings["persistent_workers"] = True
         if self.shape == "packs":
-            return StreamingDataLoader(dataset, pack_as="varlen", **settings)
+            return StreamingDataLoader(dataset, **settings)
         if self.shape == "wrapper":
             dataset = Wrapper(dataset, trigger if point == "wrapper" else self.never)
         if self.shape == "columns":

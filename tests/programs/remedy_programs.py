@@ -65,15 +65,13 @@ remedy(
 )
 remedy(
     "list(dataset(packing=Packing(8, column='tokens'), local=tokens))",
-    "iterate StreamingDataLoader(dataset, pack_as='varlen')",
-    "list(StreamingDataLoader("
-    "dataset(packing=Packing(8, column='tokens'), local=tokens), pack_as='varlen'))",
+    "iterate StreamingDataLoader(dataset).",
+    "list(StreamingDataLoader(dataset(packing=Packing(8, column='tokens'), local=tokens)))",
 )
 remedy(
-    "StreamingDataLoader(dataset(), batch_size=2, pack_as='varlen')",
-    "give it packing=Packing(...)",
-    "list(StreamingDataLoader("
-    "dataset(packing=Packing(8, column='tokens'), local=tokens), pack_as='varlen'))",
+    "StreamingDataLoader(dataset(), batch_size=2, pack_as='dense')",
+    "Write Packing(..., layout='dense')",
+    "batches(dataset(packing=Packing(8, column='tokens', layout='dense'), local=tokens))",
 )
 remedy(
     "dataset(packing=Packing(8, column='tokens'), local=tokens).state_dict(num_samples=2)",
@@ -696,6 +694,20 @@ remedy(
     TWO_SIZES.format("new", "") + OF_NEW,
     "Record them once: mds lengths",
     "cli('mds lengths {new} --column x') and " + OF_NEW,
+)
+remedy(
+    "written(new, {'ids': 'ndarray:int32', 'mask': 'ndarray:int32'}, "
+    "{'ids': numpy.ones(2, 'i4'), 'mask': numpy.ones(2, 'i4')}) "
+    "and batches(dataset(local=new, packing=4))",
+    "Write packing=Packing(4, column='ids'), or another of them",
+    "cli('mds lengths {new} --column ids') "
+    "and batches(dataset(local=new, packing=Packing(4, column='ids')))",
+)
+remedy(
+    "written(new, {'x': 'ndarray'}, {'x': numpy.ones(2, 'i4')}, lengths='x') "
+    "and batches(dataset(local=new, packing=4))",
+    "Write packing=Packing(4, column='x') if that column has the tokens",
+    "batches(dataset(local=new, packing=Packing(4, column='x')))",
 )
 FOLLOWING = (
     "written({}, {{'x': 'ndarray:int32', 'w': 'ndarray:int8'}}, "

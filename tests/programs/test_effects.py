@@ -549,10 +549,6 @@ class LoaderChecks:
         kind = lambda **a: self.pids(num_workers=1, collate_fn=pid_of, **a) == {os.getpid()}
         return kind(), kind(worker_type="threads")
 
-    def check_pack_as(self):
-        keys = lambda **a: sorted(next(iter(self.loader(packing=PACKING, **a))))
-        return keys(), keys(pack_as="dense")
-
 
 PACKING = Packing(8, column="vector")
 _marks = []
@@ -717,7 +713,7 @@ def test_an_attribute_of_a_stream_in_use_is_refused(name, checks):
         ("batch_size", 0),
         ("shuffle_seed", -1),
         ("remainder", "all"),
-        ("packing", 8),
+        ("packing", 0),
     ],
 )
 def test_an_assigned_value_is_checked_like_an_argument(name, value, checks):
@@ -732,9 +728,7 @@ def test_an_assigned_value_is_checked_like_an_argument(name, value, checks):
     assert getattr(dataset, name) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["collate_fn", "worker_type", "pack_as", "batch_size", "drop_last"]
-)
+@pytest.mark.parametrize("name", ["collate_fn", "worker_type", "batch_size", "drop_last"])
 def test_an_attribute_of_a_loader_that_comes_too_late_is_refused(name, data):
     """Torch refuses its own attributes, and the loader those that it reads when it is made."""
     loader = LoaderChecks(data).loader()

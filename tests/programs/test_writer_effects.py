@@ -266,7 +266,7 @@ def packs(folder, *arguments, **settings):
     packing = outcome(lambda: Packing(*arguments, **settings))
     if isinstance(packing, type):
         return packing
-    columns = ["tokens", packing.column]
+    columns = ["tokens", packing.column or "tokens"]
     dataset = make(folder, packing=packing, columns=columns, batch_size=2, topology=(1, 4))
     return outcome(lambda: [batch["tokens"].tolist() for batch in StreamingDataLoader(dataset)])
 
@@ -282,6 +282,7 @@ PACKINGS = {
     "window": (((16,), {}), ((16,), {"window": 2})),
     "separator": (((16,), {}), ((16,), {"separator": 1})),
     "packer": (((16,), {}), ((16,), {"packer": "alone"})),
+    "layout": (((16,), {}), ((16,), {"layout": "dense"})),
 }
 
 

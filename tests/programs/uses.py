@@ -211,7 +211,7 @@ class Program:
     def begin_loader(self, dataset=None, **workers):
         dataset = dataset or self.dataset
         if self.is_packed:
-            loader = StreamingDataLoader(dataset, pack_as="varlen", **workers)
+            loader = StreamingDataLoader(dataset, **workers)
             expected = Counter({n: length_of(n) for n in self.numbers})
             self.read(iter(loader), expected, self.of_packs)
             return

@@ -16,6 +16,7 @@ from mds import (
     CSVWriter,
     LocalDataset,
     MDSWriter,
+    Packing,
     RunHistory,
     Samples,
     Schedule,
@@ -25,7 +26,7 @@ from mds import (
     World,
     merge_index,
 )
-from mds._words import PartitionAlgo, Remainder
+from mds._words import PackLayout, PartitionAlgo, Remainder
 from mds.encodings import Encoding, encoding_names, parse_encoding, register_encoding
 from mds.errors import ConfigError, StoreError
 from mds.events import Event, subscribe
@@ -126,6 +127,9 @@ def read(remote: str) -> None:
     assert_type(dataset[:3], list[dict[str, Any]])
     assert_type(dataset.partition_algo, PartitionAlgo)
     assert_type(dataset.remainder, Remainder)
+    packed = StreamingDataset("data", batch_size=2, packing=8192)
+    assert_type(packed.packing, Packing | None)
+    assert_type(Packing(8192, layout="dense").layout, PackLayout)
     assert_type(dataset.class_names, dict[str, list[str]])
     assert_type(dataset.shards[0].samples, int)
     StreamingDataset(remote, shuffle_algo="one_of_mine", validate_hash="sha1", images="array")

@@ -22,7 +22,7 @@ def test_ten_thousand_packs_are_those_of_the_flattening_collator(tmp_path):
         local=folder, shuffle=True, shuffle_algo="seekable", batch_size=1, packing=Packing(120)
     )
     seen = 0
-    for batch in itertools.islice(StreamingDataLoader(dataset, pack_as="varlen"), 10_000):
+    for batch in itertools.islice(StreamingDataLoader(dataset), 10_000):
         ends = batch["cu_seqlens"].tolist()
         documents = [batch["tokens"][a:b].tolist() for a, b in itertools.pairwise(ends)]
         theirs = collate([{"input_ids": document} for document in documents])

@@ -50,13 +50,13 @@ def test_keys_of_rows_do_not_depend_on_the_world(corpus, workers):
         rows = np.split(columns["tokens"], columns["cu_seqlens"][1:-1])
         return {"rows": rows, "drawn": drawn}
 
-    for pack_as in ("varlen", "dense"):
+    for layout in ("varlen", "dense"):
         found = []
         for ranks, count in ((1, 0), (3, 2)):
             seen = {}
             for rank in range(ranks):
-                dataset = make(corpus, (ranks, rank)).map_batches(draw)
-                loader = StreamingDataLoader(dataset, num_workers=count, pack_as=pack_as,
+                dataset = make(corpus, (ranks, rank), layout=layout).map_batches(draw)
+                loader = StreamingDataLoader(dataset, num_workers=count,
                                              worker_type=workers if count else "auto")  # fmt: skip
                 for batch in loader:
                     for row, drawn in zip(batch["rows"], batch["drawn"].tolist(), strict=True):
@@ -111,16 +111,16 @@ def count_tokens(columns):
     return {**columns, "count": columns["tokens"].size}
 
 
-@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
-def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
+@pytest.mark.parametrize("layout", ["varlen", "dense"])
+def test_exact_mask_tells_which_rows_are_real(corpus, layout):
     """The packs are those of any other run; each rank has as many batches."""
     counts, real, tokens = set(), 0, 0
     for rank in range(8):
-        loader = StreamingDataLoader(make(corpus, (8, rank), remainder="mask"), pack_as=pack_as)
+        loader = StreamingDataLoader(make(corpus, (8, rank), layout=layout, remainder="mask"))
         batches = list(loader)
         counts.add(len(batches))
         for batch in batches:
-            if pack_as == "dense":
+            if layout == "dense":
                 assert torch.equal(batch["mask"], (batch["document_ids"] >= 0).any(1))
                 tokens += int((batch["document_ids"] >= 0).sum())
             else:
@@ -129,7 +129,7 @@ def test_exact_mask_tells_which_rows_are_real(corpus, pack_as):
             real += int(batch["mask"].sum())
     assert len(counts) == 1
     assert tokens == sum(len(tokens_of(i)) for i in range(COUNT))
-    plain = list(StreamingDataLoader(make(corpus), pack_as=pack_as))
-    packs = sum(int((b["document_ids"] >= 0).any(1).sum()) for b in plain) if pack_as == "dense" \
+    plain = list(StreamingDataLoader(make(corpus, layout=layout)))
+    packs = sum(int((b["document_ids"] >= 0).any(1).sum()) for b in plain) if layout == "dense" \
         else sum(len(b["cu_seqlens"]) - 1 for b in plain)  # fmt: skip
     assert real == packs

@@ -128,10 +128,10 @@ def test_the_default_is_not_recorded():
     facts = Packing(100).facts()
     assert facts == Packing(100, packer="best_fit").facts()
     assert "best_fit" not in str(facts)
-    assert Packing.of_facts(facts, "tokens", None) == Packing(100)
+    assert Packing.of_facts(facts, "tokens", None) == Packing(100, "tokens")
     own = Packing(100, packer="alone").facts()
     assert own != facts
-    assert Packing.of_facts(own, "tokens", None) == Packing(100, packer="alone")
+    assert Packing.of_facts(own, "tokens", None) == Packing(100, "tokens", packer="alone")
 
 
 def test_an_unknown_name_gets_the_nearest():

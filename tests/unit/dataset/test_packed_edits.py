@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from mds import Packing
 from tests.unit.dataset import packed_edits_helpers
-from tests.unit.dataset.packed_edits_helpers import BATCH, COUNT, loader_of, train
+from tests.unit.dataset.packed_edits_helpers import BATCH, CAPACITY, COUNT, loader_of, train
 from tests.unit.dataset.runs import steps_of
 
 # Fixtures of both halves of these tests.
@@ -37,17 +38,16 @@ def test_what_is_padding_for_a_dropped_document_is_counted(corpus, gone):
     assert 2 <= loader.dataset.stats()["dropped_samples"] < len(gone)
 
 
-@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
-def test_a_pack_of_dropped_documents_alone_is_padding(corpus, pack_as):
+@pytest.mark.parametrize("layout", ["varlen", "dense"])
+def test_a_pack_of_dropped_documents_alone_is_padding(corpus, layout):
     """Its row has no label, and ranks stay in step."""
-    loader = loader_of(corpus)
+    loader = loader_of(corpus, packing=Packing(CAPACITY, layout=layout))
     batches = iter(loader)
     next(batches)
     left = steps_of(loader).packs(0).batch(1)[0]
     loader.dataset.edits.replace_samples(left.ids)
-    loader._pack_as = loader._batches._pack_as = pack_as
     batch = next(batches)
-    if pack_as == "varlen":
+    if layout == "varlen":
         assert batch["labels"].tolist() == [-100]
     else:
         assert batch["document_ids"].max() == -1

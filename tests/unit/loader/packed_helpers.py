@@ -36,11 +36,12 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def make(folder, world=(1, 0), **settings):
+def make(folder, world=(1, 0), layout="varlen", **settings):
     """A dataset of one rank: of a node of so many ranks; 24 packs a step in any world."""
     ranks, rank = world
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
-                "shuffle_block_size": 60, "packing": Packing(CAPACITY, overflow="split"),
+                "shuffle_block_size": 60,
+                "packing": Packing(CAPACITY, overflow="split", layout=layout),
                 "topology": World(1, ranks, 1, rank), "batch_size": 24 // ranks,
                 **settings}  # fmt: skip
     return StreamingDataset(local=folder, **settings)

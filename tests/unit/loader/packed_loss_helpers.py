@@ -73,8 +73,8 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def loader(folder, pack_as):
-    packing = Packing(PLACES, overflow="split")
+def loader(folder, layout):
+    packing = Packing(PLACES, overflow="split", layout=layout)
     dataset = StreamingDataset(local=folder, shuffle=True, shuffle_algo="seekable", batch_size=4,
                                packing=packing)  # fmt: skip
-    return StreamingDataLoader(dataset, pack_as=pack_as)
+    return StreamingDataLoader(dataset)

@@ -15,7 +15,7 @@ from mds._dataset import steps
 from mds._index.lengths import KIND, emit_lengths, lengths_name
 from mds._index.sidecar import write_sidecar
 from mds._loader.tensor_buffers import TensorPool
-from mds.errors import ConfigError, IndexFileError, PlanError, StateError
+from mds.errors import ArgumentError, ConfigError, IndexFileError, PlanError, StateError
 from mds.plan import PackPlan
 from mds.storage import open_store
 from tests.unit.loader import packed_helpers
@@ -103,7 +103,7 @@ def test_what_a_varlen_batch_has(corpus):
 def test_what_a_dense_batch_has(corpus):
     """A pack a row, the same documents in the same order, padding told everywhere."""
     flat = iter(StreamingDataLoader(make(corpus)))
-    for batch in StreamingDataLoader(make(corpus), pack_as="dense"):
+    for batch in StreamingDataLoader(make(corpus, layout="dense")):
         other = next(flat)
         assert batch["tokens"].shape == (24, CAPACITY)
         real = batch["document_ids"] >= 0
@@ -121,9 +121,9 @@ def test_what_a_dense_batch_has(corpus):
 
 def test_a_budget_makes_a_batch_of_each_pack(corpus):
     """Documents of like lengths, one a row, below the budget when padded."""
-    settings = {"packing": Packing(budget=1000, overflow="split"), "batch_size": 1}
+    settings = {"packing": Packing(budget=1000, overflow="split", layout="dense"), "batch_size": 1}
     seen = 0
-    for batch in StreamingDataLoader(make(corpus, **settings), pack_as="dense"):
+    for batch in StreamingDataLoader(make(corpus, **settings)):
         assert batch["tokens"].numel() <= 1000
         seen += int((batch["document_ids"] >= 0).sum())
     assert seen == sum(len(document(i)["tokens"]) for i in range(COUNT))
@@ -322,12 +322,11 @@ def test_selections_and_shares_go_with_packs(corpus):
 
 def test_what_does_not_go_with_packs_is_refused(corpus):
     """Each with the way out."""
-    with pytest.raises(ConfigError, match="pack_as='varlen'"):
+    with pytest.raises(ConfigError, match=r"iterate StreamingDataLoader\(dataset\)"):
         iter(make(corpus))
-    with pytest.raises(ConfigError, match="pack_as is"):
-        StreamingDataLoader(make(corpus), pack_as="padded")
-    with pytest.raises(ConfigError, match="makes none"):
-        StreamingDataLoader(make(corpus, packing=None), pack_as="dense")
+    for dataset in (make(corpus), make(corpus, packing=None)):
+        with pytest.raises(ArgumentError, match=r"Write Packing\(\.\.\., layout='dense'\)"):
+            StreamingDataLoader(dataset, pack_as="dense")
     with pytest.raises(ConfigError, match="collate_fn"):
         StreamingDataLoader(make(corpus), collate_fn=list)
     with pytest.raises(ConfigError, match="dataset alone"):
@@ -335,7 +334,7 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
     with pytest.raises(ConfigError, match="columns= leaves it out"):
         StreamingDataLoader(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="packing is a Packing"):
-        make(corpus, packing=8192)
+        make(corpus, packing=True)
     with pytest.raises(PlanError, match="'split', 'truncate' or 'drop'"):
         list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))
 

@@ -73,7 +73,7 @@ def test_columns_of_a_map_come_as_they_are(corpus):
     assert len(batch["text"]) == count
     numbers = [int(text.split()[1]) for text in batch["text"]]
     assert batch["place"][:, 0].tolist() == numbers
-    dense = next(iter(StreamingDataLoader(make(corpus).map(noise), pack_as="dense")))
+    dense = next(iter(StreamingDataLoader(make(corpus, layout="dense").map(noise))))
     assert dense["weight"].shape == dense["labels"].shape == (24, CAPACITY)
 
 
@@ -111,8 +111,8 @@ def test_a_map_that_changes_a_length_is_named_with_both_numbers(corpus):
         list(StreamingDataLoader(make(corpus).map(lambda s: s["none"])))
 
 
-@pytest.mark.parametrize("pack_as", ["varlen", "dense"])
-def test_map_batches_gets_the_packed_batch(corpus, pack_as):
+@pytest.mark.parametrize("layout", ["varlen", "dense"])
+def test_map_batches_gets_the_packed_batch(corpus, layout):
     """Its columns are arrays; what comes back is the batch, of tensors."""
     kinds = []
 
@@ -121,13 +121,13 @@ def test_map_batches_gets_the_packed_batch(corpus, pack_as):
         columns["tokens"] += 1
         return {"inputs": columns["tokens"], "labels": columns["labels"], "n": columns["number"]}
 
-    plain = StreamingDataLoader(make(corpus), pack_as=pack_as)
-    shifted = StreamingDataLoader(make(corpus).map_batches(shift), pack_as=pack_as)
+    plain = StreamingDataLoader(make(corpus, layout=layout))
+    shifted = StreamingDataLoader(make(corpus, layout=layout).map_batches(shift))
     for batch, other in zip(plain, shifted, strict=True):
         assert torch.equal(other["inputs"], batch["tokens"] + 1)
         assert torch.equal(other["labels"], batch["labels"])
         assert torch.equal(torch.as_tensor(other["n"]), torch.as_tensor(batch["number"]))
-    added = {"cu_seqlens", "max_seqlen"} if pack_as == "varlen" else {"document_ids"}
+    added = {"cu_seqlens", "max_seqlen"} if layout == "varlen" else {"document_ids"}
     assert kinds[0].keys() == {"tokens", "labels", "position_ids", "number", "place"} | added
     assert kinds[0]["tokens"] == kinds[0]["place"] == "ndarray"
     assert plain.state_dict() == shifted.state_dict()
@@ -265,7 +265,7 @@ def test_shards_and_parquet_are_packed_together(tmp_path, scheduled):
     if scheduled:
         settings["schedule"] = Schedule({0: {"a": 1, "b": 1}})
     dataset = StreamingDataset(streams=streams, batch_size=2, **settings)
-    batches = list(StreamingDataLoader(dataset, pack_as="varlen"))
+    batches = list(StreamingDataLoader(dataset))
     tokens = torch.cat([batch["tokens"] for batch in batches])
     assert {batch["tokens"].dtype for batch in batches} == {torch.int64}
     assert set(tokens[tokens > 0].tolist()) == {*range(1, 9), *range(70_001, 70_009)}
@@ -308,7 +308,10 @@ def test_columns_that_could_be_packed_are_named(tmp_path):
     """A dataset of texts names none, and says how tokens are made."""
     with MDSWriter(out=str(tmp_path), columns={"text": "str"}) as writer:
         writer.write({"text": "a"})
-    dataset = StreamingDataset(local=str(tmp_path), batch_size=2, packing=Packing(16))
+    with pytest.raises(ConfigError, match=r"mds-convert --tokenizer"):
+        StreamingDataset(local=str(tmp_path), batch_size=2, packing=Packing(16))
+    packing = Packing(16, column="text")
+    dataset = StreamingDataset(local=str(tmp_path), batch_size=2, packing=packing)
     with pytest.raises(ConfigError, match=r"mds-convert --tokenizer"):
         list(StreamingDataLoader(dataset))
 

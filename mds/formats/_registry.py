@@ -76,12 +76,10 @@ _RECORDED_NAMES = {"text": "lines"}
 _DETECTION_FILES = 1000
 #: Folder that only a Delta table has.
 DELTA_LOG = "_delta_log"
-_formats: dict[str, type[Format]] = {}
-
 
 _registry: Registry[type[Format]] = Registry(
     "format",
-    _formats,
+    {},
     BUILTIN_FORMATS,
     lambda kind: is_class(kind, Format) and hasattr(kind, "name") and hasattr(kind, "endings"),
     "inherit mds.formats.Format, define its abstract methods, name and endings",
@@ -130,7 +128,7 @@ def find_format(name: str) -> type[Format]:
         builtin = BUILTIN_FORMATS[name]
         module = import_module(f"mds.formats._{builtin.module}")
         kind: type[Format] = getattr(module, builtin.class_name)
-        return _formats.setdefault(name, kind)
+        return _registry.entries.setdefault(name, kind)
     known_names = ["mds", *format_names()]
     meant = other_word(name)
     if name in _CONVERTED or meant in _CONVERTED:
@@ -227,7 +225,7 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
         return any(file_name.endswith(endings) for file_name in file_names)
 
     # Installed packages are searched last, because that takes 20 ms.
-    formats = [name for name in sorted({*BUILTIN_FORMATS, *_formats}) if has_files(name)]
+    formats = [name for name in sorted({*BUILTIN_FORMATS, *_registry.entries}) if has_files(name)]
     if file_names and not formats:
         formats = [name for name in format_names() if has_files(name)]
     if len(formats) > 1:
@@ -290,5 +288,5 @@ def _names_below(folder: str) -> Iterator[str]:
 
 
 def _endings_of(name: str) -> tuple[str, ...]:
-    is_registered = name in _formats or name not in BUILTIN_FORMATS
+    is_registered = name in _registry.entries or name not in BUILTIN_FORMATS
     return find_format(name).endings if is_registered else BUILTIN_FORMATS[name].endings

@@ -51,7 +51,7 @@ def test_a_version_gives_the_same_twice(options):
 def test_a_difference_is_printed(tmp_path):
     """A version that loses a batch differs, with the place and the settings."""
     shutil.copytree(TREE / "mds", tmp_path / "mds", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "mds" / "loader" / "dataloader.py").open("a") as file:
+    with (tmp_path / "mds" / "_loader" / "dataloader.py").open("a") as file:
         file.write(LOSS)
     code, text = compare(TREE, tmp_path, "--count", "1")
     assert code == 1

@@ -97,7 +97,10 @@ _OF_FUNCTIONS = {
         "The workers of the loader call it: StreamingDataLoader(dataset, num_workers={value})."
     ),
     "fn func f callback predicate": "Give the function first: {owner}({value}).",
-    "remove_columns": "Leave them out of the dict that the function returns.",
+    "remove_columns": (
+        "The function returns the whole new sample, as in lambda sample: "
+        "{{'id': sample['id']}}: leave them out of its dict."
+    ),
     "input_columns": "The function takes the whole sample, as in lambda sample: sample['text'].",
     "with_indices with_rank": "The function takes the sample alone: store its number as a column.",
     "fn_kwargs": "Write functools.partial(function, ...).",
@@ -217,6 +220,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "profile profile_batches": "Write print(loader.report()) after some batches.",
         "history run_history": _HISTORY,
         "epochs num_epochs": "Leave it out: each loop over the loader is the next epoch.",
+        "drop_remainder drop_incomplete": "Write drop_last={value}.",
         "start_step skip_steps resume resume_from state state_dict": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
         ),
@@ -349,7 +353,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         ),
         "exact": "Write dataset.remainder: what was True is 'short'.",
         "num_rows nrows n_samples": "Write dataset.num_samples.",
-        "rows iter_rows iter as_numpy_iterator": "Write for sample in dataset.",
+        "rows iter_rows iter as_numpy_iterator": (
+            "Write for sample in dataset, or for batch in StreamingDataLoader(dataset, "
+            "batch_size=...)."
+        ),
         "collect to_list": "Write list(dataset).",
         "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
         "sample shuffle_dataset": (

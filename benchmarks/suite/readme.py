@@ -45,6 +45,11 @@ _ROWS = (
         (f"{_IMAGES}, 2 workers", f"{_IMAGES}, 2 threads"),
     ),
     (
+        "import dataset and loader: alone, after torch (s)",
+        "imports",
+        ("dataset and loader, seconds", "dataset and loader, torch loaded, seconds"),
+    ),
+    (
         "first sample of 50,000 shards, first start (s, MB)",
         "start",
         ("50,000 shards, first time", "50,000 shards, first time, memory"),

@@ -41,6 +41,7 @@ class System:
     packages: tuple[str, ...] = ()  # distributions whose versions are printed
     requires: tuple[str, ...] = ()  # requirements for pip
     module: str = ""  # what `import` costs are measured of
+    classes: tuple[str, ...] = ()  # of the module, the dataset and the loader of a training
     workloads: tuple[str, ...] = ("tokens", "text", "images", "small")
     answers: ClassVar[dict[str, tuple[str, ...]]] = {}
     note: str = ""  # how it is configured and on whose advice

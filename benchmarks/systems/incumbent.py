@@ -16,6 +16,7 @@ class Incumbent(System):
     packages = ("mosaicml-streaming",)
     requires = ("mosaicml-streaming==0.13.0",)
     module = "streaming"
+    classes = ("StreamingDataset", "StreamingDataLoader")
     answers: ClassVar = {
         "iterate": ("",),
         "random_access": ("",),

@@ -26,6 +26,7 @@ class Litdata(System):
     packages = ("litdata",)
     requires = ("litdata",)
     module = "litdata"
+    classes = ("StreamingDataset", "StreamingDataLoader")
     answers: ClassVar = {
         "iterate": ("",),
         "random_access": ("",),

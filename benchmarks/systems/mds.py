@@ -19,6 +19,7 @@ class Mds(System):
     packages = ("mds",)
     requires = ()
     module = "mds"
+    classes = ("StreamingDataset", "StreamingDataLoader")
     answers: ClassVar = {
         "iterate": ("",),
         "random_access": ("",),

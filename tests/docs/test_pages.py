@@ -54,6 +54,7 @@ NOT_RUN = {
     ("distributed.md", "state = loader.state_dict()"): (
         "lines of a program; tests/programs/distributed runs them in many worlds"
     ),
+    ("files.md", "mds index s3://bucket/laion"): COMMAND,
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",
     ("index.md", "mds-convert photos data/photos"): "the README draws pictures and converts them",

@@ -548,6 +548,8 @@ def argument_advice(kind: str, owner: str, name: str, value: str) -> str:
     >>> argument_advice("Samples", "StreamingDataset", "seed", "7")
     ' Write shuffle_seed=7.'
     """
+    # `StreamingDataset` of the door (mds/compat) has a constructor of its own.
+    kind = "Samples" if kind == "StreamingDataset" else kind
     table = "Writer" if kind.endswith("Writer") else kind
     has_options = table in ("Samples", "Stream", "Writer") and name in _STORAGE_OPTIONS
     advice = _find(ARGUMENTS.get(table, {}), name)

@@ -12,6 +12,8 @@ from typing import Literal
 Balance = Literal["attention", "tokens"]
 BatchingMethod = Literal["random", "stratified", "per_stream", "device_per_stream"]
 Between = Literal["hold", "linear", "cosine"]
+Compression = Literal["br", "bz2", "gz", "snappy", "zstd"]
+Crop = Literal["center", "random"]
 Digest = Literal[
     "blake2b",
     "blake2s",
@@ -33,10 +35,13 @@ Digest = Literal[
 ]
 EngineName = Literal["local", "spark", "ray"]
 Exhausted = Literal["repeat", "stop", "error"]
+ImageDtype = Literal["uint8", "float32"]
 ImageForm = Literal["pil", "array"]
 OnError = Literal["raise", "skip"]
 Overflow = Literal["error", "split", "truncate", "drop"]
 PackLayout = Literal["varlen", "dense"]
+PadColumn = Literal["lengths", "mask"]
+PadSide = Literal["left", "right"]
 PartitionAlgo = Literal["orig", "relaxed"]
 Remainder = Literal["repeat", "short", "mask"]
 SamplingMethod = Literal["balanced", "fixed"]

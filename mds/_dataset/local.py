@@ -68,8 +68,8 @@ class LocalDataset(HasColumns, Dataset[Any]):
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.
     - ``allow_unsafe_types`` (bool, default False): Whether pickled columns are opened.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
-    - ``images`` (str | Mapping[str, str], default 'pil'): Form of images: ``"pil"``, or ``"array"``
-      for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
+    - ``images`` ("pil" or "array", or a mapping to them, default 'pil'): Form of images: ``"pil"``,
+      or ``"array"`` for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
     - ``copy`` (bool, default True): Whether arrays are copies. False gives read-only views of the
       files; writing into one through torch ends the process.
 

@@ -65,7 +65,8 @@ class Stream:
     - ``choose`` (int | None, default None, samples): Number of its samples in an epoch.
     - ``download_retry`` (int | None, default None, tries): How often a failed request is repeated.
     - ``download_timeout`` (float | None, default None, seconds): Longest wait for one request.
-    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked.
+    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked, such
+      as ``"sha1"`` or ``"xxh3_64"``, of those that the writer stored (``hashes=``).
     - ``keep_zip`` (bool | None, default None): Whether compressed files are kept beside the
       decompressed ones.
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which

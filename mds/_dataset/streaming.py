@@ -31,7 +31,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
 
     - ``download_retry`` (int, default 2, tries): How often a failed request is repeated.
     - ``download_timeout`` (float, default 60, seconds): Longest wait for one request.
-    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked.
+    - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked, such
+      as ``"sha1"`` or ``"xxh3_64"``, of those that the writer stored (``hashes=``).
     - ``keep_zip`` (bool, default False): Whether compressed files are kept beside the decompressed
       ones.
 
@@ -46,11 +47,11 @@ class StreamingDataset(Samples, IterableDataset[Any]):
 
     Order:
 
-    - ``sampling_method`` (str, default 'balanced'): How an epoch draws a part of a stream:
-      ``"balanced"`` draws another part in each epoch, ``"fixed"`` always the same.
+    - ``sampling_method`` ("balanced" or "fixed", default 'balanced'): How an epoch draws a part of
+      a stream: ``"balanced"`` draws another part in each epoch, ``"fixed"`` always the same.
     - ``sampling_granularity`` (int, default 1, samples): Number of neighbours drawn together.
-    - ``partition_algo`` (str, default 'relaxed'): How positions are dealt to ranks; ``"orig"``
-      refuses some numbers of nodes that ``"relaxed"`` accepts.
+    - ``partition_algo`` ("relaxed" or "orig", default 'relaxed'): How positions are dealt to ranks;
+      ``"orig"`` refuses some numbers of nodes that ``"relaxed"`` accepts.
     - ``num_canonical_nodes`` (int | None, default None): Number of parts of the data that are
       shuffled separately, which the order depends on. None is one for each node, or 64.
     - ``batch_size`` (int | None, default None, samples): Size of one rank's batch.
@@ -78,16 +79,16 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
       take precedence over the environment.
     - ``columns`` (Sequence[str] | None, default None): Columns to decode; None is all.
-    - ``remainder`` (str, default 'repeat'): How ranks share samples that do not divide evenly:
-      ``"repeat"`` repeats some, so that all ranks get equally many. With ``"short"`` and ``"mask"``
-      each sample comes once over all ranks: ``"short"`` gives some ranks fewer, and ``"mask"``
-      fills the last batches with samples under a mask.
+    - ``remainder`` ("repeat", "short" or "mask", default 'repeat'): How ranks share samples that do
+      not divide evenly: ``"repeat"`` repeats some, so that all ranks get equally many. With
+      ``"short"`` and ``"mask"`` each sample comes once over all ranks: ``"short"`` gives some ranks
+      fewer, and ``"mask"`` fills the last batches with samples under a mask.
     - ``topology`` (Any, default None): Rank and world size, such as ``(0, 2)``, if they cannot be
       found.
-    - ``images`` (str | Mapping[str, str], default 'pil'): Form of images: ``"pil"``, or ``"array"``
-      for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
-    - ``on_error`` (str, default 'raise'): Whether a sample that cannot be decoded is an error;
-      ``"skip"`` leaves it out, see ``skipped``.
+    - ``images`` ("pil" or "array", or a mapping to them, default 'pil'): Form of images: ``"pil"``,
+      or ``"array"`` for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
+    - ``on_error`` ("raise" or "skip", default 'raise'): Whether a sample that cannot be decoded is
+      an error; ``"skip"`` leaves it out, see ``skipped``.
     - ``copy`` (bool, default True): Whether arrays are copies. False gives read-only views of the
       files; writing into one through torch ends the process.
     - ``format`` (str | Format | None, default None): Format of files that are read without

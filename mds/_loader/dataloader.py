@@ -81,12 +81,13 @@ class StreamingDataLoader(DataLoader[Any]):
       that of the dataset; if the dataset has none, it takes that of the loader.
     - ``num_workers`` (int, default 0): Number of workers that make batches. 0 makes them in the
       thread that iterates.
-    - ``worker_type`` (str, default 'auto'): Kind of workers: ``"processes"``, as in torch, or
-      ``"threads"``, which hand batches over without copying them. ``"auto"`` uses threads if only
-      code of this library makes the batches. With ``"threads"``, several threads call your
-      functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass) at once, which is faster if
-      they release the interpreter's lock. Options of worker processes (``timeout``,
-      ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are then refused.
+    - ``worker_type`` ("auto", "processes" or "threads", default 'auto'): Kind of workers:
+      ``"processes"``, as in torch, or ``"threads"``, which hand batches over without copying them.
+      ``"auto"`` uses threads if only code of this library makes the batches. With ``"threads"``,
+      several threads call your functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass)
+      at once, which is faster if they release the interpreter's lock. Options of worker processes
+      (``timeout``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are
+      then refused.
     - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
       samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
@@ -469,7 +470,9 @@ class StreamingDataLoader(DataLoader[Any]):
             return f"{head}, from a {type(self.dataset).__name__}, without a state>"
         return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
 
-    def state_dict(self) -> dict[str, Any] | None:
+    # Typed as never None, so that a state can be passed on: it is None only without a streaming
+    # dataset, where a training has no use for it.
+    def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks, for `load_state_dict` on any number of ranks.
 
         It is the dict that `load_state_dict` takes: the keys of ``dataset.state_dict()``, and the
@@ -479,7 +482,7 @@ class StreamingDataLoader(DataLoader[Any]):
         if self._streaming is None:
             if find_wrapped(self.dataset) is not None:
                 warnings.warn(self._no_position(), stacklevel=2)
-            return None
+            return None  # type: ignore[return-value]
         count, streaming = self._count, self._streaming
         self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)

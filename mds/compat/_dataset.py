@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from mds._arguments import find_faults
+from mds._arguments import find_faults, takes_names
 from mds._cache.ownership import source_of
 from mds._dataset.indexing import normalize, resolve
 from mds._dataset.local import LocalDataset as NativeLocalDataset
 from mds._dataset.order_state import OrderSetting
-from mds._dataset.samples import Samples
 from mds._dataset.settings import DATASET_RULES, raise_fixed
 from mds._dataset.shard_map import ShardMap
 from mds._dataset.stream import Stream as NativeStream
@@ -65,7 +64,19 @@ from mds.shuffle._registry import algos
 from mds.world import World, worker_group, worker_place
 
 if TYPE_CHECKING:
+    from mds._words import (
+        BatchingMethod,
+        ImageForm,
+        OnError,
+        PartitionAlgo,
+        Remainder,
+        SamplingMethod,
+        ShuffleAlgo,
+    )
+    from mds.formats import Format
     from mds.plan import EpochPlan
+    from mds.plan._packing import Packing
+    from mds.plan._schedule import Schedule
 
 SampleIds = npt.NDArray[np.int64]
 
@@ -175,8 +186,50 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     batching_method = _NamedSetting(batching_methods, "random")
     partition_algo = _NamedSetting(partition_algos, "relaxed")
 
-    def __init__(self, **kwargs: Any) -> None:
-        arguments = _to_native_arguments(kwargs)
+    # The arguments of 0.13, in its order, then those of mds. Programs pass on those of their
+    # settings that are parameters in this signature.
+    @takes_names
+    def __init__(
+        self,
+        *,
+        streams: Sequence[NativeStream] | Mapping[str, NativeStream] | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | os.PathLike[str] | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: SamplingMethod = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: PartitionAlgo | str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: ShuffleAlgo | str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: BatchingMethod | str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: Mapping[str, Any] | None = None,
+        schedule: Schedule | Mapping[int, Mapping[str, float]] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        remainder: Remainder = "repeat",
+        topology: Any = None,
+        images: ImageForm | Mapping[str, ImageForm] = "pil",
+        on_error: OnError = "raise",
+        copy: bool = True,
+        format: str | Format | None = None,  # noqa: A002 - what it is
+        packing: Packing | None = None,
+    ) -> None:
+        given = locals()
+        arguments = _to_native_arguments({name: given[name] for name in _ARGUMENTS})
         # mds does not know names of users' functions, so they are set after its constructor.
         user_names = {
             name: arguments.pop(name)
@@ -190,7 +243,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             warnings.warn(
                 f"predownload < batch_size ({self.predownload} < {self.batch_size}). This may "
                 "result in slower batch time. Set predownload to at least batch_size.",
-                stacklevel=2,
+                stacklevel=3,
             )
         self._world()  # keeps the ranks of this moment, as 0.13 does
         _datasets[self] = os.getpid()  # for the check of local directories (_find_conflict)
@@ -521,12 +574,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
 _PREPARE_SHARD = StreamingDataset.prepare_shard
 
-# Programs pass on those of their settings that are parameters in this signature: all of `mds` but
-# the place without a name, which 0.13 does not take.
-_signature = inspect.signature(Samples.__init__)
-StreamingDataset.__init__.__signature__ = _signature.replace(  # type: ignore[attr-defined]
-    parameters=[each for name, each in _signature.parameters.items() if name != "place"]
-)
+_ARGUMENTS = [*inspect.signature(StreamingDataset).parameters]
 
 
 class LocalDataset(NativeLocalDataset, Array):
@@ -577,18 +625,18 @@ def _to_native_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
             native.pop(name, None)
     shuffle = arguments.get("shuffle", False)
     if not isinstance(shuffle, (bool, np.bool_)):
-        warnings.warn(f"shuffle={shuffle!r} is taken for {bool(shuffle)}.", stacklevel=3)
+        warnings.warn(f"shuffle={shuffle!r} is taken for {bool(shuffle)}.", stacklevel=4)
         native["shuffle"] = bool(shuffle)
     algo = arguments.get("shuffle_algo")
     if not native.get("shuffle") and algo is not None and algo not in algos:
         warnings.warn(
             f"shuffle_algo {algo!r} is unknown; it is left out, since shuffle is False.",
-            stacklevel=3,
+            stacklevel=4,
         )
         del native["shuffle_algo"]
     rules = {name: DATASET_RULES[name] for name in _UNCHECKED}
     for fault in find_faults("StreamingDataset", arguments, rules):
-        warnings.warn(f"{fault} 0.13 accepts the value, so it is used.", stacklevel=3)
+        warnings.warn(f"{fault} 0.13 accepts the value, so it is used.", stacklevel=4)
     # From remote=, local= and split=, mds would make a native Stream. Make one of this package
     # instead, unless code has chosen or registered another class of streams.
     has_default_class = arguments.get("stream_name", "stream") == "stream"

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mds._words import PartitionAlgo
+
     Ids = NDArray[np.int64]
     Lookup = Callable[[Ids], Ids]
 
@@ -393,7 +395,7 @@ _CHUNK_IDS = 1 << 18  # ids that are looked up at once
 
 
 def get_partitions(
-    algo: str,
+    algo: PartitionAlgo,
     num_samples: int,
     num_canonical_nodes: int,
     num_physical_nodes: int,

@@ -58,16 +58,18 @@ class Schedule:
     - ``knots`` (Mapping[int, Mapping[str, float]]): Milestones of the training, and for each the
       weights of the streams by name. One milestone is 0. Weights need not sum to one; a stream that
       is left out gives nothing.
-    - ``between`` (str, default 'hold'): Shares between two milestones: ``"hold"`` keeps those of
-      the first one, ``"linear"`` is a straight line, ``"cosine"`` begins and ends slowly.
-    - ``unit`` (str, default 'steps'): Unit of milestones, counted since the training began, over
-      all epochs. ``"steps"`` are global batches; ``"samples"`` and ``"tokens"`` are rounded up to
-      whole global batches.
+    - ``between`` ("hold", "linear" or "cosine", default 'hold'): Shares between two milestones:
+      ``"hold"`` keeps those of the first one, ``"linear"`` is a straight line, ``"cosine"`` begins
+      and ends slowly.
+    - ``unit`` ("steps", "samples" or "tokens", default 'steps'): Unit of milestones, counted since
+      the training began, over all epochs. ``"steps"`` are global batches; ``"samples"`` and
+      ``"tokens"`` are rounded up to whole global batches.
     - ``tokens_per_sample`` (int | None, default None, tokens): Required with ``unit="tokens"``,
       unless samples are packed.
-    - ``exhausted`` (str, default 'repeat'): Behavior when a stream has given all its samples:
-      ``"repeat"`` begins another pass, shuffled anew; ``"stop"`` ends the training before the first
-      global batch that needs more; ``"error"`` refuses the epoch with that batch.
+    - ``exhausted`` ("repeat", "stop" or "error", default 'repeat'): Behavior when a stream has
+      given all its samples: ``"repeat"`` begins another pass, shuffled anew; ``"stop"`` ends the
+      training before the first global batch that needs more; ``"error"`` refuses the epoch with
+      that batch.
     - ``max_passes`` (int | Mapping[str, int] | None, default None, passes): Most passes through
       each stream, or by name through some of them. None is one pass with ``"stop"`` and
       ``"error"``. With ``"repeat"`` an epoch that would need more passes is refused when it begins.

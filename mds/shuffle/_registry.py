@@ -100,7 +100,7 @@ def find_shuffle(name: str) -> type[Shuffle]:
 
 
 def get_shuffle(
-    algo: str,
+    algo: ShuffleAlgo | str,
     shard_sizes: ArrayLike,
     num_canonical_nodes: int,
     seed: int,

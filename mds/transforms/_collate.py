@@ -18,6 +18,7 @@ from mds.transforms._columns import columns_of, tensor_of, tensors_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds._words import PadColumn, PadSide
     from mds.transforms._randomness import Keys
 
     Columns = dict[str, Any]
@@ -86,8 +87,8 @@ def pad(
     *names: str,
     value: float | Mapping[str, float] = 0,
     multiple: int = 1,
-    side: str = "right",
-    add: str | None = "lengths",
+    side: PadSide = "right",
+    add: PadColumn | None = "lengths",
 ) -> Pad:
     """Return a collate function that pads a ragged column to its longest row.
 
@@ -95,9 +96,11 @@ def pad(
     - ``value`` (number, or a mapping of one for each column, default 0): The padding.
     - ``multiple`` (int, default 1): The width is rounded up to a multiple, so that few shapes
       occur.
-    - ``side`` (str, default 'right'): The side that is padded: ``"right"`` or ``"left"``.
-    - ``add`` (str | None, default 'lengths'): Column to add for each column ``x``: ``x_lengths``
-      (int64), with ``"mask"`` ``x_mask`` (bool, False where it was padded), with None no column.
+    - ``side`` ("right" or "left", default 'right'): The side that is padded: ``"right"`` or
+      ``"left"``.
+    - ``add`` ("lengths", "mask" or None, default 'lengths'): Column to add for each column ``x``:
+      ``x_lengths`` (int64), with ``"mask"`` ``x_mask`` (bool, False where it was padded), with None
+      no column.
 
     Rows are arrays, or lists of numbers, that differ in their first axis alone. Raises ConfigError
     (a ValueError) for other rows and for columns that do not exist.
@@ -124,8 +127,8 @@ class Pad(ColumnFunction):
         names: tuple[str, ...],
         value: float | Mapping[str, float],
         multiple: int,
-        side: str,
-        add: str | None,
+        side: PadSide,
+        add: PadColumn | None,
     ) -> None:
         super().__init__(names)
         if not names:

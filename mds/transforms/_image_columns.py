@@ -17,6 +17,7 @@ from mds.transforms._randomness import RowGenerator
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mds._words import Crop, ImageDtype
     from mds.transforms._randomness import Keys
 
     Pixels = npt.NDArray[np.uint8]
@@ -43,7 +44,7 @@ class Images(ColumnFunction):
         masks: tuple[str, ...],
         size: tuple[int, int],
         resize: int | None,
-        crop: str,
+        crop: Crop,
         flip: bool,
         scaling: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None,
         channels_first: bool,
@@ -250,11 +251,11 @@ def images(
     masks: Sequence[str] = (),
     size: int | tuple[int, int],
     resize: int | None = None,
-    crop: str = "center",
+    crop: Crop = "center",
     flip: bool = False,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    dtype: str | None = None,
+    dtype: ImageDtype | None = None,
     channels_first: bool = True,
 ) -> Images:
     """Return a collate function that makes one tensor of pictures of any size.
@@ -268,12 +269,13 @@ def images(
     - ``size`` (int or (height, width), pixels): Size of the resulting pictures.
     - ``resize`` (int | None, default None, pixels): Length to which the shorter side is scaled
       first; with None only pictures that are smaller than ``size`` are scaled.
-    - ``crop`` (str, default 'center'): Part that is cut out: ``"center"`` or ``"random"``.
+    - ``crop`` ("center" or "random", default 'center'): Part that is cut out: ``"center"`` or
+      ``"random"``.
     - ``flip`` (bool, default False): Whether half of the pictures, at random, are mirrored.
     - ``mean``, ``std`` (Sequence[float] | None, default None): Each channel, as a share of 255, has
       ``mean`` subtracted and is divided by ``std``. The result is float32.
-    - ``dtype`` (str | None, default None): ``"uint8"`` or ``"float32"`` (from 0 to 1); None is
-      uint8 without ``mean`` and ``std``.
+    - ``dtype`` ("uint8", "float32" or None, default None): ``"uint8"`` or ``"float32"`` (from 0 to
+      1); None is uint8 without ``mean`` and ``std``.
     - ``channels_first`` (bool, default True): Whether the axes are (channels, height, width).
 
     Pictures of any mode become RGB: grey and palettes are expanded, an alpha channel is dropped,

@@ -15,16 +15,15 @@ from mds._shardfile.layout import Columns, config_bytes, empty_shard_size, pack_
 from mds.encodings import DecodeKind, parse_encoding
 from mds.encodings._arrays import length_function
 from mds.writers._pipeline import GATHERED
-from mds.writers._spec import parse_columns
+from mds.writers._spec import options_in, parse_columns
 from mds.writers._writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from typing_extensions import Unpack
-
+    from mds._words import Compression, Digest
     from mds.encodings import Encoding
-    from mds.writers._spec import Out, Spelling, WriterOptions
+    from mds.writers._spec import Out, Spelling
     from mds.writers._writer import Data
 
 
@@ -82,8 +81,22 @@ class MDSWriter(Writer):
         columns: Mapping[str, Spelling],
         *,
         lengths: str | None = None,
-        **options: Unpack[WriterOptions],
+        keep_local: bool = False,
+        compression: Compression | str | None = None,
+        hashes: Sequence[Digest] | Sequence[str] | None = None,
+        size_limit: int | str | None = 67108864,
+        samples_per_shard: int | None = None,
+        exist_ok: bool = False,
+        retry: int = 2,
+        max_workers: int | None = None,
+        progress_bar: bool = False,
+        durable: bool = True,
+        strict: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        class_names: dict[str, list[str]] | None = None,
+        descriptions: dict[str, str] | None = None,
     ) -> None:
+        options = options_in(locals())
         self._ended = "never began"  # replaced when the constructor is complete
         names = parse_columns(type(self).__name__, columns, converts=self._converts)
         parsed = [(name, parse_encoding(names[name])) for name in sorted(names)]

@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 from collections import defaultdict
@@ -182,10 +183,11 @@ def _remove_empty(folder: str) -> None:
 
 
 def _merge_listed(
-    index_file_urls: Sequence[Any],
+    index_file_urls: Sequence[Place | tuple[Place, Place]],
     out: Out,
     keep_local: bool = True,
     download_timeout: int = 60,
+    *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Lock the places of `out`, and merge the listed indexes; see `merge_index`."""
@@ -197,6 +199,10 @@ def _merge_listed(
     refuse_storage_options(storage_options, *_places(out), *listed)
     with lock_places(_places(out), storage_options):
         merge_locked(index_file_urls, out, keep_local, download_timeout, storage_options)
+
+
+# help() shows the arguments of the form with a list; the other one is without the first.
+merge_index.__signature__ = inspect.signature(_merge_listed)  # type: ignore[attr-defined]
 
 
 def merge_locked(

@@ -24,7 +24,7 @@ from mds._shardfile.compression import parse_compression
 from mds._shardfile.hashing import hash_names, is_hash
 from mds._shardfile.layout import MAX_SIZE
 from mds._units import parse_bytes
-from mds._words import Digest
+from mds._words import Compression, Digest
 from mds.errors import ArgumentError, ConfigError, UnknownEncodingError
 from mds.storage._url import Url, is_local, local_path, redact
 
@@ -48,7 +48,7 @@ class WriterOptions(TypedDict, total=False):
     """The arguments of all writers beside ``out``; the docstring of `MDSWriter` explains them."""
 
     keep_local: bool
-    compression: str | None
+    compression: Compression | str | None
     hashes: Sequence[Digest] | Sequence[str] | None
     size_limit: int | str | None
     samples_per_shard: int | None
@@ -79,6 +79,11 @@ DEFAULTS: WriterOptions = {
     "class_names": None,
     "descriptions": None,
 }
+
+
+def options_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of all writers among the arguments of a call, by name."""
+    return {name: arguments[name] for name in DEFAULTS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,14 @@ from mds.errors import (
     SeparatorError,
     UnknownEncodingError,
 )
-from mds.writers._spec import parse_columns
+from mds.writers._spec import options_in, parse_columns
 from mds.writers._writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Unpack
-
-    from mds.writers._spec import Out, Spelling, WriterOptions
+    from mds._words import Compression, Digest
+    from mds.writers._spec import Out, Spelling
     from mds.writers._writer import Data
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
@@ -70,8 +69,22 @@ class LineWriter(Writer):
         columns: Mapping[str, Spelling],
         out: Out,
         newline: str = "\n",
-        **options: Unpack[WriterOptions],
+        keep_local: bool = False,
+        compression: Compression | str | None = None,
+        hashes: Sequence[Digest] | Sequence[str] | None = None,
+        size_limit: int | str | None = 67108864,
+        samples_per_shard: int | None = None,
+        exist_ok: bool = False,
+        retry: int = 2,
+        max_workers: int | None = None,
+        progress_bar: bool = False,
+        durable: bool = True,
+        strict: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        class_names: dict[str, list[str]] | None = None,
+        descriptions: dict[str, str] | None = None,
     ) -> None:
+        options = options_in(locals())
         self._ended = "never began"  # replaced when the constructor is complete
         encodings = self._parse_columns(columns)
         self.newline = newline
@@ -223,8 +236,22 @@ class XSVWriter(LineWriter):
         separator: str,
         out: Out,
         newline: str = "\n",
-        **options: Unpack[WriterOptions],
+        keep_local: bool = False,
+        compression: Compression | str | None = None,
+        hashes: Sequence[Digest] | Sequence[str] | None = None,
+        size_limit: int | str | None = 67108864,
+        samples_per_shard: int | None = None,
+        exist_ok: bool = False,
+        retry: int = 2,
+        max_workers: int | None = None,
+        progress_bar: bool = False,
+        durable: bool = True,
+        strict: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        class_names: dict[str, list[str]] | None = None,
+        descriptions: dict[str, str] | None = None,
     ) -> None:
+        options = options_in(locals())
         self._ended = "never began"  # replaced when the constructor is complete
         if not separator:
             raise ConfigError(f"separator is a str that is not empty, got {separator!r}.")
@@ -281,8 +308,22 @@ class _FixedSeparatorWriter(XSVWriter):
         columns: Mapping[str, Spelling],
         out: Out,
         newline: str = "\n",
-        **options: Unpack[WriterOptions],
+        keep_local: bool = False,
+        compression: Compression | str | None = None,
+        hashes: Sequence[Digest] | Sequence[str] | None = None,
+        size_limit: int | str | None = 67108864,
+        samples_per_shard: int | None = None,
+        exist_ok: bool = False,
+        retry: int = 2,
+        max_workers: int | None = None,
+        progress_bar: bool = False,
+        durable: bool = True,
+        strict: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        class_names: dict[str, list[str]] | None = None,
+        descriptions: dict[str, str] | None = None,
     ) -> None:
+        options = options_in(locals())
         super().__init__(
             columns=columns, separator=self._separator, out=out, newline=newline, **options
         )

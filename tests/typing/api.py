@@ -68,6 +68,7 @@ def write(out: str) -> None:
     ) as rows:
         assert_type(rows, CSVWriter)
     merge_index(out)
+    merge_index([f"{out}/0/index.json"], out, storage_options={"anonymous": True})
     assert_type(MDSWriter(out, columns), MDSWriter)
 
 
@@ -117,6 +118,11 @@ def read(remote: str) -> None:
     mapped.map_batches(pad("tokens", add="mask")).map_batches(ragged("words", nested=True))
     StreamingDataLoader(dataset, collate_fn=images("image", size=224, flip=True))
     StreamingDataLoader(dataset, collate_fn=stack())
+    images("image", size=224, crop="random", dtype="uint8")
+    pad("tokens", side="left", add=None)
+    images("image", size=224, crop="middle")  # type: ignore[arg-type]
+    LocalDataset("more", images={"image": "array"})
+    LocalDataset("more", images="pillow")  # type: ignore[arg-type]
     assert_type(RowGenerator(np.zeros(4, np.uint64)).integers(3), "np.typing.NDArray[np.int64]")
     assert_type(dataset.split([0.9, 0.1]), list[StreamingDataset])
     assert_type(dataset.split({"train": 0.9, "val": 0.1}), dict[str, StreamingDataset])
@@ -143,7 +149,16 @@ def train(dataset: StreamingDataset, state: Mapping[str, Any]) -> None:
         assert batch is not None
     assert_type(RunHistory(dataset.state_dict()).step(3)[0].sample, int)
     assert_type(RunHistory("run/step5.pt").diff("other.json").step, int | None)
-    assert_type(loader.state_dict(), dict[str, Any] | None)
+    assert_type(loader.state_dict(), dict[str, Any])
+    assert_type(next(iter(loader)), Any)  # what the collate function returns
+    history = RunHistory(loader.state_dict())
+    assert_type(history.steps_per_epoch, int)
+    assert_type(history.position, tuple[int, int])
+    assert_type(history.step(3)[0].tokens, tuple[int, int] | None)
+    assert_type([visit.is_over for visit in history.sample(7)], list[bool])
+    assert_type(history.diff(dataset.state_dict()).reasons, list[str])
+    assert_type(history.mixture(until=100).names, tuple[str, ...])
+    assert_type(next(iter(dataset)), Any)  # what the last function of map() returns
     assert_type(loader.steps_per_epoch, int)
     assert_type(loader.order_hash, OrderHash)
     assert_type(loader.report(), WaitReport)
@@ -213,7 +228,8 @@ def observe(event: Event) -> None:
 
 
 def change(source: str, out: str) -> None:
-    assert_type(prepare(source, out).run().samples, int)
+    plan = prepare(source, out, compression="zstd", tokenizer="bytes", block=8, drop_last=True)
+    assert_type(plan.run().samples, int)
     assert_type(convert(source, out, num_workers=1).samples, int)
     rows = ({"id": number, "text": str(number)} for number in range(3))
     assert_type(mds.convert(rows, Path(out), columns=["id"], encodings={"id": "int32"}).out, str)

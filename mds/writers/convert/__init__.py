@@ -16,7 +16,7 @@ from mds._lazy_imports import on_first_touch
 from mds.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from mds._words import Digest, EngineName, OnError
+    from mds._words import Compression, Digest, EngineName, OnError
     from mds.formats._columns import Column
     from mds.writers.convert._conversion import Conversion
     from mds.writers.convert._inputs.base import (
@@ -71,7 +71,7 @@ _POSITIONAL = 2  # arguments of `convert` without a name
 
 
 def _names_checked(function: F) -> F:
-    """Decorate `convert` so that unknown options raise ArgumentError with the right name."""
+    """Decorate `convert` or `prepare`: unknown options raise ArgumentError with the right name."""
     names = [*inspect.signature(function).parameters]
 
     @functools.wraps(function)
@@ -90,16 +90,58 @@ def _names_checked(function: F) -> F:
     return checked  # type: ignore[return-value]
 
 
-def prepare(source: Source, out: str | os.PathLike[str], **options: Any) -> Conversion:
-    """Recognise a source and infer its columns; nothing is written. Options as in `convert`.
+@_names_checked
+def prepare(
+    source: Source,
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - what it is
+    columns: str | Sequence[str] = (),
+    encodings: Mapping[str, Any] | None = None,
+    drop: str | Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    labels: str | None = None,
+    config: str | None = None,
+    source_split: str | None = None,
+    encoding: str | None = None,
+    no_header: bool = False,
+    limit: int | str | None = None,
+    on_error: OnError = "raise",
+    null: str | Sequence[str] = (),
+    fill: Mapping[str, Any] | None = None,
+    describe: Mapping[str, str] | None = None,
+    lengths: str | None = None,
+    split: str | Mapping[str, float] | None = None,
+    split_key: str | None = None,
+    merge_splits: bool = False,
+    compression: Compression | str | None = None,
+    hashes: str | Sequence[Digest] | Sequence[str] = ("xxh3_64",),
+    size_limit: int | str | None = 67108864,
+    keep_shards: bool = False,
+    tokenizer: str | None = None,
+    block: int | None = None,
+    end_token: str | None = None,
+    text_column: str | None = None,
+    drop_last: bool = False,
+    num_workers: int = 1,
+    engine: EngineName = "local",
+    resume: bool = False,
+    overwrite: bool = False,
+    work: str | os.PathLike[str] | None = None,
+    durable: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Conversion:
+    """Recognise a source and infer its columns; nothing is written. Arguments as in `convert`.
 
     >>> conversion = prepare([{"name": "Ada", "age": 36}, {"name": "Alan", "age": 41}], "out")
     >>> [(column.name, column.encoding) for column in conversion.columns]
     [('age', 'int'), ('name', 'str')]
     """
+    arguments = dict(locals())
     from mds.writers.convert._conversion import prepare
 
-    return prepare(source, out, **options)
+    return prepare(**arguments)
 
 
 @_names_checked
@@ -127,12 +169,12 @@ def convert(
     split: str | Mapping[str, float] | None = None,
     split_key: str | None = None,
     merge_splits: bool = False,
-    compression: str | None = None,
+    compression: Compression | str | None = None,
     hashes: str | Sequence[Digest] | Sequence[str] = ("xxh3_64",),
     size_limit: int | str | None = 67108864,
     keep_shards: bool = False,
     tokenizer: str | None = None,
-    block: int = 2048,
+    block: int | None = None,
     end_token: str | None = None,
     text_column: str | None = None,
     drop_last: bool = False,
@@ -188,7 +230,8 @@ def convert(
       as ``{"train": 0.9, "val": 0.1}``; each is a dataset in a folder of its name.
     - ``split_key`` (str | None, default None): The column whose value decides the split.
     - ``merge_splits`` (bool, default False): Write all splits of the source as one dataset.
-    - ``compression`` (str | None, default None): How shards are compressed, such as "zstd:7".
+    - ``compression`` (str | None, default None): How shards are compressed: "zstd", "gz", "bz2",
+      "br" or "snappy", with a level as in "zstd:7".
     - ``hashes`` (Sequence[str], default ("xxh3_64",)): Digests of every file to store.
     - ``size_limit`` (int | str | None, default 67108864, bytes): The most bytes of a shard, also as
       "64mb"; None or 0 for one shard.
@@ -198,7 +241,7 @@ def convert(
     Tokens:
 
     - ``tokenizer`` (str | None, default None): Write blocks of tokens by this tokenizer.
-    - ``block`` (int, default 2048): Tokens of a block.
+    - ``block`` (int | None, default None): Tokens of a block; None is 2048.
     - ``end_token`` (str | None, default None): Token that ends a document; None is the tokenizer's
       own, "" none.
     - ``text_column`` (str | None, default None): The column that is tokenized.
@@ -231,10 +274,6 @@ def convert(
     >>> mds.LocalDataset("out/colours")[1]
     {'text': 'green'}
     """
-    options = dict(locals())
-    for name in ("source", "out", "progress"):
-        del options[name]
-    if tokenizer is None and block == 2048:
-        del options["block"]  # the default says nothing about tokens
-    options["drop_last"] = drop_last or None
-    return prepare(source, out, **options).run(progress)
+    arguments = dict(locals())
+    del arguments["progress"]
+    return prepare(**arguments).run(progress)

@@ -386,7 +386,10 @@ def _tokens(options: dict[str, Any], values: Mapping[str, Any]) -> TokenSpec | N
     Raises ConfigError for options about tokens without a tokenizer, and for options about other
     columns with one.
     """
-    options = {name: value for name, value in options.items() if value is not None}
+    # False is the default of ``drop_last``; 0 is not equal to "not given".
+    options = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     if not options.get("tokenizer"):
         if options:
             # `_TOKENS` has the field of each option, such as "end_token": "end".

@@ -19,6 +19,8 @@ from streaming import (
 )
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
+import mds
+
 REQUIRED = inspect.Parameter.empty
 WRITER = {
     "columns": REQUIRED,
@@ -90,6 +92,17 @@ def test_1_signatures(kind):
     for name in set(found) - set(PARAMETERS[kind]):
         extra = found[name]
         assert extra.kind is extra.VAR_KEYWORD or extra.default is not REQUIRED, name
+
+
+def test_1_the_dataset_has_the_arguments_of_the_incumbent_first():
+    """Then those of mds but the place, which the incumbent does not take by position."""
+    found = inspect.signature(StreamingDataset).parameters
+    own = inspect.signature(mds.StreamingDataset).parameters
+    assert [*found][: len(PARAMETERS[StreamingDataset])] == [*PARAMETERS[StreamingDataset]]
+    assert {*found} == {*own} - {"place"}
+    assert {name: found[name].default for name in found} == {
+        name: each.default for name, each in own.items() if name != "place"
+    }
 
 
 def test_1_the_loader_takes_what_a_dataloader_takes(numbers):

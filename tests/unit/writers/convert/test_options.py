@@ -219,7 +219,7 @@ def test_the_signature_has_every_option_once():
     defaults = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
     del defaults["tokens"]
     defaults |= {"tokenizer": None, "end_token": tokens.end, "text_column": tokens.text}
-    defaults |= {"block": tokens.block, "drop_last": tokens.drop_last}
+    defaults |= {"block": None, "drop_last": tokens.drop_last}
     defaults |= {"storage_options": None}  # of `prepare`, so that no plan has it
     shown = {name: each.default for name, each in parameters.items()}
     for name in ("source", "out", "progress"):

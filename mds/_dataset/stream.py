@@ -69,8 +69,8 @@ class Stream:
       as ``"sha1"`` or ``"xxh3_64"``, of those that the writer stored (``hashes=``).
     - ``keep_zip`` (bool | None, default None): Whether compressed files are kept beside the
       decompressed ones.
-    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
-      take precedence over the environment (see docs/storage.md).
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store of a URL,
+      which take precedence over the environment (see docs/storage.md). Refused beside a path.
     - ``format`` (str | Format | None, default None): Format of files that are read without
       conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``. None chooses by the
       endings of the files, and MDS for all others.

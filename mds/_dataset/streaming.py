@@ -76,8 +76,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``stream_name`` (str, default 'stream'): Registered class of the stream that is made from
       ``remote`` and ``local``.
     - ``stream_config`` (Mapping[str, Any] | None, default None): More arguments for that class.
-    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store, which
-      take precedence over the environment.
+    - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store of a URL,
+      which take precedence over the environment. Refused beside paths only.
     - ``columns`` (Sequence[str] | None, default None): Columns to decode; None is all.
     - ``remainder`` ("repeat", "short" or "mask", default 'repeat'): How ranks share samples that do
       not divide evenly: ``"repeat"`` repeats some, so that all ranks get equally many. With

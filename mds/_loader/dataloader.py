@@ -87,7 +87,7 @@ class StreamingDataLoader(DataLoader[Any]):
       several threads call your functions (``collate_fn``, ``map``, ``__getitem__`` of a subclass)
       at once, which is faster if they release the interpreter's lock. Options of worker processes
       (``timeout``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are
-      then refused.
+      then refused. Both kinds need ``num_workers``.
     - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
       samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.

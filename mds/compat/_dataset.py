@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         SamplingMethod,
         ShuffleAlgo,
     )
-    from mds.formats import Format
     from mds.plan import EpochPlan
     from mds.plan._packing import Packing
     from mds.plan._schedule import Schedule
@@ -225,7 +224,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         images: ImageForm | Mapping[str, ImageForm] = "pil",
         on_error: OnError = "raise",
         copy: bool = True,
-        format: str | Format | None = None,  # noqa: A002 - what it is
+        format: Any = None,  # noqa: A002 - what it is
         packing: Packing | None = None,
     ) -> None:
         given = locals()

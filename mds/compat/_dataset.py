@@ -225,7 +225,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         on_error: OnError = "raise",
         copy: bool = True,
         format: Any = None,  # noqa: A002 - what it is
-        packing: Packing | None = None,
+        packing: Packing | int | None = None,
     ) -> None:
         given = locals()
         arguments = _to_native_arguments({name: given[name] for name in _ARGUMENTS})

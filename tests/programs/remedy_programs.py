@@ -369,6 +369,11 @@ remedy(
     "mds-convert {parts} {new} --split train=0.5,val=0.5 --merge-splits",
 )
 remedy(
+    "mds-convert {lines} {new} --split-key id",
+    "Write split={'train': 0.9, 'val': 0.1} as well, or leave split_key out",
+    "mds-convert {lines} {new} --split train=0.5,val=0.5 --split-key id",
+)
+remedy(
     "mds-convert {lines} {new} --work {d}",
     "Choose another with --work",
     "mds-convert {lines} {new} --work {folder}/empty",

@@ -303,13 +303,12 @@ NEEDS = [
 ]
 
 
-#: Arguments that have an effect by themselves, by call. Whether packs have a layout is not known
-#: before a loader is made (`tests/unit/loader/test_packed.py`).
+#: Arguments that have an effect by themselves, by call.
 ALONE = {
     "StreamingDataset": "on_error copy remainder topology packing place",
     "Stream": "format place",
     "LocalDataset": "allow_unsafe_types copy",
-    "StreamingDataLoader": "dataset pack_as",
+    "StreamingDataLoader": "dataset",
     "Packing": "capacity column overflow balance budget window packer separator layout",
     "Schedule": "knots between unit exhausted max_passes",
     "RunHistory": "state data select",

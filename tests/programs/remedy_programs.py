@@ -371,7 +371,7 @@ remedy(
 remedy(
     "mds-convert {lines} {new} --split-key id",
     "Write split={'train': 0.9, 'val': 0.1} as well, or leave split_key out",
-    "mds-convert {lines} {new} --split train=0.5,val=0.5 --split-key id",
+    "mds-convert {lines} {new} --split train=0.5,val=0.5 --split-key id --on-error skip",
 )
 remedy(
     "mds-convert {lines} {new} --work {d}",

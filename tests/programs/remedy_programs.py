@@ -369,9 +369,9 @@ remedy(
     "mds-convert {parts} {new} --split train=0.5,val=0.5 --merge-splits",
 )
 remedy(
-    "mds-convert {lines} {new} --split-key id",
-    "Write split={'train': 0.9, 'val': 0.1} as well, or leave split_key out",
-    "mds-convert {lines} {new} --split train=0.5,val=0.5 --split-key id --on-error skip",
+    "mds.convert(two, new, split_key='b')",
+    "Write split={'train': 0.9, 'val': 0.1}",
+    "mds.convert(two, new, split={'train': 0.5, 'val': 0.5}, split_key='b').samples",
 )
 remedy(
     "mds-convert {lines} {new} --work {d}",

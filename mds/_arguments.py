@@ -219,7 +219,7 @@ def takes_names(function: F) -> F:
 def refuse_unknown(
     owner: str, given: Mapping[str, Any], names: Sequence[str] | Any, kind: str = ""
 ) -> None:
-    """Raise ArgumentError for the first argument of ``given`` that is not among ``names``.
+    """Raise ArgumentError for the arguments of ``given`` that are not among ``names``.
 
     Args:
         owner: Name of the user's class or of the function, for the error.
@@ -228,18 +228,23 @@ def refuse_unknown(
         kind: Class of `mds` from which the user's class is derived, such as "StreamingDataset". The
             error then says what to write in place of words of other libraries.
     """
-    for name in given:
-        if name not in names:
-            from mds._foreign_words import argument_advice  # on the way to an error only
+    unknown_names = [name for name in given if name not in names]
+    if not unknown_names:
+        return
+    from mds._foreign_words import argument_advice  # on the way to an error only
 
-            is_secret = isinstance(given[name], str) and is_telling(name)
-            value = "..." if is_secret else shown(given[name])
-            near = (
-                argument_advice(kind, owner, name, value)
-                or did_you_mean(name, names, "{}=")
-                or f" It takes {', '.join(sorted(names))}."
-            )
-            raise ArgumentError(f"{owner}({name}={value}): there is no argument {name!r}.{near}")
+    values = {
+        name: "..." if isinstance(given[name], str) and is_telling(name) else shown(given[name])
+        for name in unknown_names
+    }
+    advice = {
+        name: argument_advice(kind, owner, name, value) or did_you_mean(name, names, "{}=")
+        for name, value in values.items()
+    }
+    name, *others = unknown_names
+    near = advice[name] or ("" if others else f" It takes {', '.join(sorted(names))}.")
+    near += "".join(f" There is no argument {other!r}, either.{advice[other]}" for other in others)
+    raise ArgumentError(f"{owner}({name}={values[name]}): there is no argument {name!r}.{near}")
 
 
 def no_attribute(owner: object, name: str, kind: str) -> AttributeError:

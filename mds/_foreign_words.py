@@ -33,7 +33,8 @@ _PLACE = {
 _CLIENTS = {
     "client s3_client fs filesystem session boto_session store": (
         "It is copied into other threads and processes, and a client cannot be. Write what makes "
-        "the client: storage_options={{'endpoint_url': ..., 'profile_name': ...}}."
+        "the client: storage_options={{'endpoint_url': ..., 'aws_access_key_id': ..., "
+        "'aws_secret_access_key': ...}}."
     ),
     "client_kwargs s3_kwargs fs_kwargs filesystem_kwargs config_kwargs session_options "
     "client_options gcs_kwargs": "Write storage_options={{...}}; docs/storage.md lists the names.",
@@ -157,7 +158,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "exact": (
             "Write remainder='short' for what was True, 'mask' for 'mask' and 'repeat' for False."
         ),
-        "allow_repeats no_repeats": "Write remainder='short': no sample is repeated.",
+        "allow_repeats no_repeats pad padding": "Write remainder='short': no sample is repeated.",
         "batch bs batchsize": "Write batch_size={value}.",
         "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
         "fields usecols select_columns keys": "Write columns={value}.",
@@ -337,8 +338,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         ),
         "train_test_split random_split": _SPLIT,
         "shard split_by_node split_by_worker split_dataset_by_node": (
-            "Ranks and workers share the samples by themselves; topology=(rank, world_size) of the "
-            "dataset sets the ranks."
+            "Ranks and workers share the samples by themselves. {owner}(..., batch_size=..., "
+            "topology=(rank, world_size), remainder='short') has the part of one rank."
         ),
         "set_epoch with_epoch": (
             "Each loop over the dataset is the next epoch by itself; dataset.next_epoch = n sets "
@@ -491,7 +492,7 @@ NAMES_OF_THE_PACKAGE = {
     "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
     "MixedDataset": (
         "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "
-        "proportion=0.3)])."
+        "proportion=0.3)], shuffle=True). Without shuffle=True all of the first stream comes first."
     ),
     "concat concat_datasets concatenate concatenate_datasets ConcatDataset ChainDataset chain": (
         "Write mds.StreamingDataset([mds.Stream('a'), mds.Stream('b')])."

@@ -137,6 +137,11 @@ ARGUMENTS = [
     ("Schedule({0: {'a': 1}}, interpolation='linear')", "Write between='linear'."),
     ("Own(d, profile=True)", "Write print(loader.report())"),
     ("Own('s3://b/x', profile='dev')", "storage_options={'profile_name': 'dev'}."),
+    ("Own(d, cache_dir='c', max_cache_size=5)", "Write local='c'"),
+    (
+        "Own(d, cache_dir='c', max_cache_size=5)",
+        "There is no argument 'max_cache_size', either. Write cache_limit=5.",
+    ),
     ("Own(d, history='h')", "mds.RunHistory(loader.state_dict())"),
     ("StreamingDataLoader(Own(d), num_epochs=2)", "each loop over the loader is the next epoch"),
     ("World(rank=1, world_size=2)", "topology=(rank, world_size)"),

@@ -304,7 +304,10 @@ _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
 _MAP = "Write dataset.map(function)."
 _SPLIT = "Write train, test = dataset.split([0.9, 0.1])."
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
-_SAMPLES_OF_A_STEP = "Write mds.RunHistory(loader.state_dict()).step(step)."
+_SAMPLES_OF_A_STEP = (
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of "
+    "its samples."
+)
 _STEPS_OF_A_SAMPLE = "Write mds.RunHistory(loader.state_dict()).sample(number)."
 _STATE = "Write loader.load_state_dict(state)."
 _CONVERT = "Write mds.convert(samples, out), where samples are dicts, a table or files."
@@ -510,7 +513,10 @@ NAMES_OF_THE_PACKAGE = {
         "Write mds.convert(map(function, inputs), out, num_workers=...), where the function "
         "returns a sample as a dict."
     ),
-    "info inspect describe": "Write print(mds.StreamingDataset(path).explain()).",
+    "info inspect describe": (
+        "Write dataset.num_samples and dataset.schema, or print(dataset.explain()), of "
+        "mds.StreamingDataset(path)."
+    ),
     "profile": _REPORT,
     "samples_at": _SAMPLES_OF_A_STEP,
     "Rewind rewind History Run": "Write mds.RunHistory(state).",

@@ -73,7 +73,7 @@ NOT_RUN = {
     ("migrating.md", "export PYTHONPATH="): (
         "changes the shell; tests/programs/compat does it for a process"
     ),
-    ("storage.md", "from mds.testing import StoreContract"): (
+    ("guides/own-store.md", "from mds.testing import StoreContract"): (
         "a file of tests for a store of the reader's; ours are such files"
     ),
     ("writing.md", "mds clean s3://bucket/train"): COMMAND,

@@ -263,11 +263,6 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "places place remote local streams url urls paths": "Write data={value}.",
         "checkpoint file path state_dict loader": "Give the state first: {owner}({value}).",
     },
-    "World": {
-        "rank world_size local_rank num_replicas": (
-            "Write StreamingDataset(..., topology=(rank, world_size)) to set the rank."
-        ),
-    },
     "Schedule": {
         "steps boundaries weights proportions": (
             "Give the weights by milestone first: {owner}({{0: {{'web': 0.9, 'math': 0.1}}, "

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mds._arguments import takes_names
 from mds._process.fork_safe import new_lock
 from mds._process.mmaps import open_nameless
 from mds._redaction import get_logger
@@ -65,7 +64,6 @@ class World:
         "workers_per_rank",
     )
 
-    @takes_names
     def __init__(
         self, num_nodes: int, ranks_per_node: int, workers_per_rank: int, worker: int
     ) -> None:

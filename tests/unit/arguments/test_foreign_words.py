@@ -35,7 +35,6 @@ CLASSES = {
     "RunHistory": RunHistory,
     "Schedule": Schedule,
     "LocalDataset": LocalDataset,
-    "World": mds.World,
     "": mds,
 }
 
@@ -144,8 +143,6 @@ ARGUMENTS = [
     ),
     ("Own(d, history='h')", "mds.RunHistory(loader.state_dict())"),
     ("StreamingDataLoader(Own(d), num_epochs=2)", "each loop over the loader is the next epoch"),
-    ("World(rank=1, world_size=2)", "topology=(rank, world_size)"),
-    ("World(1, 2)", "World() needs workers_per_rank= and worker="),
     ("convert([{'a': 1}], 'x', len)", "write mds.convert(map(function, samples), out)"),
     ("convert([{'a': 1}], 'x', splits={'a': 1})", "Write split={'a': 1}."),
     ("LocalDataset(d, shufle=True)", "there is no argument 'shufle'"),

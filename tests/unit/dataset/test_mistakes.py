@@ -140,8 +140,10 @@ def test_what_stands_for_a_number_is_one(names):
 
 
 def test_missing_arguments_are_named():
-    """A writer says what it lacks."""
-    with pytest.raises(ArgumentError, match=r"needs columns=, and was given out= and colums="):
+    """A writer says what it lacks, and finds a slip of the pen first."""
+    with pytest.raises(ArgumentError, match=r"needs columns=, and was given out= and hashes="):
+        MDSWriter(out="x", hashes=[])
+    with pytest.raises(ArgumentError, match=r"MDSWriter\(colums=\{\}\).*Did you mean columns=\?"):
         MDSWriter(out="x", colums={})
     with pytest.raises(ArgumentError, match=r"JSONWriter\(colums=\{\}\)"):
         JSONWriter(out="x", columns={"a": "int"}, colums={})

@@ -213,7 +213,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         _RANKS: (
             "Ranks are those of the launcher; topology=(rank, world_size) of the dataset sets them."
         ),
-        _BAD_SAMPLES: "The dataset takes it: StreamingDataset(..., on_error='skip').",
+        _BAD_SAMPLES: (
+            "The dataset takes it: StreamingDataset(..., on_error='skip') leaves out samples that "
+            "cannot be read."
+        ),
         _LENGTH_OF_PACKS: "The dataset makes packs: StreamingDataset(..., packing={value}).",
         "pack_as layout": (
             "Write Packing(..., layout={value}): the dataset makes packs, by its argument packing."
@@ -368,7 +371,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write dataset.select(where=lambda sample: sample['label'] == 0) for each part."
         ),
         "concatenate concat zip interleave chain": _STREAMS,
-        "ignore_errors": "Write {owner}(..., on_error='skip').",
+        "ignore_errors": (
+            "Write {owner}(..., on_error='skip') to leave out samples that cannot be read. Catch "
+            "errors of a function in the function."
+        ),
         "apply pipe compose map_dict transform": _MAP,
         "pack": "Write {owner}(..., packing=8192).",
         "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",

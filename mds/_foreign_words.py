@@ -144,7 +144,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "limit take n max_samples num_samples n_samples sample_limit max_examples": (
             "Write {owner}(...).limit({value})."
         ),
-        "subsample fraction frac": "Write {owner}(...).split([{value}, 1 - {value}])[0].",
+        "subsample fraction frac": (
+            "Write {owner}(...).split([{value}, 1 - {value}])[0], of about this share, or "
+            ".limit(n)."
+        ),
         "weights weight probabilities probs proportions proportion": (
             "Write streams=[Stream(..., proportion=...), Stream(..., proportion=...)]."
         ),
@@ -300,13 +303,19 @@ _LIMIT = "Write dataset.limit(n), or dataset[:n] for a list of samples."
 _LOADER = "Write StreamingDataLoader(dataset, batch_size=...)."
 _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
 _MAP = "Write dataset.map(function)."
-_SPLIT = "Write train, test = dataset.split([0.9, 0.1])."
+_SPLIT = (
+    "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of "
+    "exactly these numbers; split({{'train': 0.9, 'test': 0.1}}) returns a dict."
+)
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
 _SAMPLES_OF_A_STEP = (
     "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of "
     "its samples."
 )
-_STEPS_OF_A_SAMPLE = "Write mds.RunHistory(loader.state_dict()).sample(number)."
+_STEPS_OF_A_SAMPLE = (
+    "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)], the steps "
+    "that read it."
+)
 _STATE = "Write loader.load_state_dict(state)."
 _CONVERT = "Write mds.convert(samples, out), where samples are dicts, a table or files."
 
@@ -333,7 +342,10 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "with_format set_format with_transform set_transform": (
             "Batches of a StreamingDataLoader are tensors; dataset.map(function) changes samples."
         ),
-        "select_columns remove_columns drop_columns": _COLUMNS,
+        "select_columns": _COLUMNS,
+        "remove_columns drop_columns": (
+            "Write {owner}(..., columns=['image', 'label']), with the columns to keep."
+        ),
         "rename_column rename_columns rename": (
             "Write dataset.map(lambda sample: {{'new': sample['old'], ...}})."
         ),
@@ -506,7 +518,8 @@ NAMES_OF_THE_PACKAGE = {
         "Ranks and workers share the samples by themselves."
     ),
     "warn_and_continue ignore_and_continue reraise_exception": (
-        "Write mds.StreamingDataset(..., on_error='skip')."
+        "Write mds.StreamingDataset(..., on_error='skip') to leave out samples that cannot be "
+        "read. Catch errors of a function in the function."
     ),
     "write save to_mds from_list from_dict from_generator from_pandas from_polars from_arrow "
     "from_iterable dump write_dataset convert_dataset": _CONVERT,

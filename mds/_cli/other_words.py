@@ -19,7 +19,10 @@ _LOOKED_UP = (
     "Write: mds run step STATE STEP, for the samples of a step, or mds head DATASET, for the first "
     "samples."
 )
-_SPLIT = "Write: mds convert SOURCE OUT --split train=0.8,val=0.2, where SOURCE may be a dataset."
+_SPLIT = (
+    "Write: mds convert SOURCE OUT --split train=0.8,val=0.2, where SOURCE may be a dataset. A "
+    "hash chooses the split of each sample, so sizes are near the shares."
+)
 _CACHED = (
     "A cache is a folder: local=, or one below $MDS_CACHE_DIR, or ~/.cache/mds. Limit it with "
     "cache_limit=, and delete the folder to clear it."

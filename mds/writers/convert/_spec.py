@@ -179,7 +179,8 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("input", "input_dir", "src", "data"), "source={value}"),
     **dict.fromkeys(
         ("map", "fn", "function", "transform", "map_fn"),
-        "the samples as the source, as in mds.convert(map(function, samples), out)",
+        "the samples as the source, as in mds.convert(map(function, samples), out), or for files "
+        "mds.convert(mds.StreamingDataset(source).map(function), out)",
     ),
     **dict.fromkeys(
         ("shuffle", "seed", "shuffle_seed"),

@@ -84,7 +84,7 @@ ARGUMENTS = [
     ("Own(d, collate_fn=len)", "StreamingDataLoader(dataset, collate_fn=len)"),
     ("Own(d, drop_last=True)", "StreamingDataLoader(dataset, drop_last=True)"),
     ("Own(d, limit=10)", "Write Own(...).limit(10)."),
-    ("Own(d, subsample=0.1)", "Own(...).split([0.1, 1 - 0.1])[0]."),
+    ("Own(d, subsample=0.1)", "Own(...).split([0.1, 1 - 0.1])[0], of"),
     ("Own(d, weights=[1])", "Stream(..., proportion=...)"),
     ("Own(d, rank=0)", "topology=(rank, world_size)"),
     ("Own(d, client=object())", "storage_options={'endpoint_url': ..."),

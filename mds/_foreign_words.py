@@ -538,8 +538,9 @@ NAMES_OF_THE_PACKAGE = {
     "TokensLoader": "Write mds.StreamingDataset(..., packing=8192).",
 }
 
-#: The same for the packages in it.
+#: The same by package.
 NAMES_OF_PACKAGES = {
+    "mds": NAMES_OF_THE_PACKAGE,
     "mds.storage": {
         "list ls exists get put download upload copy delete open read write": (
             "Write open_store(url), whose Store has methods such as list() and get_file()."
@@ -636,10 +637,8 @@ def package_advice(name: str, package: str = "mds") -> str:
     >>> package_advice("optimize")[:45]
     ' Write mds.convert(map(function, inputs), out'
     """
-    if package != "mds":
-        return f" {advice}" if (advice := _find(NAMES_OF_PACKAGES.get(package, {}), name)) else ""
-    advice = _find(NAMES_OF_THE_PACKAGE, name)
-    if not advice and isinstance(getattr(errors, name, None), type):
+    advice = _find(NAMES_OF_PACKAGES.get(package, {}), name)
+    if not advice and package == "mds" and isinstance(getattr(errors, name, None), type):
         advice = "Write from mds.errors import {name}."
     return f" {advice.format(name=name)}" if advice else ""
 

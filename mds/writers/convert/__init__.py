@@ -82,8 +82,8 @@ def _names_checked(function: F) -> F:
             refuse_unknown_options(options, names)
         if len(arguments) > _POSITIONAL:
             raise ArgumentError(
-                "mds.convert() takes the source and out by position, and the others by name. For a "
-                "function write mds.convert(map(function, samples), out)."
+                f"{function.__name__}() takes the source and out by position, and the others by "
+                f"name. For a function write mds.convert(map(function, samples), out)."
             )
         return function(*arguments, **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from benchmarks.suite.workloads import TOKENS
+from benchmarks.systems.arrow import packed
 from benchmarks.systems.base import (
     Batching,
     Begin,
@@ -60,14 +62,9 @@ class Lancedb(System):
         schema = _schema(workload)
 
         def batches() -> Iterator[Any]:
-            rows: list[dict[str, Any]] = []
-            for sample in samples:
-                rows.append(_packed(sample))
-                if len(rows) == 4096:
-                    yield pa.RecordBatch.from_pylist(rows, schema)
-                    rows.clear()
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema)
+            rows = packed(samples)
+            while chunk := list(itertools.islice(rows, 4096)):
+                yield pa.RecordBatch.from_pylist(chunk, schema)
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
         lancedb.connect(folder).create_table(_TABLE, reader)
@@ -174,10 +171,6 @@ def _schema(workload: str) -> Any:
             "small": {"a": pa.int64(), "b": pa.float64(), "c": pa.uint8()},
         }[workload]
     )
-
-
-def _packed(sample: dict[str, Any]) -> dict[str, Any]:
-    return {**sample, "meta": json.dumps(sample["meta"])} if "meta" in sample else sample
 
 
 # Worker processes import these by name. Each gives a list with a sample for each row.

@@ -9,12 +9,12 @@ from mds.errors import ConfigError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from mds.writers._engines import (
-    dataframe_to_mds,
+from mds.writers import dataframe_to_mds
+from mds.writers.convert._dataframe import (
+    SPARK_TO_MDS,
     infer_dataframe_schema,
     is_json_compatible,
 )
-from mds.writers.convert._dataframe import SPARK_TO_MDS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark and what it brings warn of each other
 

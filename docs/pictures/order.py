@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/order.md beside this file: ``python docs/pictures/order.py``."""
+"""Draw the pictures of the order of samples beside this file: ``python docs/pictures/order.py``."""
 
 import os
 import warnings
@@ -94,34 +94,6 @@ def draw_open(found):
     save(figure, "order-open")
 
 
-def draw_mixing(found):
-    """How far two neighbours in a shard are apart, in blocks."""
-    figure, axes = plt.subplots(1, 2, figsize=(8, 2.9), sharey=True)
-    for algo in ("py1e", "seekable"):
-        order = found[algo]
-        position = np.empty(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        grid = position.reshape(SHARDS, SHARD)
-        apart = np.abs(np.diff(grid, axis=1)) / BLOCK
-        at = grid.mean(axis=1)
-        # Of samples on both ends of the wrapped line the short way counts.
-        apart = np.minimum(apart, len(order) / BLOCK - apart)
-        edge = (at < BLOCK / 2) | (at > len(order) - BLOCK / 2)
-        if algo == "seekable":
-            # A shard that wraps around has samples at both ends.
-            edge = np.abs(grid - at[:, None]).max(axis=1) > BLOCK
-        for axis, mine in zip(axes, (~edge, edge), strict=True):
-            style = {"density": True, "histtype": "step", "color": COLORS[algo], "label": algo}
-            axis.hist(apart[mine].reshape(-1), np.linspace(0, 1.2, 49), **style)
-    axes[0].set_title("in the middle of a node", fontsize=10)
-    axes[1].set_title("at its ends", fontsize=10)
-    axes[0].set_ylabel("share of neighbours")
-    for axis in axes:
-        axis.set_xlabel("distance in blocks")
-        axis.legend(fontsize=8)
-    save(figure, "order-mixing")
-
-
 def draw_balance():
     """New shards that each of eight nodes needs in a stretch of its positions."""
     nodes, shards, size, block, window = 8, 6_400, 200, 20_000, 2_000
@@ -150,7 +122,6 @@ def main():
     draw_dealing()
     draw_spread(found)
     draw_open(found)
-    draw_mixing(found)
     draw_balance()
 
 

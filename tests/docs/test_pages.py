@@ -50,10 +50,6 @@ NOT_RUN = {
     ("convert.md", "from mds.writers import dataframe_to_mds"): (
         "needs a Spark data frame; tests/programs/writers/convert/test_dataframe.py has some"
     ),
-    ("distributed.md", "long = dataset.select("): "a line of a program; tests/unit/dataset runs it",
-    ("distributed.md", "state = loader.state_dict()"): (
-        "lines of a program; tests/programs/distributed runs them in many worlds"
-    ),
     ("files.md", "mds index s3://bucket/laion"): COMMAND,
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",

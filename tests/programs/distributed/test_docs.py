@@ -12,11 +12,18 @@ from mds.plan._state import KEYS
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "distributed.md"
 
 
-def test_the_python_of_the_page_runs(capsys):
-    """Every block runs as it stands."""
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        exec(compile(block, PAGE.name, "exec"), {})
-    assert "Place(step=" in capsys.readouterr().out
+def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
+    """Blocks run in order, and the program that saves a state resumes from it."""
+    monkeypatch.chdir(tmp_path)
+    data, training, audit = re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    names, last_steps = {}, []
+    for block in (data, training, training, audit):
+        exec(compile(block, PAGE.name, "exec"), names)
+        last_steps.append(names.get("step"))
+    # An epoch has 63 steps. The state is saved after 6 of them, and 57 remain.
+    assert last_steps[1:3] == [62, 56]
 
 
 @pytest.fixture

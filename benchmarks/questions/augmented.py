@@ -25,6 +25,7 @@ def measure(
 QUESTION = Question(
     name="augmented",
     title="Photographs, augmented",
+    heading="How many augmented photographs per second?",
     unit="images/s",
     cases=(
         case_of("photographs", "2 workers", 2, "processes", Bar(of_limit=0.97)),
@@ -32,8 +33,9 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "Runs the caller's code: a function of each sample (random cut, flip), one of each batch "
-        "(normalise), in mds by map(), with the same decoder everywhere. 'threads' is mds with its "
-        "own images(). The limit decodes files that are held in memory, in torch's loader."
+        "Functions of a sample cut and flip at random, and one of a batch normalises, with the "
+        "same decoder everywhere. mds runs them in map(); the row of threads uses its own "
+        "images(). Decoding limits the rate; the limit decodes files in memory, in torch's "
+        "loader."
     ),
 )

@@ -43,10 +43,15 @@ Measure = Callable[[System, Data, Case, str, float], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """A question: ``measure(system, data, case, variant, seconds)`` gives {"value": ..., ...}."""
+    """A question: ``measure(system, data, case, variant, seconds)`` gives {"value": ..., ...}.
+
+    ``heading``: the question as readers ask it, above its table. ``title``: a short form for the
+    plot. ``note``: at most three sentences on what is measured and what limits it.
+    """
 
     name: str
     title: str
+    heading: str
     unit: str
     cases: tuple[Case, ...]
     measure: Measure

@@ -59,8 +59,12 @@ def _cases() -> tuple[Case, ...]:
 QUESTION = Question(
     name="batches",
     title="Batches of tensors",
+    heading="How many samples per second reach the trainer in batches?",
     unit="samples/s",
     cases=_cases(),
     measure=measure,
-    note="Shuffled. The lines 'threads' are this library's alone.",
+    note=(
+        "Samples are shuffled. Copying bytes and touching new memory limit the rate and, with "
+        "processes, the way to the trainer. The rows 'threads' are for mds only."
+    ),
 )

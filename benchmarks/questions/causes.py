@@ -25,15 +25,14 @@ def measure(
 QUESTION = Question(
     name="causes",
     title="Twelve slow runs, five times each: how many causes are not named",
+    heading="Does `loader.report()` name why a run is slow?",
     unit="of 60",
     cases=(Case("every cause that report() can name", "", Bar(at_most=3), ours=True),),
     measure=measure,
     more_is_better=False,
     note=(
-        "Trainings of two seconds: a proxy holds requests back or lets few bytes through. Decoding,"
-        " functions or collating burn the processor, or a function sleeps. Shards are compressed, "
-        "batches are large, the trainer sleeps, or a cache has room for a fifth. The rounds differ "
-        "in the number and kind of workers (none, threads, processes) and the size of batches. "
-        "`loader.report()` is asked at the end."
+        "Twelve slow trainings of two seconds run five times each, with different kinds and "
+        "numbers of workers and batch sizes. The table counts the causes that the report does "
+        "not name."
     ),
 )

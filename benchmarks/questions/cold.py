@@ -88,6 +88,7 @@ def _case(name: str, bar: Bar, *only: str) -> Case:
 QUESTION = Question(
     name="cold",
     title="A cold epoch from S3",
+    heading="How long does a cold epoch from S3 take?",
     unit="s",
     cases=(
         _case("loopback, 0 ms", Bar(of_limit=1.1)),
@@ -99,9 +100,10 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Shards at the default of 64 MB, or of 8 MB; a byte of each page is read. 'own collate' "
-        "runs the caller's code: a function that only calls torch's, in two processes. The limit "
-        "is a plain download of the same objects by two processes of eight threads; it makes no "
-        "samples. More in the study below."
+        "The limit is a plain download of the same objects by two processes of eight threads "
+        "each, which makes no samples; shards have 64 MB (the default) or 8 MB. 'Own collate' "
+        "is a function that calls torch's, in two processes. A shuffled batch needs all "
+        "shards, so mds gathers samples after the last one arrives, while server and clients "
+        "share the cores."
     ),
 )

@@ -61,6 +61,7 @@ def _case(size: int, variant: str, bar: Bar) -> Case:
 QUESTION = Question(
     name="collate",
     title="Batches that a function of the caller's makes",
+    heading="How fast are batches of your own `collate_fn`?",
     unit="samples/s",
     cases=(
         _case(32, "processes", Bar(of={"plain": 2.0, "litdata": 3.0})),
@@ -69,7 +70,8 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "Runs the caller's code: a collate function that only calls torch's. Shuffled; a byte of "
-        "each page is read. The line 'threads' is this library's alone."
+        "The function calls torch's, samples are shuffled, and a byte of each memory page is "
+        "read. Such a function holds the interpreter's lock, which limits threads. The row of "
+        "threads is for mds only."
     ),
 )

@@ -65,6 +65,7 @@ def _sharing(form: str, *, is_short: bool) -> dict[str, float]:
 QUESTION = Question(
     name="eviction",
     title="Three shuffled epochs with room for a quarter",
+    heading="How much is downloaded again if a quarter of the data fits in the cache?",
     unit="x Belady",
     cases=tuple(
         Case(
@@ -83,11 +84,10 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Bytes that a web server sent, over those of Belady's rule for whole shards on the merged "
-        "order of all workers, which knows the future: 40,000 samples of 2 KB in shards of 1 MB, "
-        "`torchrun`, the loader and dataset as in README, `cache_limit` of 25 %, shuffled over 5 "
-        "and 15 % of the dataset, of which the worse is shown. Ranks meet after each step. Samples "
-        "are batches of tensors without code of the caller. 'two jobs' have orders of their own "
-        "and one folder: their bytes over those of each alone under half of the limit."
+        "Bytes of three shuffled epochs are shown relative to Belady's rule for whole shards, "
+        "which knows the future order of all workers. The data are 40,000 samples of 2 KB in "
+        "shards of 1 MB, shuffled over 5 and 15 % of the dataset, of which the worse is shown. "
+        "'Two jobs' share a folder, and are compared with each job alone under half of the "
+        "limit."
     ),
 )

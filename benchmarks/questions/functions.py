@@ -102,6 +102,7 @@ def _call_of(function: Callable[..., Any]) -> float:
 QUESTION = Question(
     name="functions",
     title="Functions of the caller: what they cost beside themselves",
+    heading="What do your functions cost beside themselves?",
     unit="us/sample",
     cases=(
         Case("map, a sample", "small", Bar(at_most=0.4), only=("plain",), ours=True, shuffled=True),
@@ -121,8 +122,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Runs the caller's code. Measured in turns with the same loop without the function, in one "
-        "process. 'map_batches' is the time of a batch over that without: its function adds one to "
-        "the tokens and gives inputs and labels."
+        "Each function is measured in turns with the same loop without it, in one process. "
+        "'map_batches' is the time of a batch relative to one without its function, which adds "
+        "one to the tokens and returns inputs and labels. Setting up a generator for each "
+        "sample limits 'rng'."
     ),
 )

@@ -65,6 +65,7 @@ def _dirty(pid: int) -> int:
 QUESTION = Question(
     name="memory",
     title="Memory of a worker",
+    heading="How much memory does a worker process take?",
     unit="MB",
     cases=(
         Case("tokens, 32 a batch, 2 workers", "tokens", Bar(at_most=60.0), size=32, workers=2),
@@ -72,5 +73,9 @@ QUESTION = Question(
     ),
     measure=measure,
     more_is_better=False,
-    note="Private memory that a worker has written, beyond what it inherits; the third epoch.",
+    note=(
+        "This is the private memory that a worker has written by the end of the third epoch, "
+        "beyond what it inherits. Decoding images fragments the heap of a worker; mds tells "
+        "glibc to return large blocks."
+    ),
 )

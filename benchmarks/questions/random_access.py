@@ -24,10 +24,15 @@ def measure(
 QUESTION = Question(
     name="random_access",
     title="Random access, dataset[i]",
+    heading="How fast is `dataset[i]`?",
     unit="samples/s",
     cases=(
         Case("tokens", "tokens", Bar(of_limit=0.8, of_peers=5.0)),
         Case("text", "text", Bar(of_limit=0.8, of_peers=5.0)),
     ),
     measure=measure,
+    note=(
+        "Numbers are shuffled. Copying limits tokens; parsing JSON and memory outside the "
+        "processor's cache limit text."
+    ),
 )

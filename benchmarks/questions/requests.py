@@ -51,6 +51,7 @@ def measure(
 QUESTION = Question(
     name="requests",
     title="Ranged GETs of 8 KB from S3, CPU of the client",
+    heading="What does a small ranged GET from S3 cost the client?",
     unit="us",
     cases=(
         Case("16 threads", "tokens", Bar(of={"boto3": 0.25}), workers=16),
@@ -59,7 +60,8 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The limit is http.client of the standard library, which signs nothing and tries nothing "
-        "again. Thread pools cost all of them the same."
+        "A request reads 8 KB, and the client's processor time counts. The limit is "
+        "http.client of the standard library, which signs nothing and never retries. Thread "
+        "pools cost all of them the same."
     ),
 )

@@ -23,7 +23,12 @@ def measure(
 QUESTION = Question(
     name="rows",
     title="256 random rows in one call, dataset[[...]]",
+    heading="How fast are 256 random rows in one call?",
     unit="samples/s",
     cases=(Case("tokens", "tokens", Bar(of_limit=0.5), size=256),),
     measure=measure,
+    note=(
+        "The call is `dataset[[...]]`. mds copies rows of many shards twice, which lets other "
+        "threads run in between."
+    ),
 )

@@ -89,12 +89,14 @@ def _cpu() -> float:
 QUESTION = Question(
     name="shuffled_requests",
     title="Full shuffle from S3 under a limit of 25 %, CPU of the client a sample",
+    heading="What does a full shuffle from S3 cost under a limit of 25 %?",
     unit="us",
     cases=(Case("tokens", "tokens", size=32, workers=2, shuffled=True),),
     measure=measure,
     more_is_better=False,
     note=(
-        "Shards of 4 MB, not compressed, py1s: most samples are ranges of their own. The start of "
-        "worker processes is in it, imports are not."
+        "The client's processor time for each sample counts, with the start of worker "
+        "processes and without imports. Shards are uncompressed and have 4 MB, shuffled by "
+        "py1s, so most samples are ranged requests."
     ),
 )

@@ -8,10 +8,15 @@ from benchmarks.questions.base import Bar, Case, Question
 QUESTION = Question(
     name="small",
     title="Three scalars a sample",
+    heading="How many tiny samples per second?",
     unit="samples/s",
     cases=(
         Case("small, in order", "small", Bar(of_limit=0.8, of_peers=1.0)),
         Case("small, shuffled", "small", Bar(of_limit=0.8, of_peers=1.0), shuffled=True),
     ),
     measure=iterate.measure,
+    note=(
+        "A sample is an int64, a float64 and a uint8. The work of the library per sample "
+        "limits the rate."
+    ),
 )

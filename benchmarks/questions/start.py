@@ -47,6 +47,7 @@ def _case(name: str, bar: Bar, variant: str, unit: str = "") -> Case:
 QUESTION = Question(
     name="start",
     title="Constructing a data set of many shards and taking its first sample",
+    heading="How soon does a dataset of 50,000 shards give its first sample?",
     unit="s",
     cases=(
         _case("first time", Bar(at_most=1.0), "first time"),
@@ -57,7 +58,8 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "'first time' parses index.json, 'again' finds what the first time left behind. The limit "
-        "is json.load of the same file. Systems with another index are not asked."
+        "'First time' parses index.json; 'again' is a new process that reuses what the first "
+        "one stored. The limit is json.load of the same file. Systems with another kind of "
+        "index are not asked."
     ),
 )

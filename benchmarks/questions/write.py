@@ -51,6 +51,7 @@ def _cpu() -> float:
 QUESTION = Question(
     name="write",
     title="Writing, CPU of all threads and processes",
+    heading="What does writing cost?",
     unit="us",
     cases=(
         Case("8 KB tokens", "tokens", Bar(of={"grain": 1.0}), size=32_768),
@@ -59,8 +60,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Local folders on a memory file system, as many bytes a shard as the system takes by "
-        "default or 64 MB. The limit is a plain file, without offsets, index and names of "
-        "columns. 'uncompressed' is ArrayRecord without its compression, as the others are."
+        "The processor time of all threads and processes counts, for files in memory, in "
+        "shards of the system's default size or 64 MB. The limit is a plain file without "
+        "offsets, index and column names. 'Uncompressed' is ArrayRecord without compression, "
+        "like the others."
     ),
 )

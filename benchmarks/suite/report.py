@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -80,29 +81,36 @@ def _heading(run: dict[str, Any]) -> Iterator[str]:
     facts, settings = run["machine"], run["settings"]
     versions = (f"{name} {version}" for name, version in run["versions"].items() if version)
     version_list = ", ".join(versions)
-    yield (
+    text = (
         f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
-        f"{facts['memory_gb']} GB, {facts['system']}. Medians of {settings['rounds']} rounds in "
-        f"fresh processes, {settings['seconds']:g} s each, systems interleaved; ± is half the "
-        f"distance between the lowest and the highest round. Scale: {settings['scale']}. "
+        f"{facts['memory_gb']} GB, {facts['system']}. Cells are medians of {settings['rounds']} "
+        f"rounds in fresh processes, {settings['seconds']:g} s each, systems in turns. ± is half "
+        f"the distance between the lowest and the highest round. Scale: {settings['scale']}. "
         f"Images are {settings['images']}."
     )
+    yield from _wrap(text)
     yield ""
-    yield f"Versions: {version_list}."
+    yield from _wrap(f"Versions: {version_list}.")
     yield ""
+
+
+def _wrap(text: str) -> list[str]:
+    """Return the lines of a paragraph in Markdown."""
+    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _verdicts(measurements: Sequence[Measured]) -> Iterator[str]:
     rows = [v for q, c, values in _cases(measurements) for v in judge(q, c, values)]
     if not rows:
         return
-    yield f"### Bars: {sum(v.is_met for v in rows)} of {len(rows)} met"
+    missed = [v for v in rows if not v.is_met]
+    yield f"### Which bars does mds miss? {len(missed)} of {len(rows)}"
     yield ""
-    yield "| question | case | bar | found | |"
-    yield "|---|---|---|---|---|"
-    for v in rows:
-        met = "met" if v.is_met else "**not met**"
-        yield f"| {v.question} | {v.case} | {v.asks} | {v.found} | {met} |"
+    if missed:
+        yield "| question | case | bar | measured |"
+        yield "|---|---|---|---|"
+    for v in missed:
+        yield f"| {v.question} | {v.case} | {v.asks} | {v.found} |"
     yield ""
 
 
@@ -112,17 +120,18 @@ def _tables(measurements: Sequence[Measured]) -> Iterator[str]:
         rows = [entry for entry in measurements if entry.question == name]
         present = [s for s in systems.NAMES if any(e.system == s and e.values for e in rows)]
         labels = [systems.find(s).label for s in present]
-        yield f"### {question.title} ({question.unit})"
+        yield f"### {question.heading}"
         yield ""
-        if question.note:
-            yield question.note
-            yield ""
+        yield f"Run `python -m benchmarks --questions {name}`. The unit is {question.unit}."
+        yield ""
         yield f"| | {' | '.join(labels)} |"
         yield "|---|" + "---:|" * len(present)
         for _, case, mine in _cases(rows):
             top = best(mine, question)
             cells = (_cell(top.get(s), case) for s in present)
             yield f"| {case.name} | {' | '.join(cells)} |"
+        yield ""
+        yield from _wrap(question.note)
         yield ""
 
 

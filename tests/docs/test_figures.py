@@ -1,10 +1,12 @@
-"""Figures that README shows are those of the last run of the benchmarks."""
+"""Figures that README and docs/benchmarks.md show are those of the last run of the benchmarks."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from benchmarks import questions
 from benchmarks.suite import readme, report
 from benchmarks.suite.runs import Measured
 
@@ -15,6 +17,21 @@ def test_readme_shows_the_last_run():
     """Its table is what the run makes of itself."""
     run = report.load(str(ROOT / "docs" / "benchmarks" / "results.json"))
     assert readme.table(run) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_the_last_run():
+    """Its tables and their texts are what the suite writes for the run."""
+    run = report.load(str(ROOT / "docs" / "benchmarks" / "results.json"))
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert report.markdown(run).strip() in page
+
+
+@pytest.mark.parametrize("name", questions.NAMES)
+def test_each_table_has_a_question_and_a_short_text(name):
+    """At most three sentences say what is measured and what limits it."""
+    question = questions.find(name)
+    assert question.heading.endswith("?")
+    assert 1 <= len(re.findall(r"\.(?= [A-Z'`]|$| mds)", question.note)) <= 3
 
 
 def run_of(*measured):

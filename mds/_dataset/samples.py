@@ -10,6 +10,7 @@ through a `SharedEpochCounter`, and exchange nothing else.
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import math
 import os
@@ -597,18 +598,18 @@ class Samples(HasColumns):
     # ------------------------------------------------------------------ an epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch, and return an iterator over this worker's samples.
+        """Begin the next epoch, and return an iterator over this worker's samples, or its packs.
 
         A StreamingDataLoader does not call it, unless the user's class overrides it. Then the
         loader collects the epochs that begin here, to count their samples (`collect_epochs`).
         """
         self._filter.chain.refuse_samples()
-        if self.packing is not None:
-            raise ConfigError(
-                "packing= makes batches of packs, and iterating a dataset gives samples: iterate "
-                "StreamingDataLoader(dataset)."
-            )
         refuse_second_sharding(self.num_ranks)  # a trainer may deal the samples to ranks again
+        if self.packing is not None:
+            # Imported by name: the package of the loader makes packs, and imports this module.
+            module = importlib.import_module("mds._loader.pack_iterator")
+            packs: Iterator[Any] = module.PackIterator(self)
+            return packs
         epochs = collected_epochs(self)
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
         if epochs is not None:
@@ -722,13 +723,15 @@ class Samples(HasColumns):
 
         - ``num_samples`` (int | None, default None, samples): Samples that all ranks have seen.
           None is what came so far: the batches of the StreamingDataLoader that runs or ran last, or
-          the samples of a loop over the dataset itself.
+          the samples or packs of a loop over the dataset itself.
         - ``from_beginning`` (bool, default False): Whether ``num_samples`` is counted from the
           beginning of the epoch, instead of from where this epoch was resumed.
 
         Before the first epoch, the epoch of the state is -1. Raises ConfigError for a negative
         number, and for any number with ``packing=``. Without a number, it raises ConfigError if
-        worker processes of torch's own DataLoader iterate: only they know how far they are.
+        worker processes of torch's own DataLoader iterate: only they know how far they are. In a
+        loop over packs, several ranks have a position only after a whole step, which is
+        ``batch_size`` packs.
 
         >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
         >>> for batch in mds.StreamingDataLoader(dataset):
@@ -774,11 +777,14 @@ class Samples(HasColumns):
                 loop.warn_if_inexact()
             return count.position(self._order, world.num_ranks)
         if is_elsewhere:
+            other_way = (
+                ", or write state_dict(num_samples) with the samples that all ranks have seen"
+            )
             raise ConfigError(
                 f"{type(self).__name__}.state_dict(): worker processes of torch's DataLoader read "
                 "this dataset, and only they know how far they are. Use "
-                "mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes, or "
-                "write state_dict(num_samples) with the samples that all ranks have seen."
+                "mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes"
+                f"{other_way if self.packing is None else ''}."
             )
         return None
 

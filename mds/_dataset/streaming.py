@@ -95,8 +95,9 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       conversion, such as ``"parquet"`` or ``Parquet(columns=["text"])``. None chooses by the
       endings of the files, and MDS for all others.
     - ``packing`` (Packing | int | None, default None): Packs of documents instead of samples, which
-      are full sequences without padding; ``batch_size`` then counts packs. A number is the tokens
-      of a pack: ``8192`` is ``Packing(8192)``.
+      are full sequences without padding; ``batch_size`` then counts packs, and a loop over the
+      dataset itself gives one pack after the other. A number is the tokens of a pack: ``8192`` is
+      ``Packing(8192)``. ``len()`` counts documents all the same.
 
     Raises ConfigError (a ValueError) for invalid arguments, IndexFileError (a
     ValueError) for a broken index, NotFoundError (a FileNotFoundError) for a missing one.

@@ -57,8 +57,11 @@ if TYPE_CHECKING:
     from mds._index.shard_object import ShardSchema
     from mds._loader.messages import Message
     from mds._loader.pack_documents import DocumentValues
+    from mds._loader.packed_batches import BatchPacker
     from mds._loader.rows import FixedColumns
     from mds._process.stopwatch import Clock
+    from mds.plan._pack_plan import RankPacks
+
 #: Number of parts into which a batch is split; a part is decoded before functions are called with
 #: its samples.
 _PARTS = 3
@@ -147,7 +150,8 @@ class Batches(IterableDataset[Any]):
         pool = allocate or TensorPool()
         # Packs of documents.
         if self.dataset.packing is not None:
-            packs = map(add_mask, self._pack(epoch, watch, pool))
+            packer, steps = self.pack_stages(epoch, watch, pool)
+            packs = map(add_mask, map(packer.pack, steps))
             return send_batches(packs, epoch, watch, min_size=0)
         # Samples one by one, because code of the user is called with them.
         if not self._reads_columns:
@@ -258,8 +262,10 @@ class Batches(IterableDataset[Any]):
         samples = count_places(dataset, epoch, samples)
         return samples if size == 1 else join_samples(samples, min_size)
 
-    def _pack(self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator) -> Iterator[Rows]:
-        """Read the documents of each step, and pack them into a batch.
+    def pack_stages(
+        self, epoch: WorkerEpoch, watch: Stopwatch, allocate: Allocator
+    ) -> tuple[BatchPacker, Iterator[tuple[RankPacks, Rows | None]]]:
+        """Return the stage that packs documents, and its input: each step with its documents.
 
         Documents are read as columns if they are used as stored, else as samples. Both ways end in
         ``documents``, which collects their values, and ``rows``, the documents of each step.
@@ -295,7 +301,7 @@ class Batches(IterableDataset[Any]):
             numbers = read_numbers(dataset, epoch, steps.blocks(), parts)
             rows = join_samples(map(judge.judge, numbers))
         packer = BatchPacker(dataset, epoch, self._maker, watch, allocate, documents, dropped)
-        return map(packer.pack, steps.join(timed(rows, watch, DECODE)))
+        return packer, steps.join(timed(rows, watch, DECODE))
 
     @property
     def _reads_columns(self) -> bool:

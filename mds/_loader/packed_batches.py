@@ -1,8 +1,9 @@
 """Batches of packs: the documents of a rank's packs end to end, or a pack in each row.
 
 `check_packs` refuses loaders and datasets that cannot make packs. `PackSteps` has the documents of
-each step read, and `BatchPacker` makes a batch of them. The columns that it adds (positions, and
-labels that a loss leaves out) follow from the plan.
+each step read, and `BatchPacker` makes a batch of them, or splits it into single packs for
+`PackIterator`. The columns that it adds (positions, and labels that a loss leaves out) follow from
+the plan.
 
 Terms: a *document* is a sample with a column of tokens. A *piece* is a document, or a part of a
 long one. A *pack* is one or more pieces that share the ``capacity`` of tokens of a row. A *step* is
@@ -27,7 +28,7 @@ from torch.utils.data import default_collate, default_convert
 
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.pack_documents import LABELS, batch_dtype
-from mds._loader.rows import BatchInfo, Rows
+from mds._loader.rows import BatchInfo, Rows, with_mask
 from mds._process.stopwatch import COLLATE
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
@@ -67,8 +68,7 @@ def check_packs(loader: Any, streaming: StreamingDataset) -> None:
             "itself over samples: give the loader a StreamingDataset, and what changes a sample to "
             "its map()."
         )
-    _check_packing(streaming)
-    _check_streams(streaming)
+    check_packed_dataset(streaming)
     if loader.batch_size != streaming.batch_size:
         raise ConfigError(
             f"batch_size counts packs here, and is {loader.batch_size} for the loader and "
@@ -80,6 +80,12 @@ def check_packs(loader: Any, streaming: StreamingDataset) -> None:
             "packing= makes the batches, so collate_fn= would be given no samples: do its work in "
             "map(), for each document, or in map_batches(), for the packed batch."
         )
+
+
+def check_packed_dataset(dataset: Any) -> None:
+    """Refuse a dataset with packing whose columns or batch size packs cannot have (ConfigError)."""
+    _check_packing(dataset)
+    _check_streams(dataset)
 
 
 def _check_packing(dataset: Any) -> None:
@@ -98,7 +104,7 @@ def _check_packing(dataset: Any) -> None:
         )
 
 
-def _check_streams(dataset: StreamingDataset) -> None:
+def _check_streams(dataset: Samples) -> None:
     """Refuse streams whose columns do not fit into one batch of packs (ConfigError).
 
     Samples of functions or a class of the user are not known here, and not checked.
@@ -250,17 +256,10 @@ class BatchPacker:
 
         ``step``: packs of this rank in the step, and their documents; None if there are none.
         """
-        planned, rows = step
-        # ``packs`` are the planned packs without the documents that a filter dropped.
-        packs, flat, extra = self._documents.collect(planned, rows)
-        self._add_columns(packs, flat)
-        if self._layout == "varlen":
-            columns = varlen(packs, flat)
-        else:
-            columns = dense(packs, flat, self._capacity)
+        planned = step[0]
+        packs, flat, extra = self._collect(step)
+        columns = self._lay_out(packs, flat)
         self._watch.charge(COLLATE)
-        # Pieces that the plan itself dropped are not read, so no other stage counts them.
-        self._dataset._dropped.add((), planned.dropped)
         skipped, _ = self._dropped.take()
         info = BatchInfo(
             len(packs.counts),
@@ -274,6 +273,72 @@ class BatchPacker:
         batch = self._apply(packs, columns, extra)
         mask = self._mask(packs) if self._is_masked else None
         return Rows(0, len(planned.ids), batch, mask=mask, info=info)
+
+    def split(
+        self, step: tuple[RankPacks, Rows | None], *, is_padded: bool
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each pack of a step by itself, with the number of its place in the batch.
+
+        It is the batch of this pack alone; with rows of packs (``layout="dense"``), its only row.
+        No functions of `map_batches` are called.
+
+        Args:
+            step: Packs of this rank in the step, and their documents; None if there are none.
+            is_padded: Whether a place without documents gives a pack of padding, if another rank
+                may have a pack there. Otherwise it gives none.
+        """
+        planned = step[0]
+        packs, flat, extra = self._collect(step)
+        self._dropped.take()  # SampleJudge has counted them for the dataset, too
+        mask = self._mask(packs) if self._is_masked else None
+        # Bounds of the packs: in pieces, and in tokens.
+        piece_bounds = np.concatenate([[0], np.cumsum(packs.counts)])
+        token_bounds = np.concatenate([[0], np.cumsum(packs.sizes)])[piece_bounds]
+        most_packs = min(len(packs.counts), planned.packs)  # of a rank, in this step
+        for place, count in enumerate(packs.counts.tolist()):
+            if not count and not (is_padded and place < most_packs):
+                continue
+            pieces = slice(*piece_bounds[place : place + 2].tolist())
+            tokens = slice(*token_bounds[place : place + 2].tolist())
+            single = packs._replace(
+                ids=packs.ids[pieces],
+                starts=packs.starts[pieces],
+                sizes=packs.sizes[pieces],
+                places=packs.places[pieces],
+                counts=packs.counts[place : place + 1],
+            )
+            # Copies, so that a pack that is kept does not keep the whole step.
+            columns = {
+                name: values[tokens].clone() if count else _padding_like(name, values)
+                for name, values in flat.items()
+            }
+            pack = self._lay_out(single, columns)
+            if mask is not None:
+                mask_of_pack = mask[place : place + 1] if self._has_rows_of_packs else mask[pieces]
+                pack = with_mask(pack, mask_of_pack if len(mask_of_pack) else np.zeros(1, bool))
+            if self._has_rows_of_packs:
+                pack = {name: rows[0] for name, rows in pack.items()}
+            yield place, {**pack, **tensors_of({k: v[pieces] for k, v in extra.items()})}
+
+    def _collect(
+        self, step: tuple[RankPacks, Rows | None]
+    ) -> tuple[RankPacks, Tensors, dict[str, list[Any]]]:
+        """Return the packs of a step without dropped documents, and the values of the documents.
+
+        See `DocumentValues.collect`; the columns that packs add are among those of the tokens.
+        """
+        planned, rows = step
+        packs, flat, extra = self._documents.collect(planned, rows)
+        self._add_columns(packs, flat)
+        # Pieces that the plan itself dropped are not read, so no other stage counts them.
+        self._dataset._dropped.add((), planned.dropped)
+        return packs, flat, extra
+
+    def _lay_out(self, packs: RankPacks, flat: Tensors) -> dict[str, Any]:
+        """Return the columns of packs in the layout of the batch, see `varlen` and `dense`."""
+        if self._layout == "varlen":
+            return varlen(packs, flat)
+        return dense(packs, flat, self._capacity)
 
     def _add_columns(self, packs: RankPacks, flat: Tensors) -> None:
         """Add the columns that packs have besides those of the samples, to ``flat``.
@@ -379,6 +444,11 @@ class BatchPacker:
             is_real: NDArray[np.bool_] = packs.counts > 0
             return is_real
         return np.ones(len(packs.ids), bool) if len(packs.ids) else np.zeros(1, bool)
+
+
+def _padding_like(name: str, values: torch.Tensor) -> torch.Tensor:
+    """Return one token of padding for a column that follows the tokens."""
+    return values.new_full((1,), IGNORED if name == LABELS else 0)
 
 
 def piece_keys(order: Order, places: Ids, starts: Ids, ids: Ids) -> Keys:

@@ -309,6 +309,17 @@ class PackPlan:
         """Return a reading of all packs from the beginning of this plan on."""
         return PackReading(self.load, self.windows, self.begin.cursor)
 
+    def position_after(self, begin: Position, count: int) -> Position:
+        """Return the position ``count`` packs of all ranks after ``begin``.
+
+        Skipped packs before the last of these are passed too. ``begin`` is a position of this plan.
+        """
+        first_number = self._gaps.number(begin.place)
+        place = int(self._gaps.places(np.arange(first_number, first_number + count))[-1]) + 1
+        reading = PackReading(self.load, self.windows, begin.cursor)
+        reading.skip(place - begin.place)
+        return Position(self.epoch, place, self.unit, reading.cursor)
+
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
         """Yield the packs of a worker, step by step, from its ``start``-th batch on.
 

@@ -1,0 +1,200 @@
+"""Packs of a dataset without a loader, one by one: ``for pack in dataset`` with ``packing=``.
+
+A pack is what a loader makes a batch of: the batch of this pack alone. With ``layout="dense"`` it
+is the row of the pack, without the axis of the batch, so that torch's DataLoader makes the same
+batches of such packs.
+
+The order is that of a StreamingDataLoader: steps of ``batch_size`` packs for each rank, which are
+dealt to the workers in turns. Between two packs of a step the position is known only if there is
+one rank, because other ranks have taken other packs of the step.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from torch.utils.data import default_convert
+
+from mds._dataset.epoch_iterator import fork_error
+from mds._loader.batches import Batches
+from mds._loader.packed_batches import check_packed_dataset
+from mds._loader.tensor_buffers import TensorPool
+from mds._process.fork_safe import abandon, call_in_child
+from mds._process.stopwatch import Stopwatch
+from mds.errors import ConfigError, repeatable
+from mds.world import worker_group, worker_place
+
+if TYPE_CHECKING:
+    from mds._dataset.order_state import OrderState
+    from mds._dataset.samples import Samples
+    from mds._dataset.worker_epoch import WorkerEpoch
+    from mds.plan._pack_plan import PackPlan
+    from mds.plan._state import Position
+
+_ADVICE = (
+    "Iterate the dataset again for the next epoch; to go on with this one, call "
+    "dataset.load_state_dict(dataset.state_dict()) first."
+)
+
+
+class _Taken(NamedTuple):
+    """Packs that came: ``packs`` places of the step after ``begin``; None for the whole step.
+
+    ``end`` is the position after the step.
+    """
+
+    begin: Position
+    packs: int | None
+    end: Position
+
+
+class PackCount:
+    """Count of the packs of one iteration; a `LoopCount`, for ``dataset.state_dict()``.
+
+    Args:
+        plan: Order of the epoch.
+
+    Attributes:
+        begin: Position at which the iteration began; None before the first pack.
+        taken: Packs that came last.
+        is_over: Whether the iteration has ended, by the end of the epoch or an error.
+        is_finished: Whether it came to the end of the epoch.
+    """
+
+    def __init__(self, plan: PackPlan) -> None:
+        self._plan = plan
+        self.begin: Position | None = None
+        self.taken = _Taken(plan.begin, None, plan.begin)
+        self.is_over = self.is_finished = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether packs were given and more may come."""
+        return self.begin is not None and not self.is_over
+
+    def position(self, order: OrderState, ranks: int) -> Position | None:
+        """Return the position of all ranks after the last pack; None before the first one.
+
+        Raises ConfigError in the middle of a step of several ranks.
+        """
+        del order
+        if self.begin is None:
+            return None
+        begin, packs, end = self.taken
+        if packs is not None:
+            if ranks > 1:
+                size = self._plan.shape.batch
+                raise ConfigError(
+                    f"state_dict(): {packs} of the {size} packs of a step came, and {ranks} ranks "
+                    "take a step together, so no position is between its packs. Call it after the "
+                    "last pack of a step, write batch_size=1, or iterate "
+                    "StreamingDataLoader(dataset), whose batches are steps."
+                )
+            end = self._plan.position_after(begin, packs)
+        return end._replace(is_finished=self.is_finished)
+
+
+class PackIterator(Iterator[dict[str, Any]]):
+    """Iterator over this worker's packs of the next epoch, which begins here.
+
+    Several ranks get equally many packs, unless ``remainder="short"``: where the last step has
+    fewer packs, some ranks get packs of padding. One rank gets none.
+
+    An error ends the iteration: shards are released, and every further ``next`` raises it again.
+
+    ``dataset``: StreamingDataset with packing.
+    """
+
+    def __init__(self, dataset: Samples) -> None:
+        check_packed_dataset(dataset)
+        epoch = dataset._begin_epoch(*worker_place(), worker_group(), for_loader=True)
+        plan = epoch.order.packs
+        assert plan is not None
+        self._dataset = dataset
+        self._count = PackCount(plan)
+        self._is_padded = dataset.num_ranks > 1 and dataset.remainder != "short"
+        self._packs: Iterator[tuple[_Taken, dict[str, Any]]] = self._read(epoch)
+        self._failure: Exception | None = None
+        _living.add(self)
+
+    def __iter__(self) -> PackIterator:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next pack, after it was counted."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        try:
+            taken, pack = next(self._packs)
+        except StopIteration:
+            self._begin()
+            self._count.is_over = self._count.is_finished = True
+            raise
+        except BaseException as error:
+            self._failure = repeatable(error, _ADVICE)
+            self._count.is_over = True
+            raise
+        self._begin()
+        self._count.taken = taken
+        return pack
+
+    def _begin(self) -> None:
+        """Make this the iteration that ``dataset.state_dict()`` is about."""
+        count = self._count
+        if count.begin is None:
+            count.begin = count.taken.begin
+        if self._dataset._loop_count is not count and not count.is_over:
+            self._dataset._loop_count = count
+
+    def _read(self, epoch: WorkerEpoch) -> Iterator[tuple[_Taken, dict[str, Any]]]:
+        """Yield the packs of the epoch, each with the position after it."""
+        dataset = self._dataset
+        batches = Batches(dataset, dataset.batch_size, False, default_convert)
+        watch = Stopwatch(time.perf_counter)
+        packer, steps = batches.pack_stages(epoch, watch, TensorPool())
+        begin = epoch.begin
+        try:
+            watch.start()
+            for step in steps:
+                end = step[0].end
+                # One pack is held back: after the last one of a step comes the end of the step.
+                waiting: tuple[int, dict[str, Any]] | None = None
+                for place, pack in packer.split(step, is_padded=self._is_padded):
+                    if waiting is not None:
+                        yield _Taken(begin, waiting[0] + 1, end), waiting[1]
+                    waiting = place, pack
+                if waiting is not None:
+                    yield _Taken(begin, None, end), waiting[1]
+                begin = end
+        finally:
+            epoch.close_windows()
+
+    def state_dict(self) -> NoReturn:
+        """Raise ConfigError: torchdata's loader asks the iterator of each worker for a position."""
+        raise ConfigError(
+            "torchdata's StatefulDataLoader cannot save the position of packs. Use "
+            "mds.StreamingDataLoader(dataset), which has state_dict() and load_state_dict()."
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> NoReturn:
+        """Raise ConfigError, as `state_dict` does."""
+        del state
+        self.state_dict()
+
+
+_living: weakref.WeakSet[PackIterator] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """End the parent's iterations in a forked child: their threads exist only in the parent."""
+    for packs in list(_living):
+        abandon(packs._packs)  # closing it would wait for threads
+        packs._packs = iter(())
+        packs._failure = fork_error()
+        packs._count.is_over = True
+
+
+call_in_child(_leave_to_parent)

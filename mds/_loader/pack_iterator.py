@@ -51,7 +51,7 @@ class _Taken(NamedTuple):
     end: Position
 
 
-class PackCount:
+class IteratedPacks:
     """Count of the packs of one iteration; a `LoopCount`, for ``dataset.state_dict()``.
 
     Args:
@@ -114,7 +114,7 @@ class PackIterator(Iterator[dict[str, Any]]):
         plan = epoch.order.packs
         assert plan is not None
         self._dataset = dataset
-        self._count = PackCount(plan)
+        self._count = IteratedPacks(plan)
         self._is_padded = dataset.num_ranks > 1 and dataset.remainder != "short"
         self._packs: Iterator[tuple[_Taken, dict[str, Any]]] = self._read(epoch)
         self._failure: Exception | None = None

@@ -28,7 +28,7 @@ from mds.world import find_ranks
 pytestmark = pytest.mark.slow
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "environment.md"
-TABLE = PAGE.read_text(encoding="utf-8").partition("\n## Set for others")[0]
+TABLE = PAGE.read_text(encoding="utf-8").partition("\n## Variables that mds sets")[0]
 VARIABLES = [
     name
     for row in re.findall(r"^\| (`.*?) \|", TABLE, re.MULTILINE)

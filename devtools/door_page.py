@@ -1,10 +1,11 @@
-"""Script that writes docs/door.md: how `import streaming` of mds compares with 0.13, name by name.
+"""Script that writes docs/door.md: names of mosaicml-streaming 0.13 that differ in mds.
 
     python -m devtools.door_page            # writes the page
     python -m devtools.door_page --check    # exits with 1 if the page is out of date
 
 tests/unit/compat/inventory.json has the names of 0.13 with their parameters, as
-tests/programs/compat/inventory.py finds them. Each name is looked up in mds and compared.
+tests/programs/compat/inventory.py finds them. Each name is looked up in mds and compared; the page
+lists the differences.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import inspect
 import json
 import pathlib
 import sys
-from typing import Any
+import textwrap
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import mds.compat.streaming  # noqa: F401 - makes `import streaming` mean mds
 from mds.compat._names import ABSENT
@@ -31,24 +34,116 @@ DIFFERENT_CALLS = {
     ),
 }
 _HEAD = """\
-# Every name of mosaicml-streaming
+# Names of mosaicml-streaming that differ in mds
 
-`import streaming` can mean mds: that is the
-[door](migrating.md#code-that-you-cannot-change-the-door). This page compares every name with
-mosaicml-streaming 0.13. `python -m devtools.door_page` writes it. A name of mds is
+mds can [provide the `streaming` package](migrating.md#keep-import-streaming) to code that you
+cannot change. This page lists what differs from mosaicml-streaming 0.13.
 
-* **the same**: it has the same parameters, of the same kinds and with the same defaults;
-* **more**: the same, with further parameters, which have defaults and are listed;
-* **other**: it has other parameters, which are listed;
-* **refused**: mds does not call this method. A class that overrides it raises SealedNameError when
-  it is made, because the override could change samples;
-* **a warning**: mds does not call this method. A class that overrides it warns when it is made; no
-  sample changes;
-* **missing**: mds does not have it.
-
-Methods of a class are listed unless they are the same.
+All {count} names that {modules} modules define were compared. A name that is not listed has the
+same parameters and the same defaults.
 
 """
+_MISSING_MODULES = """\
+## Missing modules
+
+Imports of training code resolve. The modules below convert datasets, and importing one raises
+`ModuleNotFoundError`. Use [`mds-convert`](convert.md) instead:
+
+"""
+_NO_SIMULATOR = """
+The simulator, `streaming.simulation`, is missing too. Use `dataset.explain()`, and
+`mds.plan.EpochPlan` for the order of the samples.
+
+"""
+_MONKEY_PATCHING = """\
+## Monkey patching
+
+Some code replaces a function or a method of `streaming`, as in
+`streaming.base.distributed.get_rank = my_function`. mds uses these replacements:
+
+- classes in `streaming`, `streaming.base`, `streaming.text`, `streaming.vision` and
+  `streaming.multimodal`;
+- `get_rank`, `get_world_size` and `get_local_world_size`;
+- entries of `batching_methods`, `shuffle.algos` and `partition.algos`;
+- `generate_work` in `streaming.base.dataset`;
+- `get_partitions` and `get_shuffle` in `streaming.base.batching.random`;
+- `_encodings` and `streams_registry`;
+- `__getitem__`, `get_item` and [other methods](migrating.md#subclasses-of-streamingdataset), also
+  on `StreamingDataset` itself.
+
+If a function of yours computes the order, each worker computes the whole epoch. Spawned workers
+receive replacements by pickle.
+
+Names of shared memory and process groups, such as `TICK` and `barrier`, cause one warning and have
+no effect. Setting any other name raises `SealedNameError`. The same rules hold for attributes of a
+single dataset, stream or writer ([design](decisions/0027-names-are-live-or-sealed.md)). Instead of:
+
+| replaced name | use |
+|---|---|
+| `World` | the three functions above, or `StreamingDataset(..., topology=(rank, world_size))` |
+| `get_shuffle`, `get_partitions` elsewhere | an entry in `shuffle.algos` or `partition.algos` |
+| downloaders, uploaders | `mds.storage.register_store()`, or a Stream's `_download_file` |
+| readers, `mds_decode` | `get_item` of a subclass, or a class in `_encodings` |
+
+"""
+_OVERRIDES = """\
+## Methods that you cannot override
+
+mds never calls these methods. A class that overrides one raises `SealedNameError` if the override
+could change samples. Otherwise it warns.
+
+"""
+_OTHER_PARAMETERS = """\
+## Other parameters
+
+"""
+_MORE_PARAMETERS = """\
+## Additional parameters
+
+These have defaults, so that code written for mosaicml-streaming runs unchanged.
+
+"""
+_PLACEHOLDERS = """\
+## Names that you can import but not use
+
+mds has no shared memory with a name, and no threads of this kind. Calling one of these raises
+`SealedNameError`: {}.
+
+"""
+_MISSING_NAMES = """\
+## Missing names
+
+| module | names |
+|---|---|
+"""
+_NOT_COMPARED = """
+## Modules that were not compared
+
+mosaicml-streaming needs further packages to import these:
+
+{}
+## Calls that end differently
+
+| call | with mds |
+|---|---|
+"""
+_END = """
+Next: [migrate from mosaicml-streaming](migrating.md).
+"""
+#: A module whose names can be imported and raise an error if they are called.
+_PLACEHOLDER_MODULE = "mds.compat._placeholders"
+
+
+class Difference(NamedTuple):
+    """A name of 0.13 that differs in mds.
+
+    ``kind`` is "more" or "other" (parameters), "refused" or "warning" (overrides of a method),
+    "placeholder" or "missing". ``detail`` has the parameters, or what to use instead.
+    """
+
+    kind: str
+    name: str
+    detail: str = ""
 
 
 def parameters_of(value: Any) -> list[list[str]] | None:
@@ -73,10 +168,12 @@ def _default_text(default: Any) -> str:
     return f"class {default.__name__}" if inspect.isclass(default) else repr(default)
 
 
-def compare(theirs: list[list[str]] | None, ours: list[list[str]] | None) -> str:
-    """Return the answer for a function or a class: "the same", or the differences."""
+def compare(
+    name: str, theirs: list[list[str]] | None, ours: list[list[str]] | None
+) -> list[Difference]:
+    """Return the difference between the parameters of a function or class, or an empty list."""
     if theirs is None or ours is None or theirs == ours:
-        return "the same"
+        return []
     # Parameters given by name may come in any order.
     theirs, ours = sorted(theirs, key=_sort_key), sorted(ours, key=_sort_key)
     their_names = {name for name, _, _ in theirs}
@@ -84,8 +181,10 @@ def compare(theirs: list[list[str]] | None, ours: list[list[str]] | None) -> str
     common = [parameter for parameter in ours if parameter[0] in their_names]
     are_optional = all(default or kind.startswith("VAR") for _, kind, default in added)
     if common == theirs and are_optional:
-        return f"more: {', '.join(f'`{name}`' for name, _, _ in added)}" if added else "the same"
-    return f"other: `({', '.join(_parameter_text(parameter) for parameter in ours)})`"
+        names = ", ".join(f"`{name}`" for name, _, _ in added)
+        return [Difference("more", name, names)] if added else []
+    text = f"`({', '.join(_parameter_text(parameter) for parameter in ours)})`"
+    return [Difference("other", name, text)]
 
 
 def _sort_key(parameter: list[str]) -> str:
@@ -98,32 +197,39 @@ def _parameter_text(parameter: list[str]) -> str:
     return f"{stars}{name}={default}" if default else f"{stars}{name}"
 
 
-def answers_of(name: str, theirs: dict[str, Any], module: Any) -> list[tuple[str, str]]:
-    """Return rows (name, answer) for a name of a module, and for members that are not the same.
+def differences_of(name: str, theirs: dict[str, Any], module: Any) -> list[Difference]:
+    """Return the differences of a name of a module, and of the members of a class.
 
     ``theirs``: facts of the name in the inventory.
     """
     ours = getattr(module, name, None)
     if ours is None:
-        return [(name, "missing")]
+        return [Difference("missing", name)]
     if theirs["kind"] == "value":
-        return [(name, "the same")]
-    rows = [(name, compare(theirs["parameters"], parameters_of(ours)))]
+        return []
+    if _is_placeholder(ours):
+        return [Difference("placeholder", name)]
     if theirs["kind"] == "class" and not inspect.isclass(ours):
-        return [(name, "other: a function")]
+        return [Difference("other", name, "a function")]
+    differences = compare(name, theirs["parameters"], parameters_of(ours))
     uncalled = uncalled_of(ours) if inspect.isclass(ours) else {}
     refused = {name for kind in getattr(ours, "__mro__", ()) for name in _refused_of(kind)}
     for member, facts in sorted(theirs.get("members", {}).items()):
-        if member == "__init__":
-            continue
-        answer = _member_answer(ours, member, facts)
         if member in uncalled:
-            kind = "refused" if member in refused else "a warning"
-            missing = "" if hasattr(ours, member) else " and missing"
-            answer = f"{kind}{missing}; use {uncalled[member]}"
-        if answer != "the same":
-            rows.append((f"{name}.{member}", answer))
-    return rows
+            kind = "refused" if member in refused else "warning"
+            differences.append(Difference(kind, f"{name}.{member}", uncalled[member]))
+        elif member != "__init__":
+            differences += _member_differences(ours, member, facts, f"{name}.{member}")
+    return differences
+
+
+def _is_placeholder(value: Any) -> bool:
+    """Return whether calling a class or a function of mds only raises SealedNameError."""
+    takes_anything = {kind for _, kind, _ in parameters_of(value) or []} == {
+        "VAR_POSITIONAL",
+        "VAR_KEYWORD",
+    }
+    return takes_anything and getattr(value, "__module__", "") == _PLACEHOLDER_MODULE
 
 
 def _refused_of(kind: type) -> dict[str, str]:
@@ -131,17 +237,18 @@ def _refused_of(kind: type) -> dict[str, str]:
     return refused
 
 
-def _member_answer(kind: type, member: str, facts: dict[str, Any]) -> str:
+def _member_differences(
+    kind: type, member: str, facts: dict[str, Any], name: str
+) -> list[Difference]:
     ours = inspect.getattr_static(kind, member, None)
-    if ours is None:
-        # An attribute that is set on each object does not show on the class.
-        return "missing" if facts["kind"] == "method" else "the same"
     if facts["kind"] != "method":
-        return "the same"
+        return []  # an attribute that is set on each object does not show on the class
+    if ours is None:
+        return [Difference("missing", name)]
     function = ours.__func__ if isinstance(ours, (classmethod, staticmethod)) else ours
     if not callable(function):
-        return "the same"
-    return compare(_without_self(facts["parameters"]), _without_self(parameters_of(function)))
+        return []
+    return compare(name, _without_self(facts["parameters"]), _without_self(parameters_of(function)))
 
 
 def _without_self(parameters: list[list[str]] | None) -> list[list[str]] | None:
@@ -153,8 +260,10 @@ def _without_self(parameters: list[list[str]] | None) -> list[list[str]] | None:
 def make_page() -> str:
     """Return the text of the page."""
     inventory = json.loads(INVENTORY.read_text(encoding="utf-8"))
-    parts = [_HEAD]
+    differences: list[Difference] = []
+    missing_names: dict[str, list[str]] = {}
     missing_modules = []
+    modules = count = 0
     for module, facts in sorted(inventory.items()):
         if "error" in facts:
             continue
@@ -163,26 +272,81 @@ def make_page() -> str:
         except ImportError:
             missing_modules.append(module)
             continue
-        names = sorted(facts["names"].items())
-        rows = [row for name, theirs in names for row in answers_of(name, theirs, ours)]
-        rows += [
-            (name, "missing at this place")
-            for name in sorted(facts["imported"])
-            if not hasattr(ours, name)
+        modules += 1
+        count += len(facts["names"])
+        differences_here = [
+            difference
+            for name, theirs in sorted(facts["names"].items())
+            for difference in differences_of(name, theirs, ours)
         ]
-        if rows:
-            lines = "".join(f"| `{name}` | {answer} |\n" for name, answer in rows)
-            parts.append(f"## {module}\n\n| name | answer |\n|---|---|\n{lines}\n")
-    parts.append("## Missing modules\n\n| module | what to do |\n|---|---|\n")
-    for module in missing_modules:
-        parent = max((name for name in ABSENT if module.startswith(name)), key=len, default="")
-        parts.append(f"| `{module}` | {ABSENT.get(parent, '')} |\n")
-    not_compared = [f"`{name}`" for name, facts in sorted(inventory.items()) if "error" in facts]
-    parts.append("\n## Modules that were not compared\n\n")
-    parts.append(f"0.13 needs further packages to import them: {', '.join(not_compared)}.\n")
-    parts.append("\n## Calls that end differently\n\n| call | with mds |\n|---|---|\n")
-    parts += [f"| `{call}` | {end} |\n" for call, end in DIFFERENT_CALLS.items()]
-    return "".join(parts)
+        differences += [
+            difference for difference in differences_here if difference.kind != "missing"
+        ]
+        missing_here = {
+            difference.name for difference in differences_here if difference.kind == "missing"
+        }
+        missing_here |= {name for name in facts["imported"] if not hasattr(ours, name)}
+        if missing_here:
+            missing_names[module] = sorted(missing_here)
+    unknown = [name for name in missing_modules if "mds-convert" not in _remedy_of(name)]
+    if unknown:
+        raise RuntimeError(f"these modules convert no datasets, but are missing: {unknown}.")
+    not_compared = [name for name, facts in sorted(inventory.items()) if "error" in facts]
+    placeholders = sorted({entry.name for entry in differences if entry.kind == "placeholder"})
+    return "".join(
+        [
+            _HEAD.format(count=count, modules=modules),
+            _MISSING_MODULES,
+            *(f"- `{module}`\n" for module in missing_modules),
+            _NO_SIMULATOR,
+            _OVERRIDES,
+            _table(differences, "refused", "methods: error", "use"),
+            _table(differences, "warning", "methods: warning", "use"),
+            _MONKEY_PATCHING,
+            _OTHER_PARAMETERS,
+            _table(differences, "other", "names", "in mds"),
+            _MORE_PARAMETERS,
+            _table(differences, "more", "names", "additional parameters"),
+            _wrap(_PLACEHOLDERS.format(_names_text(placeholders))),
+            _MISSING_NAMES,
+            *(
+                f"| `{module}` | {_names_text(names)} |\n"
+                for module, names in missing_names.items()
+            ),
+            _NOT_COMPARED.format("".join(f"- `{module}`\n" for module in not_compared)),
+            *(f"| `{call}` | {end} |\n" for call, end in DIFFERENT_CALLS.items()),
+            _END,
+        ]
+    )
+
+
+def _remedy_of(module: str) -> str:
+    """Return what to do without a module, or an empty text if mds says nothing about it."""
+    parent = max((name for name in ABSENT if module.startswith(name)), key=len, default="")
+    return ABSENT.get(parent, "")
+
+
+def _names_text(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _wrap(text: str) -> str:
+    """Return paragraphs with lines of at most 100 columns."""
+    paragraphs = [
+        textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False)
+        for part in text.strip().split("\n\n")
+    ]
+    return "\n\n".join(paragraphs) + "\n\n"
+
+
+def _table(differences: list[Difference], kind: str, names: str, detail: str) -> str:
+    """Return the differences of a kind as a table, with a row for each detail."""
+    rows: dict[str, list[str]] = {}
+    for difference in differences:
+        if difference.kind == kind:
+            rows.setdefault(difference.detail, []).append(difference.name)
+    lines = [f"| {_names_text(dict.fromkeys(row))} | {text} |\n" for text, row in rows.items()]
+    return f"| {names} | {detail} |\n|---|---|\n{''.join(lines)}\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -249,7 +249,7 @@ class CloudUploader(Overridable):
             "check_token",
             "s3",
         ),
-        "upload_file(), which raises an error that names what is wrong with the place",
+        "upload_file(), whose error names the cause",
     )
 
     def __init__(

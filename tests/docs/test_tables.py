@@ -346,7 +346,7 @@ def streaming_names():
 
 
 NAMES = {
-    "Calls that may be shorter": streaming_names,
+    "Shorter calls": streaming_names,
     "torch": torch_names,
     "Hugging Face datasets": datasets_names,
     "litdata": litdata_names,

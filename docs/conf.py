@@ -39,7 +39,8 @@ html_theme = "furo"
 html_title = f"mds {__version__}"
 html_copy_source = False
 html_show_sourcelink = False
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
@@ -51,41 +52,55 @@ autodoc_preserve_defaults = True
 maximum_signature_line_length = 80  # beyond it a line for each argument
 python_use_unqualified_type_names = True
 
-#: Where a link out of this folder leads on the site.
+#: The page of the site that shows a file outside of this folder.
 OUTSIDE = {
     "README.md": "index.md",
     "FORMAT.md": "about/format.md",
     "CHANGELOG.md": "about/changes.md",
 }
-_OUTWARD = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)*)\]\((?:\.\./)+([\w./-]+?)(#[\w-]+)?\)")
-_PLACE = re.compile(r"^([\w/]+\*)\n", re.MULTILINE)
+#: The pages below a page in the navigation. Pages above them are listed in index.md.
+CHILDREN = {
+    "convert": ["inputs", "writing", "guides/shard-size"],
+    "storage": ["guides/credentials", "guides/own-store", "guides/ten-terabytes"],
+    "parquet": ["lake"],
+    "packing": ["recipes/packed", "recipes/instructions"],
+    "rewind": ["recipes/rewind"],
+    "migrating": ["door"],
+}
+_OUTSIDE_LINK = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)*)\]\((?:\.\./)+([\w./-]+?)(#[\w-]+)?\)")
 
 
-def _led_inside(_app, name, source):
-    """Links to files of the repository that are pages here lead there; others are text."""
+def _edit_page(_app, name, source):
+    """Redirect links to files outside of this folder, and append the page's children."""
 
-    def link(found):
-        text, path, anchor = found.groups()
+    def redirect(link):
+        text, path, anchor = link.groups()
         page = OUTSIDE.get(path)
         if page is None and (HERE / path).exists():
-            return found[0]  # from a folder of pages to a page above it
+            return link[0]  # from a folder of pages to a page above it
         return f"[{text}](/{page}{anchor or ''})" if page else text
 
-    source[0] = _OUTWARD.sub(link, source[0])
-    if name == "index":  # a place for pages that are not written yet
-        source[0] = _PLACE.sub(
-            lambda found: found[0] if any(HERE.glob(f"{found[1]}.md")) else "", source[0]
-        )
+    source[0] = _OUTSIDE_LINK.sub(redirect, source[0])
+    if name in CHILDREN:
+        pages = "\n".join(f"/{page}" for page in CHILDREN[name])
+        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
 
 
-def _taken_literally(_app, _context, lines):
-    """The help of commands is plain text: its stars are patterns, not emphasis."""
+def _escape_stars(_app, _context, lines):
+    """Show the help of commands as plain text: its stars are patterns, not emphasis."""
     lines[:] = [line.replace("*", r"\*") for line in lines]
 
 
+def _add_search(app, name, _template, _context, _doctree):
+    """Rank the results of the search page with _static/search.js."""
+    if name == "search":
+        app.add_js_file("search.js", loading_method="defer")
+
+
 def setup(app):
-    """Called by Sphinx."""
+    """Connect the functions above; called by Sphinx."""
     for part in ("description", "options", "arguments"):
-        app.connect(f"sphinx-click-process-{part}", _taken_literally)
-    app.connect("source-read", _led_inside)
+        app.connect(f"sphinx-click-process-{part}", _escape_stars)
+    app.connect("source-read", _edit_page)
+    app.connect("html-page-context", _add_search)
     app.add_lexer("hex", TextLexer)  # bytes of a file, in FORMAT.md

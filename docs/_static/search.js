@@ -11,7 +11,7 @@
 const IN_TITLE = 4; // how much a word counts there; in the text it counts 1
 const IN_HEADING = 2.5;
 const LENGTH_WEIGHT = 0.25; // 0: the length of a page is ignored; 1: as in BM25
-const LEAST_SHARE = 0.35; // of the best result's score; pages below it are not listed
+const LEAST_SHARE = 0.25; // of the best result's score; pages below it are not listed
 const TOP_SCORE = 30; // of a page with all words in its title; Sphinx gives 15 for an exact title
 
 // Words of questions, which say little of what they are about, and how much they count.

@@ -157,6 +157,13 @@ QUESTIONS = {
     "replace mosaicml-streaming": "migrating",
     "train on Parquet without converting": "parquet",
     "find the samples of a bad step": "rewind recipes/rewind",
+    "continue on more machines": "distributed",
+    "evaluation without repeated samples": "recipes/evaluation distributed",
+    "dataset with bfloat16": "questions",
+    "a shard has a wrong checksum": "questions",
+    "train without internet": "questions",
+    "merge two datasets": "questions commands",
+    "use several processes to write": "writing",
 }
 
 #: Enough of a browser for the functions that compute results.

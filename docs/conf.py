@@ -62,7 +62,7 @@ OUTSIDE = {
 CHILDREN = {
     "convert": ["inputs", "writing", "guides/shard-size"],
     "storage": ["guides/credentials", "guides/own-store", "guides/ten-terabytes"],
-    "parquet": ["lake"],
+    "parquet": ["lake", "guides/arrow"],
     "packing": ["recipes/packed", "recipes/instructions"],
     "rewind": ["recipes/rewind"],
     "migrating": ["door"],

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from mds._arguments import no_attribute, takes_names
@@ -23,7 +24,7 @@ from mds._dataset.shard_map import (
 from mds._index.table import Index, read_index
 from mds._process.mmaps import make_room
 from mds._readers import open_reader
-from mds._readers.base import Reader
+from mds._readers.base import Reader, Rows
 from mds._readers.fields import ColumnSelection, check_columns, check_images
 from mds._units import format_bytes
 from mds.errors import NotFoundError
@@ -175,17 +176,20 @@ class LocalDataset(HasColumns, Dataset[Any]):
         return reader.get(sample_id - offsets[shard])
 
     def _reader(self, shard: int) -> Reader:
-        """Open a shard, and keep its reader for later samples.
+        """Open a shard, and keep its reader for later samples; see `_open_reader`."""
+        reader = self._open_reader(shard, self._columns)
+        self._open.keep(shard, reader)
+        return reader
+
+    def _open_reader(self, shard: int, columns: ColumnSelection) -> Reader:
+        """Open a shard.
 
         Raises NotFoundError if the file is missing, with advice if only its compressed form exists.
         """
         info = self._index.shard(shard)
         try:
-            reader = open_reader(
-                self._folder,
-                info,
-                allow_unsafe_types=self.allow_unsafe_types,
-                columns=self._columns,
+            return open_reader(
+                self._folder, info, allow_unsafe_types=self.allow_unsafe_types, columns=columns
             )
         except NotFoundError as error:
             if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):
@@ -196,8 +200,12 @@ class LocalDataset(HasColumns, Dataset[Any]):
                 url=error.url,
                 verb=error.verb,
             ) from error
-        self._open.keep(shard, reader)
-        return reader
+
+    def _read_rows(self, columns: ColumnSelection) -> Iterator[tuple[Reader, Rows]]:
+        """Yield a reader of each shard and its rows; see `ArrowRows`."""
+        for shard in range(len(self._index)):
+            with self._open_reader(shard, columns) as reader:
+                yield reader, np.arange(len(reader))
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped files cannot be pickled. Each worker process opens the shards that it reads.

@@ -213,7 +213,8 @@ def judge_all(
     """
     at_hand = ReadersAtHand()
     get = at_hand.lend(dataset._stored_item)
-    return judge_numbers(dataset, _all_numbers(dataset, at_hand), sample_filter, get)
+    numbers = _numbers(dataset, _all_numbers(dataset), at_hand)
+    return judge_numbers(dataset, numbers, sample_filter, get)
 
 
 def judge_numbers(
@@ -252,17 +253,30 @@ def apply_functions(dataset: ReadableDataset, number: int, sample: Any) -> Any:
 def all_items(dataset: ReadableDataset, get: Callable[[int], Any]) -> Iterator[Any]:
     """Yield ``get(number)`` for the numbers of all samples, reading each shard once."""
     at_hand = ReadersAtHand()
-    return map(at_hand.lend(get), _all_numbers(dataset, at_hand))
+    return map(at_hand.lend(get), _numbers(dataset, _all_numbers(dataset), at_hand))
 
 
-def _all_numbers(dataset: ReadableDataset, at_hand: ReadersAtHand) -> Iterator[int]:
-    """Yield the numbers of all samples, while ``at_hand`` has the open readers of their shards."""
+def all_rows(dataset: ReadableDataset) -> Iterator[tuple[Reader, Ids]]:
+    """Yield the reader of each shard and the wanted rows in it, in the order of the samples.
+
+    A shard comes several times if it has samples of several windows. The cache of ``dataset``, a
+    copy for this purpose, is closed at the end.
+    """
+    with dataset._cache:
+        for window in read_windows(dataset, _all_numbers(dataset)):
+            first = 0
+            for last in np.flatnonzero(np.diff(window.shards, append=-1)).tolist():
+                yield window.readers[int(window.shards[last])], window.rows[first : last + 1]
+                first = last + 1
+
+
+def _all_numbers(dataset: ReadableDataset) -> Iterator[Ids]:
+    """Yield the numbers of all samples, in arrays."""
     count = dataset._shards.num_samples
-    blocks = (
+    return (
         np.arange(start, min(start + _NUMBERS_AT_ONCE, count))
         for start in range(0, count, _NUMBERS_AT_ONCE)
     )
-    return _numbers(dataset, blocks, at_hand)
 
 
 def _own_items(

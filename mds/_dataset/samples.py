@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
     from mds._dataset.order_edits import OrderEdits
     from mds._index.table import Index
+    from mds._readers.base import Reader, Rows
     from mds._words import (
         BatchingMethod,
         Digest,
@@ -318,6 +319,28 @@ class Samples(HasColumns):
             place = source.remote or source.folder
             options = settings_for(place, source.options)
             yield source.store or open_store(place, options=options)
+
+    def _read_rows(self, columns: ColumnSelection) -> Iterator[tuple[Reader, Rows]]:
+        """Yield the reader of each shard and the rows of this dataset in it; see `ArrowRows`.
+
+        Raises ConfigError if functions or a class of the user change what is stored.
+        """
+        from mds._dataset.reading import all_rows
+
+        if not self._is_plain:
+            raise ConfigError(
+                f"{type(self).__name__}.to_arrow_reader() gives rows as they are stored, and "
+                "functions or a class of yours change the samples of this dataset. Call it before "
+                "map() and filter(), or choose rows with select(where=function)."
+            )
+        part = copy.copy(self)
+        part._cache = ShardCache(
+            self._cache.sources,
+            limit=self.cache_limit,
+            allow_unsafe_types=self.allow_unsafe_types,
+            columns=columns,
+        )
+        return all_rows(part)
 
     def __repr__(self) -> str:
         from mds._dataset.explain import describe

@@ -229,6 +229,10 @@ def check_assignment(
 
 
 LIMIT_RULES: dict[str, Rule] = {"samples": amount(parse_count, "10k", unit="samples")}
+ARROW_RULES: dict[str, Rule] = {
+    "columns": DATASET_RULES["columns"],
+    "batch_rows": whole(1, unit="rows"),
+}
 
 
 def check_settings(owner: str, arguments: Mapping[str, Any]) -> None:

@@ -19,10 +19,13 @@ from mds._shardfile.hashing import hexdigest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
+    from mds._dataset.arrow_rows import ArrowRows
     from mds._index.column_notes import ColumnNote
     from mds._index.shard_object import ShardInfo
     from mds._index.table import Index
+    from mds._readers.base import Reader, Rows
     from mds._readers.fields import ColumnSelection
     from mds.storage import Store
 #: Names of arrays of a ShardMap that are also attributes of a dataset.
@@ -250,10 +253,52 @@ class HasColumns:
         """Return the store of the sidecar files beside each index; None if there are none."""
         raise NotImplementedError
 
+    def _read_rows(self, columns: ColumnSelection) -> Iterator[tuple[Reader, Rows]]:
+        """Yield a reader of each shard with these columns, and the rows of the dataset in it."""
+        raise NotImplementedError
+
     def _repr_html_(self) -> str:
         from mds._preview import show_dataset
 
         return show_dataset(self)
+
+    def to_arrow_reader(
+        self, columns: Sequence[str] | None = None, batch_rows: int = 16_384
+    ) -> pa.RecordBatchReader:
+        """Return a reader of all rows as Arrow record batches, in the order of their storage.
+
+        Every rank gets all rows, whatever the shuffle is. Shards are read one after the other, so
+        memory holds a few batches. DuckDB, Polars, pandas and pyarrow also take the dataset itself.
+
+        - ``columns`` (Sequence[str] | None, default None): Columns to read, in this order; None
+          reads those of the dataset. Bytes of other columns are not copied.
+        - ``batch_rows`` (int, default 16384, rows): Most rows of a batch. A batch also ends with
+          its shard, and after about 4 MB.
+
+        Text and JSON columns are strings, images are the bytes of their files, arrays are lists or
+        tensors; docs/guides/arrow.md has the table. Needs pyarrow: ``mds-streaming[arrow]``. Raises
+        ConfigError for an unknown column, for an encoding that Arrow has no type for, and if
+        functions change the samples; while it is read EncodingError for a damaged value.
+
+        >>> reader = dataset.to_arrow_reader(columns=["text"])  # doctest: +SKIP
+        >>> reader.read_all().num_rows  # doctest: +SKIP
+        8
+        """
+        return self._arrow_rows().reader(columns, batch_rows)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return all rows as a capsule with an Arrow C stream; see `to_arrow_reader`.
+
+        Programs that know Arrow's PyCapsule interface call it, such as ``duckdb.sql`` and
+        ``polars.DataFrame(dataset)``. ``requested_schema`` is a capsule with the wanted columns and
+        types, or None.
+        """
+        return self._arrow_rows().stream(requested_schema)
+
+    def _arrow_rows(self) -> ArrowRows:
+        from mds._dataset.arrow_rows import ArrowRows
+
+        return ArrowRows(type(self).__name__, self._indexes(), self.columns, self._read_rows)
 
     @cached_property  # not a property: a class of the caller's may have an attribute of that name
     def schema(self) -> dict[str, str]:

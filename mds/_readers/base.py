@@ -112,6 +112,9 @@ class Reader(ABC):
     def _open(self) -> Callable[[int], dict[str, Any]]:
         """Read the offsets and return the compiled ``get``."""
 
+    def release_pages(self) -> None:  # noqa: B027 - most readers have no mapped file
+        """Let the system take back the memory of the file, which later reads fetch again."""
+
     def close(self) -> None:
         """Close the file. Closing it twice is allowed."""
         self._is_closed = True

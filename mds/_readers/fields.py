@@ -35,6 +35,7 @@ class ColumnSelection:
             which is kept as pairs.
         copy: Whether arrays belong to the caller (default True). Without it they are read-only
             views of the mapped file.
+        stored: Columns whose values are the stored bytes, not decoded (default: none).
 
     Raises ConfigError for another value of ``images``.
     """
@@ -42,6 +43,7 @@ class ColumnSelection:
     names: tuple[str, ...] | None = None
     images: str | Mapping[str, str] | tuple[tuple[str, str], ...] = "pil"
     copy: bool = True
+    stored: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Replace a mapping of images by pairs, which are hashable, and check the words."""
@@ -145,6 +147,8 @@ def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) 
         encoding = parse_encoding(encoding_name)
         is_selected = name in selection
         decode, kind = _decode_of(name, encoding, selection), encoding.decode_kind
+        if name in selection.stored:
+            decode, kind = bytes, DecodeKind.BYTES
         fields.append(
             Field(name, encoding, kind, encoding.size, is_selected, decode, selection.copy)
         )

@@ -15,6 +15,7 @@ file at which samples begin and the last one ends. A viewer decodes arrays as vi
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,11 @@ class JointReader(Reader):
         """Decode a sample whose row may be negative, or raise an error that says what is wrong."""
         number = self._number(row)
         return decode(self.fields, self.sample_bytes(number), f"{self.source}, sample {number}")
+
+    def release_pages(self) -> None:
+        """Let the system take back the pages of the mapped file; see Reader.release_pages."""
+        if isinstance(self._data, mmap.mmap):
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Release the mapping. Views that were returned keep it alive."""

@@ -59,6 +59,9 @@ NOT_RUN = {
         "Oracle's SDK takes no address of a server from its configuration; tests/programs/storage "
         "speaks to a server of its dialect by an option"
     ),
+    ("guides/arrow.md", 'reader = dataset.to_arrow_reader(columns=["text"])'): (
+        "needs DuckDB; tests/programs/dataset/test_arrow_consumers.py has it"
+    ),
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",

@@ -10,9 +10,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mds.plan import EpochPlan
 from mds.shuffle import get_shuffle
-from mds.world import World
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COLORS = {"py1s": "#888888", "py1br": "#d98b2b", "py1e": "#2b6fd9", "seekable": "#2a9d5c"}
@@ -38,26 +36,6 @@ def line_of(order, size):
 def orders(algos, nodes=1, shards=SHARDS, size=SHARD, block=BLOCK):
     sizes = np.full(shards, size)
     return {algo: get_shuffle(algo, sizes, nodes, 1, 0, block) for algo in algos}
-
-
-def draw_dealing():
-    """Which canonical node the samples of each step come from, on two and on four nodes."""
-    figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True)
-    for axis, nodes in zip(axes, (2, 4), strict=True):
-        plan = EpochPlan(
-            [{"shards": [30] * 8}],
-            World(nodes, 8 // nodes, 1, 0),
-            batch_size=2,
-            num_canonical_nodes=4,
-        )
-        grid = np.stack([plan.batch(step).reshape(-1) for step in range(plan.steps)])
-        axis.imshow((grid // 60).T, cmap="Set2", aspect="auto", interpolation="nearest", vmax=7)
-        axis.set_title(f"{nodes} nodes of {8 // nodes} ranks", fontsize=10)
-        axis.set_xlabel("step")
-        for edge in np.arange(1, nodes) * 16 // nodes:
-            axis.axhline(edge - 0.5, color="black", linewidth=1.5)
-    axes[0].set_ylabel("place in the global batch")
-    save(figure, "order-dealing")
 
 
 def draw_spread(found):
@@ -119,7 +97,6 @@ def draw_balance():
 def main():
     warnings.simplefilter("ignore")
     found = orders(("py1s", "py1br", "py1e", "seekable"))
-    draw_dealing()
     draw_spread(found)
     draw_open(found)
     draw_balance()

@@ -1,6 +1,10 @@
-"""Figures that README and docs/benchmarks.md show are those of the last run of the benchmarks."""
+"""Figures that README and docs/benchmarks.md show are those of the last run of the benchmarks.
+
+Pictures are those that their script draws.
+"""
 
 import re
+import runpy
 from dataclasses import asdict
 from pathlib import Path
 
@@ -78,3 +82,24 @@ def test_starts_are_compared_with_starts_of_the_same_kind(variant, seconds):
     *_, row = readme.table(run_of(*entries)).splitlines()
     assert ("started again" in row) == (variant == "again")
     assert row.endswith(f"| {seconds:.1g}, 10 | 2.6, 177 | - |")
+
+
+def test_the_diagrams_are_those_that_their_script_draws():
+    """``python docs/pictures/diagrams.py`` draws them; each has colors for light and dark pages."""
+    folder = ROOT / "docs" / "pictures"
+    for name, picture in runpy.run_path(str(folder / "diagrams.py"))["draw_all"]().items():
+        assert (folder / name).read_text(encoding="utf-8") == picture
+        assert "prefers-color-scheme: dark" in picture
+        assert len(picture) < 30_000
+
+
+def test_every_picture_has_a_text_and_is_shown():
+    """A page shows it, with words for readers who do not see it."""
+    pictures = ROOT / "docs" / "pictures"
+    shown = {}
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for words, path in re.findall(r"!\[([^\]]*)\]\((?:\.\./)*pictures/([^)]+)\)", text):
+            shown[path] = words
+    assert set(shown) == {path.name for path in pictures.iterdir() if path.suffix != ".py"}
+    assert min(map(len, shown.values())) > 20

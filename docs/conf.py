@@ -36,6 +36,7 @@ myst_enable_extensions = ["colon_fence"]
 smartquotes = False  # "--" is the beginning of an option
 
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_title = f"mds {__version__}"
 html_copy_source = False
 html_show_sourcelink = False

@@ -103,3 +103,4 @@ def test_every_picture_has_a_text_and_is_shown():
             shown[path] = words
     assert set(shown) == {path.name for path in pictures.iterdir() if path.suffix != ".py"}
     assert min(map(len, shown.values())) > 20
+    assert all((pictures / name).stat().st_size < 30_000 for name in shown)

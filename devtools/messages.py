@@ -1,203 +1,143 @@
-"""HTTP messages as bytes, for the proxy: heads, bodies, and bodies with a fault."""
+"""All texts of the library that users read: ``python -m devtools.messages`` prints them.
+
+They are collected from the source: errors, warnings, lines of the log, help of commands and
+options, reports, progress lines. A value that is only known when the program runs is shown as
+``{...}``.
+"""
 
 from __future__ import annotations
 
-import select
-import socket
-import struct
-import threading
-from collections.abc import Iterator
+import ast
+import pathlib
+import re
+import sys
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-Kind = Literal[
-    "drop",
-    "status",
-    "cut",
-    "reset",
-    "stall",
-    "slow",
-    "damage",
-    "short",
-    "long",
-    "whole",
-    "shifted",
-]
-_PIECE = 1 << 18
+ROOT = pathlib.Path(__file__).parent.parent
+#: What a text shows for a value that is only known when the program runs.
+VALUE = "{...}"
+Kind = Literal["error", "warning", "help", "text"]
+
+_WARNING_CALLS = {"warn", "warning", "info", "error", "debug", "log"}
+#: Texts that are source code.
+_CODE = re.compile(
+    r"\n\s*(def|return|import|from|if|for) |^\s*(def |import |from \w+ import|return )"
+)
 
 
-class _Fault(Protocol):
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def after(self) -> int: ...
-    @property
-    def rate(self) -> float: ...
+@dataclass(frozen=True)
+class Message:
+    """A text of the library, with the place that has it."""
+
+    kind: Kind
+    file: str
+    line: int
+    name: str
+    text: str
+
+    def sentences(self) -> list[str]:
+        """Return the sentences of the text, without markup."""
+        plain = re.sub(r"\s+", " ", re.sub(r"[`*]", "", self.text)).strip()
+        return re.split(r"(?<=[.!?])\s+(?=[A-Z{`\"'])", plain)
 
 
-@dataclass(slots=True)
-class Head:
-    """The first line of a message in three words, and its headers as they came."""
-
-    first: list[str]
-    headers: list[tuple[str, str]]
-
-    @classmethod
-    def read(cls, reader: Reader) -> Head | None:
-        """Return the next head; None at the end of the connection. Interim answers are skipped."""
-        while True:
-            lines = reader.head().decode("latin-1").split("\r\n")
-            if len(lines) < 2:
-                return None
-            pairs = [line.partition(":") for line in lines[1:] if line]
-            head = cls(lines[0].split(" ", 2), [(name, value.strip()) for name, _, value in pairs])
-            if not (head.first[0].startswith("HTTP/") and head.first[1].startswith("1")):
-                return head
-
-    def get(self, name: str) -> str:
-        """Return the value of a header; '' when there is none."""
-        return next((value for key, value in self.headers if key.lower() == name), "")
-
-    def take(self, name: str) -> str:
-        """Return the value of a header, which is removed."""
-        value = self.get(name)
-        self.headers = [(key, other) for key, other in self.headers if key.lower() != name]
-        return value
-
-    def add(self, name: str, value: str) -> None:
-        """Append a header."""
-        self.headers.append((name, value))
-
-    def encode(self) -> bytes:
-        """Return the bytes of the head."""
-        lines = [" ".join(self.first), *(f"{key}: {value}" for key, value in self.headers)]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+def collect(root: pathlib.Path = ROOT / "mds") -> list[Message]:
+    """Return every message of the modules below a folder, in the order of their places."""
+    messages = []
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        file = path.relative_to(root.parent).as_posix()
+        messages += _Collector(file).collect(tree)
+    return messages
 
 
-class Reader:
-    """Reader that cuts the bytes of a connection into heads and bodies."""
+class _Collector:
+    """Collector of the messages of one module."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = b""
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._messages: list[Message] = []
 
-    def head(self) -> bytes:
-        """Return the bytes up to an empty line; b'' at the end of the connection."""
-        return self._until(b"\r\n\r\n")[:-4]
+    def collect(self, tree: ast.Module) -> list[Message]:
+        """Return the messages of a module."""
+        self._visit(tree, "text", "")
+        return self._messages
 
-    def body(self, head: Head, method: bytes) -> Iterator[bytes]:
-        """Yield the raw body of a head, less if the connection ends; ``method`` is the request's.
-
-        For a request itself ``method`` is empty.
-        """
-        is_answer = head.first[0].startswith("HTTP/")
-        if method == b"HEAD" or (is_answer and head.first[1] in ("204", "304")):
-            return
-        if head.get("transfer-encoding").lower() == "chunked":
-            yield from self._chunks()
-            return
-        length = head.get("content-length")
-        if not length and not is_answer:
-            return
-        remaining = int(length) if length else None
-        while remaining is None or remaining > 0:
-            piece = self._receive(_PIECE if remaining is None else min(_PIECE, remaining))
-            if not piece:
+    def _visit(self, node: ast.AST, kind: Kind, name: str) -> None:
+        """Collect the texts at or below a node; ``kind`` and ``name`` are of the call around it."""
+        if isinstance(node, ast.expr) and (text := _text(node)) is not None:
+            if _is_prose(text):
+                self._messages.append(Message(kind, self._file, node.lineno, name, text))
+            if isinstance(node, ast.Constant):
                 return
-            if remaining is not None:
-                remaining -= len(piece)
-            yield piece
-
-    def _chunks(self) -> Iterator[bytes]:
-        while line := self._until(b"\r\n"):
-            yield line
-            size = int(line.split(b";")[0], 16)
-            remaining = size + 2  # and the line end after the chunk
-            if size == 0:
-                yield self._until(b"\r\n")
-                return
-            while remaining > 0:
-                piece = self._receive(min(_PIECE, remaining))
-                if not piece:
-                    return
-                remaining -= len(piece)
-                yield piece
-
-    def _receive(self, max_bytes: int) -> bytes:
-        if self._buffer:
-            piece, self._buffer = self._buffer[:max_bytes], self._buffer[max_bytes:]
-            return piece
-        return self._connection.recv(max_bytes)
-
-    def _until(self, mark: bytes) -> bytes:
-        while mark not in self._buffer:
-            received = self._connection.recv(_PIECE)
-            if not received:
-                return b""
-            self._buffer += received
-        end = self._buffer.index(mark) + len(mark)
-        head, self._buffer = self._buffer[:end], self._buffer[end:]
-        return head
+            for child in ast.walk(node):  # texts inside of the values of a text
+                if isinstance(child, ast.FormattedValue):
+                    self._visit(child.value, kind, name)
+            return
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called.endswith(("Error", "Exception")):
+                kind, name = "error", called
+            elif called in _WARNING_CALLS:
+                kind, name = "warning", called
+        if isinstance(node, ast.keyword) and node.arg in {"help", "short_help", "epilog"}:
+            kind, name = "help", node.arg
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.Module)):
+            docstring = ast.get_docstring(node)
+            if docstring and _is_command(node):
+                self._messages.append(
+                    Message("help", self._file, node.lineno, node.name, docstring)
+                )
+            body = node.body[1:] if docstring else node.body
+            children = [*body, *getattr(node, "decorator_list", []), *_defaults(node)]
+        else:
+            children = [*ast.iter_child_nodes(node)]
+        for child in children:
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                continue  # the docstring of a variable
+            self._visit(child, kind, name)
 
 
-def pump(
-    client: socket.socket,
-    answer: Head,
-    body: Iterator[bytes],
-    fault: _Fault | None,
-    rate: float,
-    ends: socket.socket,
-) -> tuple[int, bool]:
-    """Send an answer with its fault; return the sent bytes of the body, and whether it is complete.
-
-    ``ends`` becomes readable when the proxy ends; a stalled answer waits for that.
-    """
-    kind = fault.kind if fault else None
-    after = fault.after if fault else 0
-    announced = answer.get("content-length")
-    # The body is read by what the server announced, whatever is announced to the client.
-    answer = Head(answer.first, list(answer.headers))
-    if kind in ("short", "long") and announced:
-        answer.take("content-length")
-        size = min(after, int(announced)) if kind == "short" else int(announced) + 64
-        answer.add("Content-Length", str(size))
-    client.sendall(answer.encode())
-    sent_bytes = 0
-    for expected in body:
-        piece = expected
-        if kind in ("cut", "reset", "stall", "short"):
-            piece = expected[: max(0, after - sent_bytes)]
-        elif kind == "damage" and sent_bytes <= after < sent_bytes + len(expected):
-            offset = after - sent_bytes
-            piece = expected[:offset] + bytes([expected[offset] ^ 0xFF]) + expected[offset + 1 :]
-        piece_rate = fault.rate if fault and kind == "slow" and sent_bytes >= after else rate
-        _send(client, piece, piece_rate)
-        sent_bytes += len(piece)
-        if len(piece) < len(expected):
-            return sent_bytes, _end(client, kind, ends)
-    if kind in ("cut", "reset", "stall"):
-        return sent_bytes, _end(client, kind, ends)
-    if kind == "long":
-        client.sendall(b"x" * 64)
-    return sent_bytes, answer.get("connection").lower() != "close"
+def _defaults(node: ast.AST) -> list[ast.expr]:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    return [*node.args.defaults, *filter(None, node.args.kw_defaults)]
 
 
-def _send(client: socket.socket, piece: bytes, rate: float) -> None:
-    if not rate:
-        client.sendall(piece)
-        return
-    step = max(1, min(16384, int(rate / 10)))  # steady, and not large pieces with long pauses
-    for offset in range(0, len(piece), step):
-        part = piece[offset : offset + step]
-        client.sendall(part)
-        threading.Event().wait(len(part) / rate)
+def _is_command(node: ast.AST) -> bool:
+    """Whether a function is a command of click, whose docstring is its help."""
+    decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+    return any(re.search(r"\b(command|group)\(", each) for each in decorators)
 
 
-def _end(client: socket.socket, kind: Kind | None, ends: socket.socket) -> bool:
-    if kind == "stall":
-        # Until the client gives up or the proxy ends.
-        select.select([client, ends], [], [])
-    elif kind == "reset":
-        # Closing with data unsent and no patience is a reset on the wire.
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    return False
+def _text(node: ast.expr) -> str | None:
+    """Return the text that an expression builds; None if it builds no text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or VALUE for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        if left is not None or right is not None:
+            return (left or VALUE) + (right or VALUE)
+    return None
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a text has words for a reader, and is not code or a pattern."""
+    if _CODE.search(text):
+        return False
+    words = re.findall(r"(?<![\w/.\\])[A-Za-z][a-z']+(?![\w/\\(=])", text)
+    return len(words) >= 2 and " " in text.strip()
+
+
+def main() -> None:
+    """Print every message: its place, its kind, its text."""
+    for message in collect():
+        place = f"{message.file}:{message.line}"
+        sys.stdout.write(f"{place}: {message.name or message.kind}: {message.text!r}\n")
+
+
+if __name__ == "__main__":
+    main()

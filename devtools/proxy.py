@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 from urllib.parse import urlsplit
 
-from devtools.messages import Head, Kind, Reader, pump
+from devtools.http_messages import Head, Kind, Reader, pump
 from devtools.servers import free_port, running
 from mds.errors import ConfigError
 

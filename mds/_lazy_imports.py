@@ -105,8 +105,8 @@ def load_plugin(group: str, name: str, what: str) -> Any:
         from mds.errors import ConfigError
 
         raise ConfigError(
-            f"the {what} {name!r} ({points[0].value}) cannot be loaded: {error}. Mend or remove "
-            "the package that brings it."
+            f"the {what} {name!r} ({points[0].value}) cannot be loaded: {error}. Repair or remove "
+            "the package that registers it."
         ) from error
 
 
@@ -155,8 +155,8 @@ class Registry(Generic[T]):
         if not re.fullmatch(r"[\w.+-]+", name):
             article = "an" if self.kind[0] in "aeiou" else "a"
             raise ConfigError(
-                f"{name!r} cannot name {article} {self.kind}: use letters, digits, '_', '.', '+' "
-                "and '-'."
+                f"{name!r} cannot be the name of {article} {self.kind}. Use letters, digits, '_', "
+                "'.', '+' and '-'."
             )
         checked_thing = self._checked(name, thing)
         is_built_in = name in self.built_in
@@ -164,7 +164,7 @@ class Registry(Generic[T]):
         if not replace and (is_built_in or not _is_again(earlier, thing)):
             state = "built in" if is_built_in else "already registered"
             raise ConfigError(
-                f"the {self.kind} {name!r} is {state}: take another name, or give replace=True."
+                f"the {self.kind} {name!r} is {state}. Use another name, or pass replace=True."
             )
         self.entries[name] = checked_thing
 
@@ -190,7 +190,7 @@ class Registry(Generic[T]):
             from mds.errors import ConfigError
 
             raise ConfigError(
-                f"the {self.kind} {name!r} is {thing!r}: {self._wanted}. See the contract "
+                f"the {self.kind} {name!r} cannot be {thing!r}: {self._wanted}. See the contract "
                 f"mds.testing.{self._contract}."
             )
         checked: T = thing
@@ -253,8 +253,8 @@ def registers(function: _Adds[T]) -> Register[T]:
         if not isinstance(name, str):
             label = getattr(name, "__name__", type(name).__name__)
             raise ConfigError(
-                f"{owner}({label}): the name comes first. Write {owner}('my_name', {label}), or "
-                f"@{owner}('my_name') above its definition."
+                f"{owner}({label}): the first argument is the name. Write {owner}('my_name', "
+                f"{label}), or @{owner}('my_name') above its definition."
             )
         if len(args) < 2 and names[1] not in given:
             return functools.partial(register, name, **given)

@@ -37,7 +37,10 @@ def parse_bytes(value: float | str) -> int:
         return int(value)
     size = _parse(value, _BYTES)
     if size is None:
-        raise ConfigError(f"{value!r} is not a size in bytes. Write one like 67108864 or '64mb'.")
+        raise ConfigError(
+            f"{value!r} is not a size in bytes. Write a number such as 67108864, or a text such as "
+            "'64mb'."
+        )
     return size
 
 
@@ -52,7 +55,10 @@ def parse_count(value: int | str) -> int:
         return int(value)
     count = _parse(value, _COUNTS)
     if count is None:
-        raise ConfigError(f"{value!r} is not a number of samples. Write one like 100000 or '100k'.")
+        raise ConfigError(
+            f"{value!r} is not a number of samples. Write a number such as 100000, or a text such "
+            "as '100k'."
+        )
     return count
 
 
@@ -66,7 +72,7 @@ def _parse(text: str, factors: Mapping[str, int]) -> int | None:
     Raises ConfigError for a text that is too long.
     """
     if len(text) > _MAX_LETTERS:
-        raise ConfigError(f"{text[:_MAX_LETTERS]!r}... is too long for a number.")
+        raise ConfigError(f"{text[:_MAX_LETTERS]!r}... has too many digits for a number.")
     match = _AMOUNT.fullmatch(text.strip().lower())
     if match is None or match[2] not in factors:
         return None

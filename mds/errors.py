@@ -604,7 +604,7 @@ def repeatable(error: BaseException, advice: str) -> Exception:
     text ends with ``advice``.
     """
     if not isinstance(error, Exception):
-        return IterationError(f"this iteration was ended by {type(error).__name__}. {advice}")
+        return IterationError(f"{type(error).__name__} ended this iteration. {advice}")
     try:
         copied = copy.copy(error)
     except Exception:  # noqa: BLE001 - the class is the caller's

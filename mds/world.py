@@ -81,7 +81,10 @@ class World:
         self.num_ranks = num_nodes * ranks_per_node
         self.num_workers = num_nodes * self.workers_per_node
         if not 0 <= worker < self.num_workers:
-            raise ConfigError(f"worker {worker} is outside a world of {self.num_workers} workers.")
+            raise ConfigError(
+                f"worker {worker} is outside a world of {self.num_workers} workers; workers count "
+                "from 0."
+            )
         self.worker = worker
         self.node, self.worker_of_node = divmod(worker, self.workers_per_node)
         self.rank, self.worker_of_rank = divmod(worker, workers_per_rank)
@@ -128,8 +131,8 @@ class World:
         """
         if replication < 1 or self.num_ranks % replication:
             raise ConfigError(
-                f"replication {replication} does not divide {self.num_ranks} ranks: "
-                "choose a divisor of the number of ranks."
+                f"replication {replication} does not divide {self.num_ranks} ranks. Choose a "
+                "divisor of the number of ranks."
             )
         ranks = self.num_ranks // replication
         per_node = self.ranks_per_node if ranks % self.ranks_per_node == 0 else ranks
@@ -187,7 +190,9 @@ def _parse_variable(environ: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"{name}={text!r} in the environment is not a number.") from None
+        raise ConfigError(
+            f"the environment variable {name} must be a number, got {text!r}."
+        ) from None
 
 
 if TYPE_CHECKING:
@@ -232,7 +237,7 @@ _LAUNCHERS = (
 # SLURM counts the steps that srun starts from 0. Batch scripts, shells of an allocation and
 # external containers have step numbers from this one on.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-_WAY_OUT = "For a single process unset {size}, or pass topology=(0, 1)."
+_WAY_OUT = "For a single process, unset {size} or pass topology=(0, 1)."
 _warned: set[str] = set()
 
 log = get_logger("mds.world")
@@ -265,8 +270,8 @@ def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) 
     if hasattr(topology, "get_local_rank"):  # a DeviceMesh
         if topology.ndim != 1:
             raise ConfigError(
-                f"topology= is a DeviceMesh of {topology.ndim} dimensions. Give the data-parallel "
-                "one, such as mesh['dp']."
+                f"topology= is a DeviceMesh of {topology.ndim} dimensions. Give only the "
+                "data-parallel dimension, such as mesh['dp']."
             )
         return _check_ranks(
             _with_local_size(topology.get_local_rank(), topology.size(), "DeviceMesh")
@@ -370,14 +375,14 @@ def _slurm_task(
         names = "SLURM_NTASKS and SLURM_NPROCS"
         raise ConfigError(
             f"SLURM_PROCID=0 and {size_name}={size} are set without SLURM_STEP_ID, as in a batch "
-            f"script: srun did not start this process. Start one process for each task by srun "
-            f"(pass SLURM_STEP_ID on into containers). {_WAY_OUT.format(size=names)}"
+            "script, so srun did not start this process. Start one process for each task with "
+            f"srun, and pass SLURM_STEP_ID to containers. {_WAY_OUT.format(size=names)}"
         )
     if size_name not in _warned:
         _warned.add(size_name)
         log.warning(
-            "%s=%s is set, but srun did not start this process: it reads all samples, as the only "
-            "one. For a job of several processes start them by srun or torchrun.",
+            "%s=%s is set, but srun did not start this process, so it reads all samples. For a "
+            "job of several processes, start them with srun or torchrun.",
             size_name,
             size,
         )
@@ -396,8 +401,8 @@ def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int 
     if rank is None and size is not None and size != 1:
         raise ConfigError(
             f"{size_name}={size} is set and {rank_name} is not, so this process does not know "
-            f"which part of the data is its own. Set {rank_name}, or begin when the process group "
-            f"of torch is up. {_WAY_OUT.format(size=size_name)}"
+            f"which part of the data to read. Set {rank_name}, or create the dataset after "
+            f"torch's process group is initialized. {_WAY_OUT.format(size=size_name)}"
         )
     if size is None and rank:
         raise ConfigError(
@@ -430,7 +435,7 @@ def _env_int(env: Mapping[str, str], name: str) -> int | None:
         return None
     digits = text.split("(")[0].strip()
     if not (digits.isascii() and digits.isdecimal()):
-        raise ConfigError(f"the environment variable {name} is {text!r}; expected a number.")
+        raise ConfigError(f"the environment variable {name} must be a number, got {text!r}.")
     return int(digits)
 
 
@@ -438,14 +443,14 @@ def _check_ranks(ranks: Ranks) -> Ranks:
     """Return the same ranks. Raises ConfigError if their numbers contradict each other."""
     rank, size, local, source = ranks
     if size > MAX_RANKS:
-        raise ConfigError(f"{source} says {size} ranks; expected at most {MAX_RANKS}.")
+        raise ConfigError(f"{source} sets {size} ranks; at most {MAX_RANKS} are allowed.")
     if size < 1 or local < 1 or size % local:
         raise ConfigError(
-            f"{source} says {size} ranks, {local} on each node: the first must be a multiple of "
-            "the second. Pass topology= to say how the ranks stand."
+            f"{source} sets {size} ranks with {local} on each node, but the first must be a "
+            "multiple of the second. Describe the ranks with topology=."
         )
     if not 0 <= rank < size:
-        raise ConfigError(f"{source} says rank {rank} of {size} ranks.")
+        raise ConfigError(f"{source} sets rank {rank} of {size} ranks; ranks count from 0.")
     return ranks
 
 
@@ -469,10 +474,10 @@ def refuse_second_sharding(ranks: int) -> None:
         name = type(frame.f_locals.get("self")).__name__
         if name in _SHARDING:
             raise ConfigError(
-                f"{name} deals the samples out to ranks, and the dataset has done that for "
-                f"{ranks} ranks: most samples would never be seen. Override get_train_dataloader() "
-                "to return StreamingDataLoader(dataset, ...), or give topology=(0, 1) to the "
-                "dataset, so that it gives every rank all samples."
+                f"{name} divides the samples among ranks, but the dataset has already divided "
+                f"them among {ranks} ranks: most samples would never be seen. Override "
+                "get_train_dataloader() to return StreamingDataLoader(dataset, ...). Or pass "
+                "topology=(0, 1) to the dataset, so that it gives every rank all samples."
             )
         frame = frame.f_back
 

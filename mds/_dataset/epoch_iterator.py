@@ -86,13 +86,16 @@ class EpochIterator(itertools.chain[Any]):
         ]
         if changes:
             raise StateError(
-                "the state of a worker counts the samples of that worker alone, and this run deals "
-                f"them out in another way: {', '.join(changes)}. Give the same numbers as then, or "
-                "use mds.StreamingDataLoader, whose state may be loaded on others."
+                "the state of a worker counts only the samples of that worker, but this run "
+                f"divides samples differently: {', '.join(changes)}. Use the same numbers as "
+                "before, or use mds.StreamingDataLoader, whose state does not depend on them."
             )
         start, place = parse_state(state.get("turn", {})), state.get("taken")
         if type(place) is not int or not 0 <= place <= MAX_SAMPLES:
-            raise StateError(f"a worker's state has taken {str(place)[:60]}; expected a number.")
+            raise StateError(
+                f"the state of a worker has {str(place)[:60]} as its number of samples; expected a "
+                "number."
+            )
         self._stretches.seek(start, place)
 
     def close(self) -> None:
@@ -185,8 +188,8 @@ call_in_child(_end_in_child)
 def fork_error() -> IterationError:
     """Return the error that an iterator made before a fork raises in the forked child."""
     return IterationError(
-        "this iterator was made before the process forked, and only the parent can go on with it. "
-        "Call iter() in the child."
+        "this iterator was created before the process forked, so only the parent process can use "
+        "it. Call iter() in the child process."
     )
 
 

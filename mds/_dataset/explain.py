@@ -169,7 +169,7 @@ def _settings(
             if spec.num_canonical_nodes
             else f"{spec.canonical_nodes(1)} for each node"
             if spec.canonical_nodes(1) > 1
-            else "one for each node; keep it when the number of nodes changes",
+            else "one for each node; keep this value when the number of nodes changes",
         ),
     ]
     if spec.shuffle:
@@ -195,7 +195,7 @@ def _describe_draws(plan: EpochPlan) -> str:
     if tuple(plan.choose) != tuple(plan.stream_samples):
         return f"of {plan.num_samples:,} samples, {plan.spec.sampling_method}"
     if plan.spec.batching_method != "random":
-        return "each sample once, but for those that fill no batch"
+        return "each sample once, except samples that do not fill a batch"
     return "all samples once"
 
 
@@ -220,9 +220,7 @@ def _mixture(plan: EpochPlan) -> list[tuple[str, str, str]]:
         begin, end = f"{first[i]:.3%}", f"{last[i]:.3%}"
         share = begin if begin == end else f"{begin} to {end}"
         step = epoch.mixture.steps_of(i, samples)
-        once = (
-            f"all given once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all given"
-        )
+        once = f"all seen once after {unit} {step:,}" if step < MAX_STEPS - 1 else "never all seen"
         passes = samples_by_end / samples if samples else 0.0
         rows.append((f"  {name}", share, f"{passes:.2f} passes by the end of the epoch; {once}"))
     return rows
@@ -234,9 +232,11 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
     if drops:
         count = len(np.unique(np.concatenate([drop.ids for drop in drops])))
         replacement = (
-            "their places stay empty" if plan.spec.packing else "others of their streams come"
+            "no samples replace them"
+            if plan.spec.packing
+            else ("other samples of their streams come instead")
         )
-        rows.append(("dropped samples", f"{count:,}", f"each from its step on; {replacement}"))
+        rows.append(("dropped samples", f"{count:,}", f"each from its own step; {replacement}"))
     skipped = Gaps(skips_of(plan.edits, plan.epoch))
     if len(skipped.firsts):
         unit = "packs" if plan.spec.packing else "samples"
@@ -249,10 +249,12 @@ def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCou
     """Describe the batch size: of what, over all ranks, and how many steps make an epoch."""
     if packs is not None:
         steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
-        return f"packs of one rank; {global_batch:,} of all, {steps}"
+        return f"packs for each rank; {global_batch:,} for all ranks, {steps}"
     if has_batches:
-        return f"of one rank; {global_batch:,} of all, {plan.steps:,} steps an epoch"
-    return f"not given: samples one by one, {plan.steps:,} of each rank an epoch"
+        return (
+            f"samples for each rank; {global_batch:,} for all ranks, {plan.steps:,} steps an epoch"
+        )
+    return f"not set: single samples, {plan.steps:,} for each rank in an epoch"
 
 
 def _about(packs: PackCount) -> str:
@@ -273,7 +275,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
         "error": "a longer document is an error",
     }[packing.overflow]
     kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
-    alike = f", {packing.balance} alike on ranks" if packing.balance else ""
+    alike = f", equal {packing.balance} on all ranks" if packing.balance else ""
     why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
     why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
     return [("packing", f"{packing.room:,}", why)]
@@ -297,7 +299,7 @@ def _costs(
         (
             "shards at once",
             f"{at_once:,}",
-            f"a node draws samples from these: {format_bytes(window)}",
+            f"a node reads from these at one time: {format_bytes(window)}",
         ),
     ]
     nodes = plan.world.num_nodes
@@ -306,7 +308,7 @@ def _costs(
         fetched_bytes = sum(
             int((i.zip_size + (i.zip_size == 0) * i.raw_size).sum()) for i in fetched
         )
-        when = "a node and epoch, when every shard comes once"
+        when = "for each node and epoch, if every shard is fetched once"
         rows.append(("fetched", format_bytes(fetched_bytes / nodes), when))
     elif unpacked:
         is_packed = any(i.zip_size.any() for i in unpacked)
@@ -317,7 +319,7 @@ def _costs(
     else:
         rows.append(("fetched", "nothing", "the files are read where they are"))
         if cache_limit is not None:
-            why = "without effect: there is no cache to limit"
+            why = "no effect: there is no cache"
             rows.append(("cache_limit", format_bytes(cache_limit), why))
         return rows
     on_disk = sum(int(i.raw_size.sum()) for i in (*fetched, *unpacked))
@@ -325,17 +327,21 @@ def _costs(
     if cache_limit is None:
         rows.append(("cache_limit", "none", f"the folder grows to about {format_bytes(share)}"))
     elif cache_limit >= on_disk:
-        rows.append(("cache_limit", format_bytes(cache_limit), "everything fits"))
+        rows.append(("cache_limit", format_bytes(cache_limit), "the whole dataset fits"))
     elif cache_limit >= window:
         rows.append(
-            ("cache_limit", format_bytes(cache_limit), "enough: each shard comes once an epoch")
+            (
+                "cache_limit",
+                format_bytes(cache_limit),
+                ("large enough: each shard is fetched once an epoch"),
+            )
         )
     else:
         rows.append(
             (
                 "cache_limit",
                 format_bytes(cache_limit),
-                f"costs fetching again; {format_bytes(window)} would avoid that",
+                f"too small: shards are fetched again; {format_bytes(window)} would avoid that",
             )
         )
     return rows
@@ -347,10 +353,10 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
     why = f"decoded about {format_bytes(costs.decoded)} in the cache folder"
     rows = [(costs.format, files, "read in place" if costs.is_in_place else why)]
     if costs.whole_file_reason and not costs.is_in_place:
-        rows.append(("whole files", "all bytes come", costs.whole_file_reason))
+        rows.append(("whole files", "all bytes are fetched", costs.whole_file_reason))
     if costs.slow_columns:
         names = ", ".join(costs.slow_columns)
-        rows.append(("slow columns", names, "nested, decoded value by value"))
+        rows.append(("slow columns", names, "nested values, decoded one by one"))
     return rows
 
 

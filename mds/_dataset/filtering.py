@@ -107,8 +107,9 @@ class SampleFilter:
             return
         filters = ", ".join(link.name for link in self.chain.links if link.kind == "filter")
         raise ConfigError(
-            f"{call}: which samples are kept is decided only when they are read, by {filters}. "
-            f"Write dataset.select(where=function){rest}, which decides before the first epoch."
+            f"{call} needs to know the samples in advance, but {filters} decides while samples "
+            f"are read. Write dataset.select(where=function){rest}, which decides before the "
+            "first epoch."
         )
 
     def judge(
@@ -140,7 +141,7 @@ class SampleFilter:
             return None, Fate.BROKEN
         if is_kept:
             return sample, Fate.KEPT
-        report(SkippedSample(number, "refused by the filter"))
+        report(SkippedSample(number, "dropped by the filter"))
         # A dropped sample may stand in for an empty batch, but only if all functions changed it.
         return (sample, Fate.DROPPED) if is_complete else (None, Fate.BROKEN)
 

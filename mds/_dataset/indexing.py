@@ -30,7 +30,7 @@ def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
         try:
             return [get(number) for number in range(*index.indices(count))]
         except TypeError as error:
-            raise ConfigError(f"a slice of samples is made of integers, got {index!r}.") from error
+            raise ConfigError(f"a slice of samples needs integers, got {index!r}.") from error
     if isinstance(index, (list, tuple, range)):
         return [
             get(item) if type(item) is int and 0 <= item < count else resolve(item, count, get)
@@ -39,8 +39,8 @@ def resolve(index: Any, count: int, get: Callable[[int], Any]) -> Any:
     if hasattr(index, "tolist") and hasattr(index, "dtype"):  # NumPy arrays and torch tensors
         return resolve(_integers(index), count, get)
     raise ConfigError(
-        f"dataset[{shown(index)}]: a sample is named by an integer, a slice, a list or an array, "
-        f"got {type(index).__name__}.{_way_out(index)}"
+        f"dataset[{shown(index)}]: an index must be an integer, a slice, a list or an array, got "
+        f"{type(index).__name__}.{_way_out(index)}"
     )
 
 
@@ -49,8 +49,8 @@ def _way_out(index: Any) -> str:
     if not isinstance(index, str):
         return ""
     return (
-        f" For a column write [sample[{index!r}] for sample in dataset], and "
-        f"StreamingDataset(..., columns=[{index!r}]) to read no others."
+        f" For a column, write [sample[{index!r}] for sample in dataset]. To read no other "
+        f"columns, write StreamingDataset(..., columns=[{index!r}])."
     )
 
 
@@ -62,7 +62,10 @@ def normalize(number: int, count: int) -> int:
     place = number + count if number < 0 else number
     if not 0 <= place < count:
         raise IndexError(
-            f"there is no sample {number} among {count:,}: they go from 0 to {count - 1:,}."
+            (
+                f"there is no sample {number}: the {count:,} samples have numbers from 0 to "
+                f"{count - 1:,}."
+            )
             if count
             else f"there is no sample {number}: the dataset is empty."
         )
@@ -73,7 +76,9 @@ def _integers(array: Any) -> Any:
     """Return an array of integers as an int or nested lists; raise ConfigError for other arrays."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "iu" and numbers.size:
-        raise ConfigError(f"samples are named by integers, got an array of {numbers.dtype}.")
+        raise ConfigError(
+            f"an array of sample numbers must have integers, got an array of {numbers.dtype}."
+        )
     return numbers.tolist()
 
 

@@ -207,14 +207,15 @@ def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packi
         # Such as "input_ids" beside "attention_mask".
         likely = max(candidates, key=lambda name: name.endswith("ids"))
         raise ConfigError(
-            f"Packing({size}): each of the columns {', '.join(map(shown, candidates))} may be that "
-            f"of the tokens. Write packing=Packing({size}, column={likely!r}), or another of them."
+            f"Packing({size}): more than one column may have the tokens: "
+            f"{', '.join(map(shown, candidates))}. Write packing=Packing({size}, "
+            f"column={likely!r}), or name another of these columns."
         )
     usable = matching(common, _is_measurable)
     remedy = (
-        f"Write packing=Packing({size}, column={usable[0]!r}) if that column has the tokens."
+        f"Write packing=Packing({size}, column={usable[0]!r}) if this column has the tokens."
         if usable
-        else "Make tokens of texts with mds-convert --tokenizer."
+        else "To convert texts to tokens, use mds-convert --tokenizer."
     )
     raise ConfigError(
         f"Packing({size}): none of the columns {', '.join(map(shown, common))} has one-dimensional "
@@ -247,15 +248,15 @@ def _check_column(source: Source, column: str) -> None:
             pairs = zip(schema.columns.names, schema.columns.encodings, strict=True)
             usable = [name for name, text in pairs if has_lengths(parse_encoding(text))]
             remedy = (
-                f"Write Packing(..., column={usable[0]!r}), or another of its columns of arrays: "
+                f"Write Packing(..., column={usable[0]!r}), or name another column of arrays: "
                 f"{', '.join(usable)}."
                 if usable
-                else "None of its columns are arrays; make tokens of texts with mds-convert "
+                else "None of its columns has arrays. To convert texts to tokens, use mds-convert "
                 "--tokenizer."
             )
             raise ConfigError(
-                f"Packing counts the lengths of column {shown(column)}, and "
-                f"{source.remote or source.folder} has {', '.join(schema.columns.names)}. {remedy}"
+                f"Packing needs the column {shown(column)}, but {source.remote or source.folder} "
+                f"has only {', '.join(schema.columns.names)}. {remedy}"
             )
 
 
@@ -372,24 +373,25 @@ def _item_size(schema: ShardSchema, column: str, place: str) -> int | None:
             for name, size in zip(columns.names, columns.sizes, strict=True)
             if size is None and name != column
         ]
-        raise _no_lengths(place, column, f"{', '.join(other_columns)} too has no fixed size")
+        raise _no_lengths(place, column, f"{', '.join(other_columns)} has no fixed size either")
     return encoding.element_dtype.itemsize
 
 
 def _not_of_arrays(place: str, column: str, encoding: Encoding) -> ConfigError:
     """Return the error for a column whose values are not one-dimensional arrays."""
     return ConfigError(
-        f"{place}: column {shown(column)} is stored as {encoding.name!r}, and packing goes by "
-        "the lengths of one-dimensional arrays. Give column= of Packing another column; make "
-        "tokens of texts with mds-convert --tokenizer."
+        f"{place}: column {shown(column)} is stored as {encoding.name!r}, but packing needs "
+        "one-dimensional arrays. Name another column with column= of Packing, or convert texts "
+        "to tokens with mds-convert --tokenizer."
     )
 
 
 def _no_lengths(place: str, column: str, why: str) -> ConfigError:
     """Return the error for data without a file of lengths and whose headers do not suffice."""
     return ConfigError(
-        f"{place} has no file with the lengths of column {shown(column)}, and the headers of "
-        f"shards do not tell them: {why}. Record them once: mds lengths {place} --column {column}"
+        f"{place} has no file with the lengths of column {shown(column)}, and the headers of its "
+        f"shards do not contain them: {why}. Record the lengths once: mds lengths {place} "
+        f"--column {column}"
     )
 
 

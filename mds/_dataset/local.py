@@ -195,8 +195,8 @@ class LocalDataset(HasColumns, Dataset[Any]):
             if info.zip is None or not os.path.exists(info.zip.basename.under(self._folder)):
                 raise
             raise NotFoundError(
-                f"{error} Only its compressed form {info.zip.basename} is there, which "
-                "StreamingDataset(local=...) reads.",
+                f"{error} Only the compressed file {info.zip.basename} exists; "
+                "StreamingDataset(local=...) reads it.",
                 url=error.url,
                 verb=error.verb,
             ) from error

@@ -88,8 +88,8 @@ class OrderEdits(Sequence[str]):
         text: Any = reason  # of any type, whatever the signature says
         if not isinstance(text, str) or len(text) > MAX_WHY:
             raise ConfigError(
-                f"reason {str(text)[:60]!r} of replace_samples() must be a text of at most "
-                f"{MAX_WHY} letters."
+                f"reason of replace_samples() must be a text of at most {MAX_WHY} letters, got "
+                f"{str(text)[:60]!r}."
             )
         steps = self._steps
         if at_step is None:
@@ -128,20 +128,21 @@ class OrderEdits(Sequence[str]):
         given: Any = steps  # of any type, whatever the signature says
         if not isinstance(given, range) or steps.step != 1 or not steps or steps.start < 0:
             raise ConfigError(
-                f"skip_steps({shown(steps)}): give the global batches since the training began "
-                "that shall not come, as range(12300, 12400)."
+                f"skip_steps({shown(steps)}): give a range of global batches, counted since the "
+                "training began, such as range(12300, 12400)."
             )
         if steps.stop > MAX_STEPS:
             raise ConfigError(
                 f"skip_steps({shown(steps)}): a training has at most {MAX_STEPS:,} steps. Give a "
-                "range that ends there or before."
+                "range that does not exceed this number."
             )
         training, (current_epoch, earliest_place) = self._steps, self._earliest_place()
         earliest = training.step_at(current_epoch, earliest_place)
         if steps.start < earliest:
             raise ConfigError(
-                f"skip_steps({steps}): step {earliest - 1} was the last that came, so steps can be "
-                f"skipped from {earliest} on. To leave out what came, load an earlier state first."
+                f"skip_steps({steps}): step {earliest - 1} has already been read, so only steps "
+                f"from {earliest} can be skipped. To skip earlier steps, load an earlier state "
+                "first."
             )
         edits: list[dict[str, Any]] = []  # one for each epoch that has some of the steps
         begin = epoch, place = training.place_of(steps.start, current_epoch)
@@ -153,8 +154,8 @@ class OrderEdits(Sequence[str]):
             epoch, place = epoch + 1, 0
         if len(edits) > MAX_EDITS:
             raise ConfigError(
-                f"skip_steps({steps}): these are steps of more than {MAX_EDITS:,} epochs, and a "
-                "state has an entry for each. Skip fewer, or begin a new run."
+                f"skip_steps({steps}): the steps belong to more than {MAX_EDITS:,} epochs, which "
+                "is more than a state can record. Skip fewer steps, or start a new run."
             )
         self._add(edits, *begin)
 
@@ -179,8 +180,8 @@ class OrderEdits(Sequence[str]):
         order = self._order
         if order.schedule is None:
             raise ConfigError(
-                "set_weights() changes the weights of a schedule, and this dataset has none: give "
-                "schedule=Schedule({0: {...}})."
+                "set_weights() changes the weights of a schedule, but this dataset has no "
+                "schedule. Pass schedule=Schedule({0: {...}}) to the dataset."
             )
         from mds.plan._pack_schedule import first_shares
         from mds.plan._schedule import check_weights
@@ -217,7 +218,7 @@ class OrderEdits(Sequence[str]):
     def _describe(self, edit: Mapping[str, Any]) -> str:
         """Return an edit in words, with steps in place of the places where these are known."""
         if "weights" in edit:
-            return f"from step {edit['step']:,} on: weights {dict(edit['weights'])}"
+            return f"from step {edit['step']:,}: weights {dict(edit['weights'])}"
         is_packed = self._order.spec.packing is not None
         if not self._order.spec.batch_size or (is_packed and edit["epoch"]):
             # Earlier epochs of packs would have to be packed to count their steps.
@@ -237,7 +238,7 @@ class OrderEdits(Sequence[str]):
         count = len(edit["drop"])
         noun = f"{count:,} {'document' if is_packed else 'sample'}{'s' * (count != 1)}"
         verb = "left out" if is_packed else "replaced"
-        return f"from step {first:,} on: {noun} {verb}: {ids}{reason}"
+        return f"from step {first:,}: {noun} {verb}: {ids}{reason}"
 
     @property
     def _steps(self) -> TrainingSteps:
@@ -252,8 +253,8 @@ class OrderEdits(Sequence[str]):
         epochs = self._order.epochs
         if len(epochs.edits) + len(edits) > MAX_EDITS:
             raise ConfigError(
-                f"the order was changed {len(epochs.edits):,} times while the training ran, and "
-                f"{MAX_EDITS:,} are the most: change more at once."
+                f"the order was changed {len(epochs.edits):,} times during the run; at most "
+                f"{MAX_EDITS:,} edits are allowed. Combine several changes in one call."
             )
         epochs.edit(edits)
         loop = self._order.find_loop()
@@ -269,18 +270,19 @@ class OrderEdits(Sequence[str]):
             at_step = int(at_step)  # trainers count steps in many types
         if type(at_step) is not int:
             raise ConfigError(
-                f"at_step {shown(at_step)} is not a whole number: give the global batch since the "
-                "training began from which the change holds, or leave at_step out for the next one."
+                f"at_step must be a whole number, got {shown(at_step)}: the first global batch of "
+                "the change, counted since the training began. Leave at_step out to start with "
+                "the next one."
             )
         if at_step < earliest:
             raise ConfigError(
-                f"at_step {shown(at_step)}: the earliest step from which the order can be changed "
-                f"is {earliest}. Steps count global batches since the training began."
+                f"at_step must be at least {earliest}, got {shown(at_step)}: earlier steps can no "
+                "longer change. Steps count global batches since the training began."
             )
         if at_step >= MAX_STEPS:
             raise ConfigError(
-                f"at_step {shown(at_step)}: a training has at most {MAX_STEPS:,} steps. Leave "
-                "at_step out for the next one."
+                f"at_step must be at most {MAX_STEPS:,}, got {shown(at_step)}. Leave at_step out "
+                "to start with the next step."
             )
         return at_step
 
@@ -365,13 +367,13 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
             "replace_samples([77123, 88012])."
         )
     if len(array) > MAX_DROPPED and not isinstance(samples, np.ndarray):
-        raise too_many_dropped(f"More than {MAX_DROPPED:,}")
+        raise too_many_dropped(f"more than {MAX_DROPPED:,}")
     # Ascending, so that ranks that were given a set agree on what replaces the samples.
     sorted_numbers: list[int] = np.unique(array.astype(np.int64)).tolist()
     wrong = [number for number in sorted_numbers if not 0 <= number < count]
     if wrong:
         raise ConfigError(
-            f"replace_samples(): there is no sample {wrong[0]}; the {count:,} samples are "
-            "numbered from 0 through all streams."
+            f"replace_samples(): there is no sample {wrong[0]}. The {count:,} samples of all "
+            "streams are numbered from 0."
         )
     return sorted_numbers

@@ -150,7 +150,10 @@ class OrderState:
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
         if not sum(samples) and not is_chosen:
-            raise ConfigError(f"there are no samples in {', '.join(map(repr, streams))}.")
+            raise ConfigError(
+                f"there are no samples in {', '.join(map(repr, streams))}. Leave this source out, "
+                "or write it again."
+            )
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave a stream without samples; its weight then no longer counts.
             # With a schedule, the weights are for one pass of each stream.
@@ -205,9 +208,9 @@ class OrderState:
             clauses = [f"{unit[:-1]} {step:,} at {effect:,}" for step, effect in milestones[:3]]
             ellipsis = f" and {len(milestones) - 3} more" if len(milestones) > 3 else ""
             warnings.warn(
-                f"milestones of the schedule take effect where a window of documents begins: that "
-                f"of {', that of '.join(clauses)}{ellipsis}. Packing(window=...) with fewer packs "
-                "than 1,024 makes windows shorter.",
+                "milestones of the schedule take effect only at the start of a window of "
+                f"documents: {', '.join(clauses)}{ellipsis}. Packing(window=...) with fewer than "
+                "1,024 packs makes windows shorter.",
                 stacklevel=2,
             )
 
@@ -353,8 +356,8 @@ class OrderState:
         count: Any = num_samples or 0
         if not _is_real(count) or not 0 <= count <= MAX_SAMPLES:
             raise ConfigError(
-                f"state_dict(num_samples={shown(num_samples)}): it is the number of samples that "
-                "all ranks have seen."
+                "num_samples of state_dict() must be the number of samples that all ranks have "
+                f"seen, got {shown(num_samples)}."
             )
         if from_beginning and self.spec.packing is None:
             position = Position(position.epoch)
@@ -500,8 +503,9 @@ class OrderState:
         if clauses:
             ellipsis = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
             log.warning(
-                "The state was written with other data: %s%s. Each shard has as many samples as "
-                "then, so the position is taken; go on only if the samples are the same too.",
+                "The state was written with other data: %s%s. The shards have the same numbers "
+                "of samples, so the run resumes at the same position. Continue only if the "
+                "samples are the same, too.",
                 "; ".join(clauses[:3]),
                 ellipsis,
             )
@@ -511,9 +515,9 @@ class OrderState:
         size = self.weights.epoch_size
         if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
             warnings.warn(
-                f"the state has sample_in_epoch {position.place:,}, and an epoch has "
-                f"{size:,} samples: nothing of epoch {position.epoch} is left. Is the state of a "
-                "larger dataset, or epoch_size= smaller than it was?",
+                f"the state has sample_in_epoch {position.place:,}, but an epoch has only "
+                f"{size:,} samples, so epoch {position.epoch} has no samples left. Check that the "
+                "dataset and epoch_size= are those of the saved run.",
                 stacklevel=4,
             )
 

@@ -199,7 +199,9 @@ class RunHistory:
                 **{k: v for k, v in order.items() if k in _SETTINGS},
             )
         except (ConfigError, TypeError, KeyError, ZeroDivisionError) as error:
-            raise StateError(f"the state does not lead back to its order: {error}") from error
+            raise StateError(
+                f"the order of the run cannot be computed from the state: {error}"
+            ) from error
         if select is not None:
             self.dataset = self.dataset.select(select)
         self.dataset.load_state_dict(state)
@@ -247,8 +249,8 @@ class RunHistory:
         last_epoch, next_step = self.position
         if not 0 <= number < self.dataset.num_samples:
             raise StateError(
-                f"sample {number:,}: the data have {self.dataset.num_samples:,}, counted from 0 "
-                "through all streams."
+                f"there is no sample {number:,}: the {self.dataset.num_samples:,} samples of all "
+                "streams are numbered from 0."
             )
         batch, occurrences = self._steps.batch, []
         for epoch in range(last_epoch + 1):
@@ -302,8 +304,8 @@ class RunHistory:
         run, scheduled = order.schedule, order.scheduled
         if run is None or scheduled is None:
             raise StateError(
-                "the state is of a run without a schedule: the shares of its streams follow from "
-                "their sizes, repeat= and choose=, and do not change."
+                "the state belongs to a run without a schedule. The shares of its streams do not "
+                "change; they follow from their sizes, repeat= and choose=."
             )
         samples_per_pass, batch = tuple(map(int, order.choose)), order.shape.global_batch
         if isinstance(run, PackedRun):
@@ -334,11 +336,11 @@ class RunHistory:
         )
         number = self._number(epoch, step_in_epoch)
         if step >= 0 and number is None:
-            raise StateError(f"step {step:,} was skipped in this run: it never comes.")
+            raise StateError(f"step {step:,} was skipped in this run, so it has no samples.")
         if step < 0 or number is None or number >= self._order_of(epoch).steps:
             raise StateError(
-                f"step {step:,}: epochs of this run have {self.steps_per_epoch:,} steps, and none "
-                "of them has that one. Steps are counted from 0."
+                f"there is no step {step:,}: no epoch of this run has it. Epochs have "
+                f"{self.steps_per_epoch:,} steps, counted from 0."
             )
         return epoch, step_in_epoch
 
@@ -424,8 +426,8 @@ def _packing(data: Mapping[str, Any], point: ResumePoint) -> Packing | None:
     order, packing_facts = point.order or {}, data.get("packing")
     if not isinstance(packing_facts, Mapping):
         raise StateError(
-            "the state counts packs and does not say of which column: it was written by an earlier "
-            "version."
+            "the state counts packs but does not name their column, because an earlier version "
+            "of the library wrote it. Use a state of this version."
         )
     return Packing.of_facts(order, packing_facts.get("lengths", ""), packing_facts.get("balance"))
 
@@ -439,15 +441,18 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
     data = point.data
     if data is None or not {"streams", "batch_size", "ranks", "nodes"} <= set(data):
         raise StateError(
-            "the state does not say what its data are: it was written by an earlier version, by "
-            "another library, or by a dataset without a batch size."
+            "the state does not name its data. An earlier version, another library or a dataset "
+            "without a batch size wrote it. Use a state of a StreamingDataLoader of this version."
         )
     if ("selected" in data) != is_selected:
         if is_selected:
-            raise StateError("the state is of a whole dataset: leave the selection out.")
+            raise StateError(
+                "the state belongs to a whole dataset, but select= (--select) was given. Leave "
+                "the selection out."
+            )
         raise StateError(
-            f"the state is of {data['selected']:,} samples that select(), limit() or split() "
-            "chose, and it does not know which: give what select() was given, as select= or "
+            f"the state belongs to {data['selected']:,} samples that select(), limit() or split() "
+            "chose, but it does not record which. Pass the argument of select() as select= or "
             "--select FILE.npy."
         )
     numbers = {name: data[name] for name in ("batch_size", "ranks", "nodes")}
@@ -456,14 +461,14 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
             raise StateError(f"the state has data with {name} {str(value)[:60]!r}.")
     if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.position.epoch > _MAX_EPOCHS:
         raise StateError(
-            f"the state has epoch {point.position.epoch} and {data['ranks']} ranks with batches of "
-            f"{data['batch_size']}: no training gets there."
+            f"the state has epoch {point.position.epoch} and {data['ranks']} ranks with batches "
+            f"of {data['batch_size']}, which no training can reach."
         )
     streams = data["streams"]
     if not isinstance(streams, list) or not all(
         isinstance(entry, Mapping) and isinstance(entry.get("at"), str) for entry in streams
     ):
-        raise StateError("the state has data whose streams say no place.")
+        raise StateError("the state has data with streams that have no place.")
     return data
 
 
@@ -474,15 +479,16 @@ def _streams(
     entries = data["streams"]
     if places and len(places) != len(entries):
         raise StateError(
-            f"the state is of {len(entries)} streams, and {len(places)} places were given: give "
-            "one for each, in their order."
+            f"the state has {len(entries)} streams, but data= (--data) has {len(places)} places. "
+            "Give one place for each stream, in the order of the streams."
         )
     streams = []
     for number, entry in enumerate(entries):
         place = places[number] if places else f"{data.get('root', '')}{entry['at']}"
         if "***" in place or "?..." in place:
             raise StateError(
-                f"the state names stream {number} as {place}, without its secrets: say where it is."
+                f"the state has the place {place} of stream {number} without its secrets. Its "
+                "full URL is needed in data= (--data)."
             )
         share = {k: entry[k] for k in ("proportion", "repeat", "choose") if k in entry}
         arguments: dict[str, Any] = {"remote" if "://" in place else "local": place}
@@ -517,7 +523,7 @@ def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
         states = _states_in(state, 0)
         if len(states) > 1:
             raise StateError(
-                f"the dict has {len(states)} states of a loader: give one of them, as "
+                f"the dict has {len(states)} states of a loader. Pass one of them, as "
                 "loader.state_dict() returned it."
             )
         return None, states[0] if states else state  # parse_state() refuses a dict without a state
@@ -529,7 +535,8 @@ def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
     path = os.fspath(state)
     if "://" in path:
         raise StateError(
-            f"{redact(path)}: the file of a state is read from a disk. Fetch it first."
+            f"{redact(path)} is a URL, but RunHistory reads states only from a local file. "
+            "Download the file first."
         )
     if os.path.isdir(path):
         path = _newest_file(path)
@@ -541,8 +548,8 @@ def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
     states = _states_in(checkpoint, 0)
     if len(states) != 1:
         raise StateError(
-            f"{path} has {len(states)} states of a loader; expected one, as "
-            "loader.state_dict() gives it. Save it as JSON: json.dump(loader.state_dict(), file)."
+            f"{path} has {len(states)} states of a loader; expected one, as loader.state_dict() "
+            "returns it. Save one as JSON: json.dump(loader.state_dict(), file)."
         )
     return path, states[0]
 
@@ -561,8 +568,8 @@ def _newest_file(folder: str) -> str:
     ]
     if not paths:
         raise StateError(
-            f"{folder}: no file in this folder ends with {', '.join(_ENDINGS)}. Name the file with "
-            "the state of the run."
+            f"the folder {folder} has no file that ends with {', '.join(_ENDINGS)}. Name the file "
+            "with the state of the run."
         )
     return max(paths, key=lambda path: (os.path.getmtime(path), path))
 
@@ -582,8 +589,8 @@ def _read_torch(path: str) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, ValueError, *load_errors) as error:
         raise StateError(
-            f"{path} is neither JSON nor a file of torch.save with nothing but plain values and "
-            "tensors. Save the state as JSON: json.dump(loader.state_dict(), file)."
+            f"{path} is neither JSON nor a file of torch.save with only plain values and tensors. "
+            "Save the state as JSON: json.dump(loader.state_dict(), file)."
         ) from error
 
 

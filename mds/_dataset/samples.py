@@ -765,8 +765,8 @@ class Samples(HasColumns):
         """
         if self.packing is not None and num_samples:
             raise ConfigError(
-                f"state_dict(num_samples={num_samples}): with packing= a position counts "
-                "packs, which the loader knows. Use state_dict() of the StreamingDataLoader."
+                f"state_dict(num_samples={num_samples}): with packing=, a position counts packs, "
+                "which only the loader knows. Use state_dict() of the StreamingDataLoader."
             )
         world = self._world()
         position = None
@@ -800,14 +800,12 @@ class Samples(HasColumns):
                 loop.warn_if_inexact()
             return count.position(self._order, world.num_ranks)
         if is_elsewhere:
-            other_way = (
-                ", or write state_dict(num_samples) with the samples that all ranks have seen"
-            )
+            other_way = " Or call state_dict(num_samples) with the number of samples that all ranks have seen."
             raise ConfigError(
                 f"{type(self).__name__}.state_dict(): worker processes of torch's DataLoader read "
-                "this dataset, and only they know how far they are. Use "
-                "mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes"
-                f"{other_way if self.packing is None else ''}."
+                "this dataset, and only they know their position. Use "
+                "mds.StreamingDataLoader(dataset, num_workers=...), which counts the samples."
+                f"{other_way if self.packing is None else ''}"
             )
         return None
 

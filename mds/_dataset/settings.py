@@ -89,14 +89,14 @@ def _is_schedule(value: Any) -> bool:
 _PLACE: dict[str, Rule] = {
     "remote": text("a URL or a path").or_none(),
     "local": text("the path of a folder").or_none(),
-    "split": text("the name of a folder below").or_none(),
+    "split": text("the name of a subfolder").or_none(),
     "storage_options": mapping("settings of the store", "{'anonymous': True}").or_none(),
     "validate_hash": text("the name of a digest such as 'xxh3_64'").or_none(),
     "format": Rule(
         "the name of a format such as 'parquet', or a Format such as Parquet(columns=['text'])",
         _is_format,
         fix=lambda value: f"{value.__name__}()" if isinstance(value, type) else "",
-    ).or_none("what their endings tell"),
+    ).or_none("the format of their endings"),
 }
 
 STREAM_RULES: dict[str, Rule] = {
@@ -121,11 +121,11 @@ DATASET_RULES: dict[str, Rule] = {
         "no limit"
     ),
     "sampling_granularity": whole(unit="samples"),  # its value, and the seed's: OrderSpec
-    "num_canonical_nodes": whole(1).or_none("the usual number"),
+    "num_canonical_nodes": whole(1).or_none("the default number"),
     "batch_size": whole(1, unit="samples").or_none(),
     "shuffle": flag(),
     "shuffle_seed": whole(most=MAX_SEED),
-    "shuffle_block_size": whole(1, unit="samples").or_none("the usual size"),
+    "shuffle_block_size": whole(1, unit="samples").or_none("the default size"),
     "allow_unsafe_types": flag(),
     "replication": whole(1, unit="ranks").or_none(),
     "stream_config": mapping("arguments of the stream's class", "{'repeat': 2}").or_none(),
@@ -138,10 +138,10 @@ DATASET_RULES: dict[str, Rule] = {
         _is_packing,
         _fits_packing,
         fix=whole(1).fix,
-    ).or_none("samples as they are"),
+    ).or_none("single samples"),
     "schedule": Rule(
         "a Schedule or its milestones, as in {0: {'web': 0.9, 'math': 0.1}}", _is_schedule
-    ).or_none("shares that stay"),
+    ).or_none("constant shares"),
 }
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ def raise_fixed(owner: object, name: str, value: object, remedy: str = "") -> No
     kind = type(owner).__name__
     raise AttributeError(
         f"{kind}.{name} = {shown(value)} would have no effect: {name} is fixed when the {kind} is "
-        f"made. Write {kind}(..., {name}=...){remedy}."
+        f"created. Write {kind}(..., {name}=...){remedy}."
     )
 
 
@@ -254,13 +254,13 @@ def _check_streams(owner: str, streams: Any) -> None:
         return
     if not isinstance(streams, (list, tuple, Mapping)):
         raise ArgumentError(
-            f"{owner}(streams=<{type(streams).__name__}>): streams is a list, as in "
-            "streams=[Stream('a'), Stream('b')], or a dict of them by name."
+            f"{owner}(streams=<{type(streams).__name__}>): streams= must be a list, as in "
+            "streams=[Stream('a'), Stream('b')], or a dict of names and streams."
         )
     for key, stream in streams.items() if isinstance(streams, Mapping) else enumerate(streams):
         if not hasattr(stream, "remote"):
             raise ArgumentError(
-                f"{owner}: streams[{key!r}] is a Stream, got {type(stream).__name__}. Write "
+                f"{owner}: streams[{key!r}] must be a Stream, got {type(stream).__name__}. Write "
                 f"{_as_stream(key, stream)}."
             )
 
@@ -285,16 +285,17 @@ def _check_topology(owner: str, topology: Any) -> None:
     if isinstance(topology, (bool, int, float, str, list, Mapping)):
         pair = f" Write topology={tuple(topology)!r}." if isinstance(topology, list) else ""
         raise ArgumentError(
-            f"{owner}(topology={shown(topology)}): topology is a pair of rank and world size, as "
-            f"in (0, 2), a World, a process group, or None for what the launcher says.{pair}"
+            f"{owner}(topology={shown(topology)}): topology= must be a pair of rank and world "
+            "size such as (0, 2), a World, a process group, or None to use the launcher's "
+            f"variables.{pair}"
         )
     if not isinstance(topology, tuple):
         return
     is_pair = len(topology) == 2 and all(isinstance(n, numbers.Integral) for n in topology)
     if not is_pair or not 0 <= topology[0] < topology[1] <= MAX_RANKS:
         raise ConfigError(
-            f"{owner}(topology={shown(topology)}): a pair is (rank, world size), with the rank "
-            f"from 0 and below the size, which is at most {MAX_RANKS:,}, as in (0, 2)."
+            f"{owner}(topology={shown(topology)}): expected a pair (rank, world size) such as (0, "
+            f"2), with 0 <= rank < world size <= {MAX_RANKS:,}."
         )
 
 
@@ -325,7 +326,7 @@ def check_function(owner: str, method: str, function: Any, example: str) -> Call
     if callable(function):
         return function  # type: ignore[no-any-return]
     raise ArgumentError(
-        f"{owner}.{method}() takes a function, got {type(function).__name__} {function!r}. Write "
+        f"{owner}.{method}() needs a function, got {type(function).__name__} {function!r}. Write "
         f"{method}({example})."
     )
 
@@ -359,12 +360,12 @@ def check_schedule(
         return None
     if not isinstance(streams, Mapping):
         raise ConfigError(
-            "a schedule speaks of streams by name: give streams={'web': Stream(...), ...}."
+            "a schedule needs streams with names. Write streams={'web': Stream(...), ...}."
         )
     if batching_method != "random":
         raise ConfigError(
-            f"schedule= and batching_method={batching_method!r}: a schedule says itself how many "
-            "samples of each stream a batch has. Leave batching_method out."
+            f"batching_method={batching_method!r} does not work with schedule=, which sets the "
+            "number of samples of each stream in a batch. Leave batching_method out."
         )
     from mds.plan._schedule import Schedule, ScheduledRun
 
@@ -376,7 +377,7 @@ def check_schedule(
         check_packed_schedule(schedule, packing)
     elif schedule.unit == "tokens" and schedule.tokens_per_sample is None:
         raise ConfigError(
-            "schedule: unit='tokens' counts samples by tokens_per_sample=, or documents by their "
-            "lengths with packing=: give one of them."
+            "schedule: unit='tokens' needs tokens_per_sample= for samples of one length, or "
+            "packing= for documents. Give one of them."
         )
     return ScheduledRun(schedule, tuple(streams))

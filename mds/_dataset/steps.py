@@ -94,8 +94,8 @@ class TrainingSteps:
             if epoch >= current_epoch + self._most_ahead:
                 raise ConfigError(
                     f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
-                    f"each would have to be packed to find it. Name one before step "
-                    f"{step - step_in_epoch + steps:,}, or do it when the training is nearer."
+                    "each of them would have to be packed to find it. Name a step before "
+                    f"{step - step_in_epoch + steps:,}, or make this edit later in the training."
                 )
             epoch, step_in_epoch = epoch + 1, step_in_epoch - steps
         return epoch, step_in_epoch
@@ -182,8 +182,8 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     total, _, is_exact = count_packs(plan)
     if not is_exact:
         warnings.warn(
-            f"len() is an estimate: about {total:,} packs an epoch. It is exact once a thread of "
-            "this process has packed the epoch, and when this run starts again.",
+            f"len() is an estimate: about {total:,} packs an epoch. It becomes exact when a "
+            "thread of this process has packed the epoch, and when this run restarts.",
             stacklevel=3,
         )
     batch = plan.shape.global_batch

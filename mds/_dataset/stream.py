@@ -111,13 +111,13 @@ class Stream:
         self.split = split_folder(split)
         if not local and local is not None and self.remote is not None:
             raise ConfigError(
-                "local= is an empty text. Leave it out to keep what is fetched in a folder of this "
-                "user, or give the path of a folder."
+                "local= is an empty text. Give the path of a folder. Without local=, data are "
+                "cached in a folder of this user."
             )
         if local is None and self.remote is None:
             raise ConfigError(
-                "a Stream needs a place: a path or URL without a name, remote= (where the data "
-                "are), local=, or both."
+                "a Stream needs a place: a path or URL as the first argument, remote= (the "
+                "data), local= (the folder), or both."
             )
         self.local = (
             default_folder(self.remote or "")
@@ -167,7 +167,7 @@ class Stream:
         }
         if len(requests) > 1:
             raise ConfigError(
-                f"a Stream takes one of proportion, repeat and choose; got "
+                "a Stream takes only one of proportion, repeat and choose, got "
                 f"{' and '.join(requests)}."
             )
         for name, value in requests.items():
@@ -180,7 +180,8 @@ class Stream:
             raise ConfigError(f"download_retry must not be negative, got {self.download_retry}.")
         if self.download_timeout is not None and self.download_timeout <= 0:
             raise ConfigError(
-                f"download_timeout is in seconds and positive, got {self.download_timeout}."
+                "download_timeout must be a positive number of seconds, got "
+                f"{self.download_timeout}."
             )
 
     def apply_default(self, default: Mapping[str, Any]) -> None:
@@ -298,7 +299,8 @@ class Stream:
 
         if self.validate_hash:
             raise ConfigError(
-                f"validate_hash={self.validate_hash!r}: files of {kind.name} have no digests."
+                f"validate_hash={self.validate_hash!r} does not work with {kind.name} files, "
+                "which have no digests. Leave validate_hash out."
             )
         source = find_table(
             kind,
@@ -329,8 +331,8 @@ class Stream:
         has_proportion = [stream.proportion is not None for stream in streams]
         if any(has_proportion) and not all(has_proportion):
             raise ConfigError(
-                "proportion is given for some streams and not for others; give it to all of them, "
-                "or use repeat or choose."
+                "proportion is given for some streams but not for others. Give it to all "
+                "streams, or use repeat or choose."
             )
         has_absolute = any(s.repeat is not None or s.choose is not None for s in streams)
         is_relative = all(has_proportion) and bool(streams)
@@ -416,29 +418,29 @@ def name_place(owner: str, place: Any, named: Mapping[str, Any]) -> dict[str, An
     if not is_path and not ("streams" in named and _has_streams(place)):
         kinds = ", or a list or dict of places" if "streams" in named else ""
         raise ArgumentError(
-            f"{owner}({shown(place)}): the first argument is the path or the URL of the data"
-            f"{kinds}. Write {owner}('data/train')."
+            f"{owner}({shown(place)}): the first argument must be the path or URL of the "
+            f"data{kinds}. Write {owner}('data/train')."
         )
     call = f"{owner}({shown(place)}, "
     if not is_path:
         for name in ("streams", "remote", "local"):
             if named[name] is not None:
                 raise ArgumentError(
-                    f"{call}{name}={shown(named[name])}): the first argument has all streams. Put "
-                    f"{name}= into a Stream of the list."
+                    f"{call}{name}={shown(named[name])}): the first argument already has all "
+                    f"streams. Put {name}= into a Stream of the list."
                 )
         return {"remote": None, "local": None, "streams": place}
     text = os.fspath(place)
     if streams is not None:
         raise ArgumentError(
-            f"{call}streams={shown(streams)}): the first argument is the only place. Add "
-            f"Stream({shown(place)}) to streams=, or leave one of the two out."
+            f"{call}streams={shown(streams)}): the first argument and streams= both name places. "
+            f"Add Stream({shown(place)}) to streams=, or leave one of the two out."
         )
     if remote is not None:
         is_cache = local is None and is_local(text)
         way_out = f"Write {owner}({shown(remote)}, local={shown(place)})." if is_cache else ""
         raise ArgumentError(
-            f"{call}remote={shown(remote)}): both are the place of the data. "
+            f"{call}remote={shown(remote)}): both arguments name the place of the data. "
             f"{way_out or 'Leave one of the two out.'}"
         )
     if local is None and is_local(text):
@@ -482,25 +484,26 @@ def fill_streams(
     if streams is None:
         if place["remote"] is None and place["local"] is None:
             raise ConfigError(
-                "there is nothing to read: give a path or a URL first, as in "
-                "StreamingDataset('data/train'), or streams=, remote= or local=."
+                "no data was named. Give a path or URL as the first argument, as in "
+                "StreamingDataset('data/train'), or give streams=, remote= or local=."
             )
         arguments = {name: value for name, value in place.items() if name != "format" or value}
         return [streams_registry.get(stream_name)(**arguments)._filled(defaults)]
     if place["remote"] is not None or place["local"] is not None:
         raise ConfigError(
-            "streams= goes without remote= and local=; put them into a Stream of their own."
+            "streams= does not work with remote= and local=. Put those into another Stream of "
+            "the list."
         )
     if place.get("format") is not None:
-        raise ConfigError("streams= goes without format=; give each Stream its own.")
+        raise ConfigError("streams= does not work with format=. Give each Stream its own format.")
     if not streams:
-        raise ConfigError("streams= is empty; give at least one Stream.")
+        raise ConfigError("streams= is empty. Give at least one Stream.")
     if not isinstance(streams, Mapping):
         return [stream._filled(defaults) for stream in streams]
     names: list[Any] = list(streams)
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
-            raise ConfigError(f"streams= has {str(name)[:60]!r} for a name; expected a short text.")
+            raise ConfigError(f"streams= has the name {str(name)[:60]!r}; expected a short text.")
     filled = [stream._filled(defaults) for stream in streams.values()]
     for stream, name in zip(filled, names, strict=True):
         stream._name = name
@@ -564,7 +567,7 @@ def _unused_error(
     names = ", ".join(map(repr, _unused_settings(options, stream, source)))
     return ConfigError(
         f"{owner}(storage_options=...): {names} would have no effect: storage_options= are "
-        f"settings of the store of a URL, and {place!r} is a path. Leave them out, or give the URL."
+        f"settings for the store of a URL, but {place!r} is a path. Leave them out, or give a URL."
     )
 
 
@@ -638,8 +641,8 @@ def check_files(
             # The change can be described only if this cache folder had the files of the state.
             differences = description if old["list"] == digest else "their names or sizes differ"
             raise StateError(
-                f"the state is of {_files(old)}, and {current.get('root', '')}{new['at']} has "
-                f"{_files(new)}: {differences}. {_way_back(old)}"
+                f"the state belongs to {_files(old)}, but {current.get('root', '')}{new['at']} "
+                f"has {_files(new)}: {differences}. {_way_back(old)}"
             )
 
 
@@ -663,11 +666,15 @@ def _way_back(old: Mapping[str, Any]) -> str:
     """
     pin = _pin(old)
     if "remote" in pin:
-        return f"Read those of the state: remote={pin['remote']!r}, with the pattern behind it."
+        return (
+            f"Read the files of the state with remote={pin['remote']!r}, followed by the pattern."
+        )
     if pin:
         name, value = next(iter(pin.items()))
-        return f"Read that of the state: format={str(old['kind']).title()}({name}={value})."
-    return "Put back those of the state; `mds index` pins the files of a run."
+        return (
+            f"Read the version of the state with format={str(old['kind']).title()}({name}={value})."
+        )
+    return "Restore the files of the state. Use `mds index` to pin the files of a run."
 
 
 def other_data(
@@ -689,12 +696,13 @@ def other_data(
             continue
         if old_place == place:
             clauses.append(
-                f"{place} has the index {digest} now and had {old_digest}: it was replaced"
+                f"the index of {place} changed from {old_digest} to {digest}, so the dataset was "
+                "replaced"
             )
         else:
             clauses.append(
-                f"{place} with the index {digest} is read now, and {old_place} with {old_digest} "
-                "was"
+                f"this run reads {place} with the index {digest}, but the state was saved with "
+                f"{old_place} and the index {old_digest}"
             )
     return clauses
 

@@ -62,13 +62,13 @@ def choose_numbers(
     """
     if (choice is None) == (where is None):
         raise ConfigError(
-            "select() takes sample numbers or where=, and one of them: select([0, 7]), or "
+            "select() takes either sample numbers or where=. Write select([0, 7]) or "
             "select(where=lambda sample: ...)."
         )
     if key is not None and (where is None or not isinstance(key, str)):
         raise ConfigError(
-            f"select(key={shown(key)}): key is a text that names what where= chooses, as in "
-            "select(where=lambda sample: ..., key='long')."
+            f"select(key={shown(key)}): key must be a text that names the selection of where=, as "
+            "in select(where=lambda sample: ..., key='long')."
         )
     if where is None:
         return parse_selection(choice, dataset._shards.num_samples)
@@ -95,14 +95,14 @@ def choose_parts(
         is_share = isinstance(shares, float) and 0 < shares < 1
         rest = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
         raise ConfigError(
-            f"split({shown(shares)}): it takes the share of each part. Write train, val = "
+            f"split({shown(shares)}): expected the share of each part. Write train, val = "
             f"dataset.split({rest}), or a dict with names, as split({{'train': 0.9, 'val': 0.1}})."
         )
     share: Any
     for name, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, numbers.Real):
             raise ArgumentError(
-                f"split() takes a number for each part, got {share!r} for {name!r}. Write "
+                f"split() needs a number for each part, got {share!r} for {name!r}. Write "
                 "split({'train': 0.9, 'val': 0.1})."
             )
     count = dataset._shards.num_samples
@@ -114,7 +114,7 @@ def choose_parts(
         if are_counts(shares):
             raise ConfigError(
                 f"split({shown(dict(shares))}, by={by!r}): samples of one {by} stay together, so "
-                "parts cannot have exact numbers of samples. Write shares, as in split([0.9, 0.1], "
+                "parts cannot have exact numbers of samples. Use shares, as in split([0.9, 0.1], "
                 f"by={by!r})."
             )
         find_column(f"split(by={by!r})", by, column_names(dataset._shards.indexes))
@@ -164,8 +164,8 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
         choice = _load(choice)
     if callable(choice):
         raise ArgumentError(
-            "select() takes sample numbers, a boolean mask or a .npy file, got a function. Write "
-            "select(where=function)."
+            "select() takes sample numbers, a boolean mask or a .npy file, got a function. For a "
+            "function, write select(where=function)."
         )
     array = _as_array(choice, samples)
     if array.dtype == bool:
@@ -184,21 +184,21 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     ids = np.unique(numbers)
     if len(ids) and (ids[0] < 0 or ids[-1] >= samples):
         raise ConfigError(
-            f"select() was given sample numbers from {ids[0]} to {ids[-1]}, of {samples} samples: "
-            f"they go from 0 to {samples - 1}."
+            f"select() got sample numbers from {ids[0]} to {ids[-1]}; expected numbers from 0 to "
+            f"{samples - 1}."
         )
     if len(ids) != len(numbers):
         raise ConfigError(
             f"{len(numbers) - len(ids)} of {len(numbers)} selected sample numbers are repeated. "
-            "Write select(sorted(set(numbers))); to see samples more often, use repeat= of a "
+            "Write select(sorted(set(numbers))). To see samples more often, use repeat= of a "
             "Stream."
         )
     if not np.array_equal(ids, numbers):
         place = int(np.argmax(np.diff(numbers) < 0)) + 1
         raise ConfigError(
-            f"select() keeps the order of the dataset, and of these numbers {numbers[place]} comes "
-            f"after {numbers[place - 1]}. Write select(sorted(numbers)); shuffle=True changes the "
-            "order of an epoch, and dataset[numbers] returns samples in any order."
+            f"select() needs ascending sample numbers, but {numbers[place]} comes after "
+            f"{numbers[place - 1]}. Write select(sorted(numbers)). For another order, use "
+            "shuffle=True for an epoch, or dataset[numbers] for single samples."
         )
     return ids
 
@@ -228,9 +228,12 @@ def _as_array(choice: Any, samples: int) -> npt.NDArray[Any]:
 def _selection_hint(array: npt.NDArray[Any]) -> str:
     """Return the end of an error for a value that is not a list of numbers, with what was meant."""
     if array.dtype.kind == "U" and array.size:
-        return f" For columns write StreamingDataset(..., columns={array.tolist()})."
+        return f" For columns, write StreamingDataset(..., columns={array.tolist()})."
     if array.ndim == 0 and array.dtype.kind in "iu":
-        return f" For one sample write select([{array}]), and dataset.limit({array}) for the first."
+        return (
+            f" For one sample, write select([{array}]). For the first samples, write "
+            f"dataset.limit({array})."
+        )
     return ""
 
 
@@ -243,13 +246,14 @@ def _load(path: str | os.PathLike[str]) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise NotFoundError(
-            f"select({os.fspath(path)!r}): there is no such .npy file. Give sample numbers, a mask "
-            "or the path of a .npy file of either; to choose by content write select(where=...)."
+            f"select({os.fspath(path)!r}): there is no such .npy file. Give sample numbers, a "
+            "mask, or the path of a .npy file with one of these. To choose samples by content, "
+            "write select(where=...)."
         ) from None
     except ValueError as error:
         raise ConfigError(
             f"select({os.fspath(path)!r}): this is not a .npy file of numbers or of a mask "
-            f"({error}). Write one with numpy.save()."
+            f"({error}). Write the file with numpy.save()."
         ) from error
 
 
@@ -267,9 +271,9 @@ def split_by_hash(
         The ascending sample numbers, int64, by name of the part.
     """
     if not shares or any(s < 0 for s in shares.values()):
-        raise ConfigError(f"split() takes names and shares of at least 0, got {dict(shares)}.")
+        raise ConfigError(f"split() needs names with shares of at least 0, got {dict(shares)}.")
     if not 0.5 < (total := sum(shares.values())) < 1.5 or not np.isclose(total, 1.0):
-        remedy = "Change one of them."
+        remedy = "Change one of the shares."
         if total >= len(shares):  # numbers of samples
             remedy = f"Write {[round(s / total, 3) for s in shares.values()]}."
         raise ConfigError(
@@ -306,8 +310,8 @@ def split_by_counts(
     if any(count < 0 for count in counts.values()) or sum(counts.values()) != len(keys):
         total = sum(counts.values())
         raise ConfigError(
-            f"split() has numbers of samples with the sum {total:,}, and the dataset has "
-            f"{len(keys):,} samples: {shown(dict(counts))}. Write shares, as in "
+            f"split() got {total:,} samples in all, but the dataset has {len(keys):,} samples: "
+            f"{shown(dict(counts))}. Use shares, as in "
             f"split({[round(count / total, 3) for count in counts.values()]}), or change a number."
         )
     by_hash = np.argsort(_uniform(keys, seed), kind="stable")
@@ -375,7 +379,11 @@ def evaluate_once(
         # Wait for a process that evaluates, but not if it has been stopped (``past_stopped``).
         lock = lock_within(f"{path}.lock", 0, _MAX_WAIT_SECONDS, past_stopped=True)
     except OSError as error:
-        log.warning("%s cannot keep the selection (%s): every process makes it.", folder, error)
+        log.warning(
+            "%s cannot store the selection (%s), so every process evaluates it.",
+            folder,
+            error,
+        )
         return evaluate()
     try:
         # While this process waited for the lock, another one may have written the file. A lock of
@@ -414,7 +422,11 @@ def _write(path: str, numbers: Ids) -> None:
         with publish(path) as temporary, open(temporary, "xb") as file:
             file.write(hexdigest("xxh3_64", data).encode() + data)
     except OSError as error:
-        log.warning("%s cannot be kept (%s): other processes evaluate anew.", path, error)
+        log.warning(
+            ("%s cannot be stored (%s), so every process evaluates the selection itself."),
+            path,
+            error,
+        )
 
 
 def _delete_files_of_ended_jobs(folder: str) -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Iterator[Any] = iter(())
 _ADVICE = (
-    "Iterate the dataset again for the next epoch; to go on with this one, call "
+    "To start the next epoch, iterate the dataset again. To continue this epoch, call "
     "dataset.load_state_dict(dataset.state_dict()) first."
 )
 _ALL = slice(None)
@@ -287,7 +287,7 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
 
     def interrupt(self) -> None:
         """End the iteration after a signal whose error is not known."""
-        self.fail(IterationError(f"this iteration was interrupted by a signal. {_ADVICE}"))
+        self.fail(IterationError(f"a signal interrupted this iteration. {_ADVICE}"))
 
     def leave(self) -> None:
         """Discard the samples that were counted in advance, and do not count them."""

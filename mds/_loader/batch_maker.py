@@ -63,8 +63,8 @@ class BatchMaker:
         # Refuse functions and a collate function that contradict each other.
         if self._links and size is None:
             raise ConfigError(
-                f"{self._links[0].name} takes batches, and batch_size=None makes none: give the "
-                "loader a batch_size, or use map()."
+                f"{self._links[0].name} needs batches, but batch_size=None makes single samples. "
+                "Give the loader a batch_size, or use map()."
             )
         if not is_default and _is_column_function(collate):
             # It takes columns, and so is called as the last of the functions of batches.
@@ -72,8 +72,8 @@ class BatchMaker:
                 self._links = (*self._links, Link.parse("collate_fn", collate, is_ours=True))
         elif self._links and not is_default:
             raise ConfigError(
-                f"{self._links[-1].name} makes the batches, so collate_fn= would be given no "
-                "samples. Do its work in map_batches()."
+                f"{self._links[-1].name} makes the batches, so collate_fn= would get no samples. "
+                "Move its code into map_batches()."
             )
         if collate is default_collate:
             self._collate = functools.partial(collate_samples, transposes=transposes)
@@ -138,8 +138,8 @@ class BatchMaker:
                 values = _in_one_shape(values)
             elif not isinstance(values, dict):
                 raise ConfigError(
-                    f"{link.name} takes a dict of columns, and {self._links[position - 1].name} "
-                    f"returned {type(values).__name__}."
+                    f"{link.name} needs a dict of columns, but {self._links[position - 1].name} "
+                    f"returned {type(values).__name__}. Return a dict."
                 )
             row_keys = None
             if link.is_keyed:

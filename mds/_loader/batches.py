@@ -477,8 +477,8 @@ def _read_custom(
             if places != len(batch):
                 name = type(dataset).__name__
                 raise ConfigError(
-                    f"remainder='mask' marks every place of the order, and {name} made "
-                    f"{len(batch)} samples of {places} places. Use remainder='short'."
+                    f"remainder='mask' needs one sample for every place of the order, but {name} "
+                    f"returned {len(batch)} samples for {places} places. Use remainder='short'."
                 )
             mask = epoch.next_mask(places)
         # A class may return lists of samples; each list counts as one sample, or by its entries.

@@ -68,7 +68,7 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
         hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
     ):
         raise ArgumentError(
-            f"{owner}({shown(dataset)}): a loader takes a dataset. Write "
+            f"{owner}({shown(dataset)}): the first argument must be a dataset. Write "
             f"{owner}(StreamingDataset(local=...), batch_size=...)."
         )
     refuse_workers(owner, arguments)
@@ -79,8 +79,8 @@ def check_loader(owner: str, dataset: Any, arguments: Mapping[str, Any], names: 
     for name in ("prefetch_factor", "persistent_workers", "worker_type"):
         if arguments.get(name) and arguments[name] != "auto":
             raise ConfigError(
-                f"{owner}({name}={arguments[name]!r}): there are no workers that it could be "
-                f"about. Give num_workers= as well, or leave {name} out."
+                f"{owner}({name}={arguments[name]!r}): the loader has no workers, so it would "
+                f"have no effect. Give num_workers= too, or leave {name} out."
             )
 
 
@@ -100,8 +100,8 @@ def check_threads(arguments: Mapping[str, Any], about_processes: tuple[str, ...]
     for name in about_processes:
         if arguments.get(name):
             raise ConfigError(
-                f"{name}={shown(arguments[name])} is about worker processes, and "
-                "worker_type='threads' has none: it would have no effect. Leave it out, or say "
+                f"{name}={shown(arguments[name])} would have no effect: it applies to worker "
+                "processes, but worker_type='threads' has none. Leave it out, or use "
                 "worker_type='processes'."
             )
 
@@ -142,17 +142,17 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
             isinstance(d, StreamingDataset) for d in inner.datasets
         ):
             raise ConfigError(
-                f"a {type(inner).__name__} cannot keep the order of streaming datasets: give one "
-                "StreamingDataset several streams, streams=[Stream(...), Stream(...)]."
+                f"a {type(inner).__name__} cannot keep the order of streaming datasets. Use one "
+                "StreamingDataset with several streams: streams=[Stream(...), Stream(...)]."
             )
     wrapped = find_wrapped(dataset)
     if wrapped is None or num_samples_seen is None or wrapped.num_ranks == 1:
         return
     if num_samples_seen == wrapped.length < wrapped.num_samples:
         warnings.warn(
-            f"{type(dataset).__name__} shows {num_samples_seen} of {wrapped.num_samples} samples: "
-            "len() of a StreamingDataset counts those of one rank. Let the wrapper use "
-            "dataset.num_samples.",
+            f"{type(dataset).__name__} has {num_samples_seen} of {wrapped.num_samples} samples, "
+            "because len() of a StreamingDataset counts the samples of one rank. Use "
+            "dataset.num_samples in the wrapper.",
             stacklevel=4,
         )
 
@@ -171,9 +171,9 @@ def check_same_columns(dataset: StreamingDataset) -> None:
             if first is not None and names != first[1]:
                 raise ConfigError(
                     f"samples of {_stream_name(first[0], dataset)} have {_list_names(first[1])}, "
-                    f"those of {_stream_name(stream, dataset)} have {_list_names(names)}: they do "
-                    "not fit into one batch. Give columns= that all have, "
-                    "batching_method='per_stream', or a collate_fn=."
+                    f"but those of {_stream_name(stream, dataset)} have {_list_names(names)}, so "
+                    "they do not fit into one batch. Choose common columns with columns=, or use "
+                    "batching_method='per_stream' or a collate_fn=."
                 )
             first = first or (stream, names)
 
@@ -213,11 +213,11 @@ def refuse_sampling(names: list[str]) -> None:
     """
     ways = {
         "shuffle": "StreamingDataset(..., shuffle=True, shuffle_seed=...) shuffles it",
-        "sampler": "its ranks are found by themselves, or given by topology=; select() chooses",
-        "batch_sampler": "batch_size= and batching_method= of the dataset decide",
+        "sampler": "it finds its ranks itself, or use topology=; select() chooses samples",
+        "batch_sampler": "use batch_size= and batching_method= of the dataset",
     }
     remedies = "; ".join(f"{name}=: {ways[name]}" for name in names)
-    raise ConfigError(f"the order is the dataset's own, so a loader cannot change it. {remedies}.")
+    raise ConfigError(f"the dataset sets the order, so a loader cannot change it. {remedies}.")
 
 
 def _walk_datasets(dataset: Any) -> Iterator[Any]:

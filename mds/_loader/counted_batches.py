@@ -170,7 +170,7 @@ class CountedBatches:
         inner, self._inner = self._inner, iter(())
         self._failure = repeatable(
             error,
-            "Iterate the loader again for the next epoch; to go on with this one, call "
+            "To start the next epoch, iterate the loader again. To continue this epoch, call "
             "loader.load_state_dict(loader.state_dict()) first.",
         )
         self.count.is_over = True
@@ -279,9 +279,9 @@ class CountedBatches:
         # mistake.
         if streaming._is_strict and not self._is_uneven:
             log.warning(
-                "Epoch %d has no batches left: the state was saved after its last batch, inside "
-                "the loop over it. Epoch %d comes next. Save the state after the loop to go on "
-                "with it.",
+                "Epoch %d has no batches left, because the state was saved inside the loop, "
+                "after the last batch. Epoch %d comes next. Save the state after the loop to "
+                "start with the next epoch directly.",
                 epoch,
                 epoch + 1,
             )
@@ -329,8 +329,8 @@ class CountedBatches:
         steps = self.count.steps
         if steps and steps == self.count.empty_steps:
             warnings.warn(
-                f"all {steps} batches of this rank are empty: the filter, or on_error='skip',"
-                " dropped every sample. dataset.skipped says why.",
+                f"all {steps} batches of this rank are empty: the filter or on_error='skip' "
+                "dropped every sample. See dataset.skipped for the reasons.",
                 stacklevel=3,
             )
 

@@ -196,9 +196,9 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if not self._batches.may_use_threads:
             raise ConfigError(
-                f"worker_type='threads': {type(self.dataset).__name__} iterates by itself, and so "
-                "in each thread over all samples. Make samples in __getitem__ of a subclass or by "
-                "map(), or use processes."
+                f"worker_type='threads': {type(self.dataset).__name__} has its own __iter__, so "
+                "each thread would read all samples. Create samples in __getitem__ of a subclass "
+                "or in map(), or use worker_type='processes'."
             )
         if self._streaming is not None:
             check_generators(self._streaming)
@@ -243,9 +243,9 @@ class StreamingDataLoader(DataLoader[Any]):
             and self.batch_size not in {None, streaming.batch_size}
         ):
             warning = (
-                f"the loader makes batches of {self.batch_size} from an order for batches of "
-                f"{streaming.batch_size}: with several workers a position in the middle "
-                "of an epoch is not exact. Give batch_size to one of the two, or the same to both."
+                f"the loader has batch_size {self.batch_size} but the dataset has "
+                f"{streaming.batch_size}. With several workers, a position within an epoch is "
+                "then not exact. Give batch_size to one of the two, or the same to both."
             )
             warnings.warn(warning, stacklevel=3)
         is_collated = self._is_strict and self.collate_fn is default_collate
@@ -261,7 +261,7 @@ class StreamingDataLoader(DataLoader[Any]):
         assert dataset is not None
         if not args and "batch_size" not in kwargs and "batch_sampler" not in kwargs:
             if dataset.batch_size is None:
-                raise ConfigError("batch_size is needed, for the dataset or for the loader.")
+                raise ConfigError("batch_size is missing. Pass it to the dataset or to the loader.")
             kwargs["batch_size"] = dataset.batch_size
         elif dataset.batch_size is None:
             dataset.batch_size = args[0] if args else kwargs.get("batch_size")
@@ -290,9 +290,9 @@ class StreamingDataLoader(DataLoader[Any]):
         if length != steps and not self._has_warned_of_length:
             self._has_warned_of_length = True
             warnings.warn(
-                f"len() of this loader is {length:,}, from the samples of an epoch, and an epoch "
-                f"has {steps:,} batches: padding adds samples, or batching_method leaves some out. "
-                "Use loader.steps_per_epoch for a learning rate schedule.",
+                f"len() of this loader is {length:,}, from the number of samples, but an epoch "
+                f"has {steps:,} batches: padding adds samples, or batching_method drops some. Use "
+                "loader.steps_per_epoch for a learning rate schedule.",
                 stacklevel=2,
             )
         return length
@@ -369,9 +369,9 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if self._streaming is None:
             raise ConfigError(
-                f"report() is about streaming datasets, and this loader reads a "
-                f"{type(self.dataset).__name__} as torch's own would. Read a StreamingDataset, or "
-                "an IterableDataset that iterates one."
+                "report() needs a StreamingDataset, but this loader reads a "
+                f"{type(self.dataset).__name__}. Give the loader a StreamingDataset, or an "
+                "IterableDataset that iterates one."
             )
         from mds.report._diagnosis import explain_waits
 
@@ -528,10 +528,10 @@ class StreamingDataLoader(DataLoader[Any]):
         if samples not in count.wrapper_samples:
             self._has_warned = True
             warnings.warn(
-                f"the position is not exact: {name} has taken {samples:,} samples from the dataset "
-                f"and given {count.wrapper_samples[0]:,}, and a resume loses those that it holds "
-                f"back. Use Packing or dataset.filter(), or keep them in a state_dict() of {name}, "
-                "with num_workers=0.",
+                f"the position is not exact: {name} has read {samples:,} samples of the dataset "
+                f"and returned {count.wrapper_samples[0]:,}. A resume loses the samples that it "
+                "holds. Use Packing or dataset.filter(), or save those samples in a state_dict() "
+                f"of {name}, with num_workers=0.",
                 stacklevel=stacklevel,
             )
         # With a filter, each worker reads other numbers of places for its batches.
@@ -539,7 +539,8 @@ class StreamingDataLoader(DataLoader[Any]):
             self._has_warned = True
             warnings.warn(
                 f"the position is not exact: the filter below {name} leaves each rank and worker "
-                f"at a different place. Do the work of {name} in dataset.map() or in collate_fn.",
+                f"at a different position. Move the code of {name} into dataset.map() or "
+                "collate_fn.",
                 stacklevel=stacklevel,
             )
 
@@ -569,15 +570,15 @@ class StreamingDataLoader(DataLoader[Any]):
         name = type(self.dataset).__name__
         if isinstance(self.dataset, IterableDataset):
             return (
-                f"{name} keeps no position: the loader follows the StreamingDataset that a wrapper "
-                "keeps as self.dataset, and here it is elsewhere. To resume, keep one as "
-                "self.dataset, or give one StreamingDataset several streams, "
-                "streams=[Stream(...), Stream(...)]."
+                f"{name} has no position, because the loader found no StreamingDataset in its "
+                "attribute self.dataset. To resume, store the StreamingDataset as self.dataset, "
+                "or use one StreamingDataset with several streams: streams=[Stream(...), "
+                "Stream(...)]."
             )
         return (
-            f"{name} keeps no position: torch asks it for samples by number, in an order of its "
-            "own. To resume, give the transform to the dataset, dataset.map(function), or wrap it "
-            "in an IterableDataset that iterates self.dataset."
+            f"{name} has no position, because torch reads its samples by number, in torch's "
+            "order. To resume, transform samples with dataset.map(function), or use an "
+            "IterableDataset that iterates self.dataset."
         )
 
 

@@ -154,13 +154,13 @@ class StoredDocuments:
         number, length = int(ids[row]), len(values[row])
         if name == self._tokens:
             raise IndexFileError(
-                f"sample {number} has {length} values in column {name!r}, and its recorded length "
-                f"is {recorded[row]}: the file of lengths is of other data. Make it anew with mds "
-                "lengths."
+                f"sample {number} has {length} values in column {name!r}, but its recorded length "
+                f"is {recorded[row]}, so the file of lengths belongs to other data. Write it "
+                "again with mds lengths."
             )
         raise ConfigError(
-            f"sample {number} has {length} values in column {name!r} and {recorded[row]} in "
-            f"{self._tokens!r}: arrays follow the tokens and are as long. Leave the column out "
+            f"sample {number} has {length} values in column {name!r} but {recorded[row]} in "
+            f"{self._tokens!r}; arrays must have the length of the tokens. Leave the column out "
             "with columns=."
         )
 
@@ -241,17 +241,18 @@ class SampleDocuments:
         Raises FunctionError for a sample that a function made, ConfigError for a stored one.
         """
         if not isinstance(sample, Mapping):
-            raise self._wrong(f"is a {type(sample).__name__}, and packs are made of dicts")
+            raise self._wrong(f"is a {type(sample).__name__}, but packs need dicts")
         if not self._form:
             if self._tokens not in sample:
                 raise self._wrong(
-                    f"has no column {self._tokens!r}, whose lengths were recorded, but "
-                    f"{', '.join(map(repr, sample))}: keep its name, which map_batches() may change"
+                    f"has the columns {', '.join(map(repr, sample))}, but not {self._tokens!r}, "
+                    "whose lengths were recorded. Keep this name; only map_batches() may change "
+                    "it"
                 )
             self._form = self._find_form(sample)
         elif sample.keys() != self._form.keys():
             raise self._wrong(
-                f"has the columns {', '.join(map(repr, sample))}, and another one had "
+                f"has the columns {', '.join(map(repr, sample))}, but another sample has "
                 f"{', '.join(map(repr, self._form))}"
             )
 
@@ -289,21 +290,21 @@ class SampleDocuments:
         if not _is_vector(value):
             text = f"{type(value).__name__} {str(value)[:40]!r}"
             raise self._wrong(
-                f"has {text} in column {name!r}, which is to be an array of numbers with one axis"
+                f"has {text} in column {name!r}, which must be an array of numbers with one axis"
             )
         vector = _as_vector(value)
         if len(vector) == length:
             return vector
         if name == self._tokens:
             raise self._wrong(
-                f"has {len(vector)} values in column {name!r}, and its recorded length is "
-                f"{length}: packs are made of recorded lengths. Keep them, or record those that "
-                "come"
+                f"has {len(vector)} values in column {name!r}, but its recorded length is "
+                f"{length}, and packs use recorded lengths. Do not change the length, or record "
+                "the new lengths"
             )
         raise self._wrong(
-            f"has {len(vector)} values in column {name!r} and {length} in {self._tokens!r}: arrays "
-            "with one axis follow the tokens and are as long. Leave the column out, or give it two "
-            "axes"
+            f"has {len(vector)} values in column {name!r} but {length} in {self._tokens!r}; "
+            "arrays with one axis must have the length of the tokens. Leave the column out, or "
+            "give it two axes"
         )
 
     def _wrong(self, why: str) -> FunctionError | ConfigError:
@@ -316,7 +317,7 @@ class SampleDocuments:
             source = f"__getitem__ of {type(self._dataset).__name__}"
         if not source:
             return ConfigError(f"sample {self._number} as stored {why}.")
-        return FunctionError(f"sample {self._number} behind {source} {why}.")
+        return FunctionError(f"sample {self._number} returned by {source} {why}.")
 
 
 def cut_pieces(
@@ -345,9 +346,9 @@ def cut_pieces(
         return [value[start : start + size] for value, start, size in cuts]
     if name not in (column_of(packing), LABELS):
         raise ConfigError(
-            f"separator= of Packing is a token, and column {name!r}, which is as long as "
-            f"{column_of(packing)!r}, has no value for it: leave the column out with columns=, or "
-            "add separators to the documents in map() or before they are written."
+            f"separator= of Packing is a token, but column {name!r}, which is as long as "
+            f"{column_of(packing)!r}, has no value for it. Leave the column out with columns=, or "
+            "add separators to the documents in map() or when you write them."
         )
     separator = np.array([packing.separator], np.int64)
     pieces = []
@@ -387,8 +388,8 @@ def join_values(
         and out.min() < 0
     ):
         raise ConfigError(
-            f"column {name!r} has a number beyond 2**63 - 1, and whole numbers come as int64: make "
-            "it smaller in map()."
+            f"column {name!r} has a number above 2**63 - 1, which int64 cannot hold. Make it "
+            "smaller in map()."
         )
 
 
@@ -405,8 +406,8 @@ def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
     clashes = [name for name in (*following, *extra) if name in _ADDED]
     if clashes or LABELS in extra:
         raise ConfigError(
-            f"batches of packs get columns {', '.join(_ADDED)} and labels, and the samples have "
-            f"{', '.join(clashes or [LABELS])} of another kind already. Leave them out with "
+            f"batches of packs get the columns {', '.join(_ADDED)} and labels, but the samples "
+            f"already have {', '.join(clashes or [LABELS])}. Leave these columns out with "
             "columns=."
         )
 

@@ -64,21 +64,21 @@ def check_packs(loader: Any, streaming: StreamingDataset) -> None:
     """
     if streaming is not loader.dataset or type(streaming).__iter__ is not StreamingDataset.__iter__:
         raise ConfigError(
-            f"packing= makes batches of packs, and {type(loader.dataset).__name__} iterates by "
-            "itself over samples: give the loader a StreamingDataset, and what changes a sample to "
-            "its map()."
+            f"packing= needs a StreamingDataset, but {type(loader.dataset).__name__} has its own "
+            "__iter__ over samples. Give the loader the StreamingDataset, and change samples in "
+            "map()."
         )
     check_packed_dataset(streaming)
     if loader.batch_size != streaming.batch_size:
         raise ConfigError(
-            f"batch_size counts packs here, and is {loader.batch_size} for the loader and "
-            f"{streaming.batch_size} for the dataset: give it to the dataset alone."
+            f"batch_size counts packs here, and is {loader.batch_size} for the loader but "
+            f"{streaming.batch_size} for the dataset. Give it only to the dataset."
         )
     is_ours = isinstance(loader.collate_fn, ColumnFunction)
     if not is_ours and loader.collate_fn not in (default_collate, default_convert):
         raise ConfigError(
-            "packing= makes the batches, so collate_fn= would be given no samples: do its work in "
-            "map(), for each document, or in map_batches(), for the packed batch."
+            "packing= makes the batches, so collate_fn= would get no samples. Move its code into "
+            "map(), for each document, or map_batches(), for the packed batch."
         )
 
 
@@ -95,12 +95,12 @@ def _check_packing(dataset: Any) -> None:
     column = column_of(packing)
     if not is_made and column not in dataset._columns:
         raise ConfigError(
-            f"Packing counts the lengths of column {column!r}, and columns= leaves it out."
+            f"Packing needs the column {column!r}, but columns= leaves it out. Add it there."
         )
     if packing.budget is not None and dataset.batch_size not in (None, 1):
         raise ConfigError(
-            f"Packing(budget=...) makes a batch of each pack, and batch_size is "
-            f"{dataset.batch_size}: use batch_size=1."
+            "Packing(budget=...) makes each pack a batch, but batch_size is "
+            f"{dataset.batch_size}. Use batch_size=1."
         )
 
 
@@ -123,15 +123,15 @@ def _check_streams(dataset: Samples) -> None:
             if lacking := sorted(columns.keys() ^ first[1].keys()):
                 raise ConfigError(
                     f"packing=: streams {first[0]} and {stream} differ in the column "
-                    f"{lacking[0]!r}, so their samples do not fit into one batch. Give columns= "
-                    "that all have."
+                    f"{lacking[0]!r}, so their samples do not fit into one batch. Choose common "
+                    "columns with columns=."
                 )
             for name, text in columns.items():
                 if _pack_kind(text) != _pack_kind(first[1][name]):
                     raise ConfigError(
-                        f"packing=: column {name!r} is {first[1][name]!r} in stream {first[0]} and "
-                        f"{text!r} in stream {stream}, which do not fit into one column. Leave it "
-                        "out with columns=, or write one of the streams anew."
+                        f"packing=: column {name!r} is {first[1][name]!r} in stream {first[0]} "
+                        f"and {text!r} in stream {stream}, which do not fit into one column. "
+                        "Leave the column out with columns=, or write one of the streams again."
                     )
 
 

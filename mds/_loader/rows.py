@@ -267,9 +267,9 @@ def with_mask(batch: Any, mask: Mask) -> Any:
         return batch, tensor
     if "mask" in batch:
         raise ConfigError(
-            "batches get a column 'mask' from remainder='mask', filter() and on_error='skip', and "
-            "the samples have one already. Choose others with columns=, or name it otherwise in a "
-            "collate function."
+            "remainder='mask', filter() and on_error='skip' add a column 'mask' to batches, but "
+            "the samples already have one. Leave it out with columns=, or rename it in a collate "
+            "function."
         )
     return {**batch, "mask": tensor}
 

@@ -222,9 +222,9 @@ def any_sample(dataset: Samples, numbers: Iterable[int] | None = None) -> Any:
             continue
         if fate in _COMPLETE:
             return sample
-    why = f" The first of them: {faults[0]}" if faults else ""
+    why = f" The first error: {faults[0]}" if faults else ""
     raise ConfigError(
-        f"none of the first {number + 1} samples can stand for a batch of which nothing is kept: "
-        "they are broken, or refused by a filter() before map(). Let filter() be the last link; "
-        f"say on_error='raise' to see why they are broken.{why}"
+        f"this batch has no samples left, and none of the first {number + 1} samples can be its "
+        "template: each is broken, or dropped by a filter() before map(). Call filter() last, or "
+        f"use on_error='raise' to see why samples are broken.{why}"
     )

@@ -107,8 +107,8 @@ class OrderHash:
             return cls(int(total, 16), int(count))
         except ValueError:
             raise StateError(
-                f"the order hash {text!r} is not one. Expected text such as "
-                f"{str(cls(1234, 3))!r}: a hexadecimal sum, and the number of samples."
+                f"{text!r} is not an order hash. Expected text such as {str(cls(1234, 3))!r}: a "
+                "hexadecimal sum, and the number of samples."
             ) from None
 
 

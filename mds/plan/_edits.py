@@ -134,14 +134,14 @@ def drops_of(edits: Iterable[Edit]) -> tuple[Drop, ...]:
 def describe_edit(edit: Edit) -> str:
     """Return an edit in words, as in "512 places skipped from place 4,096 of epoch 0 on"."""
     if "weights" in edit:
-        return f"other weights from step {edit['step']:,} on: {dict(edit['weights'])}"
+        return f"new weights from step {edit['step']:,}: {dict(edit['weights'])}"
     place = f"place {edit['from']:,} of epoch {edit['epoch']}"
     if "skip" in edit:
-        return f"{edit['skip']:,} places skipped from {place} on"
+        return f"{edit['skip']:,} places skipped from {place}"
     ids = ", ".join(map(str, edit["drop"][:4]))
     ids += ", ..." if len(edit["drop"]) > 4 else ""
     why = f" ({edit['why']})" if edit["why"] else ""
-    return f"{len(edit['drop'])} samples dropped from {place} on: {ids}{why}"
+    return f"{len(edit['drop'])} samples dropped from {place}: {ids}{why}"
 
 
 def check_edits(
@@ -172,8 +172,8 @@ def check_edits(
             _check_drop(edit, sum(per_stream.values()))
         else:
             raise StateError(
-                f"the state has an edit of {', '.join(map(str, edit))[:100]}, which this library "
-                "does not know: update it."
+                f"the state has an edit of {', '.join(map(str, edit))[:100]}, which this version "
+                "of the library does not know. Update it."
             )
     try:
         check_spare_samples(drops_of(edits), per_stream)
@@ -198,17 +198,17 @@ def check_spare_samples(drops: Iterable[Drop], per_stream: Mapping[str, int]) ->
     for count, (title, size) in zip(counts.tolist(), per_stream.items(), strict=True):
         if 2 * count > size:
             raise ConfigError(
-                f"{count:,} of the {size:,} samples of stream {title} would be dropped. "
-                "Another of its samples takes the place of each, so half of a stream is the most: "
-                "leave them out with select()."
+                f"replace_samples() would drop {count:,} of the {size:,} samples of stream "
+                f"{title}. At most half of a stream can be dropped, because its other samples "
+                "replace them. Leave these samples out with select() instead."
             )
 
 
 def too_many_dropped(count: str) -> ConfigError:
     """Return the error for more dropped samples than a state can hold."""
     return ConfigError(
-        f"{count} samples would be dropped, and {MAX_DROPPED:,} is the most: leave them out with "
-        "select()."
+        f"replace_samples() would drop {count} samples; at most {MAX_DROPPED:,} are allowed. "
+        "Leave these samples out with select() instead."
     )
 
 
@@ -230,7 +230,7 @@ def _check_weights(edit: Edit, run: ScheduledRun | None) -> None:
     if "window" in edit:
         _number_in_range(edit, "window", 0, MAX_STEPS - 1)
     try:
-        weights = check_weights(edit["weights"], f"from step {step} on")
+        weights = check_weights(edit["weights"], f"from step {step}")
         if run is not None:
             run.check_names({name for name, _ in weights})
     except ConfigError as error:
@@ -243,7 +243,9 @@ def _check_drop(edit: Edit, samples: int) -> None:
     _number_in_range(edit, "from", 0, MAX_SAMPLES)
     why, ids, windows = edit["why"], edit["drop"], edit.get("windows", [])
     if not isinstance(why, str) or len(why) > MAX_WHY:
-        raise StateError(f"the state has an edit with why {str(why)[:60]!r}.")
+        raise StateError(
+            f"the state has an edit with why {str(why)[:60]!r}; expected a short text."
+        )
     for name, value, maximum in (("drop", ids, samples), ("windows", windows, MAX_SAMPLES)):
         is_list = isinstance(value, (list, tuple))
         if not is_list or not all(type(n) is int and 0 <= n < maximum for n in value):
@@ -475,8 +477,8 @@ def _replacements(ids: Ids, drop_numbers: Ids, first: int, size: int, key: int) 
         spare = next((each for each in spare_samples if each.drop_number > drop_number), None)
         if spare is None:
             raise PlanError(
-                f"more samples are dropped than the {size:,} samples of their stream can replace: "
-                "leave them out with select()."
+                f"more samples are dropped than the {size:,} samples of their stream can replace. "
+                "Leave these samples out with select() instead."
             )
         replacements.append(spare.sample)
     return replacements

@@ -97,8 +97,8 @@ class EpochInputs(NamedTuple):
         if by_stream and has_empty and not self.spec.skip_empty_streams:
             empty = next(i for i in range(len(self.sizes)) if i not in giving)
             raise StreamPlanError(
-                f"stream {empty} gives no samples, and batching_method "
-                f"{self.spec.batching_method!r} needs some of every stream: leave it out.",
+                f"stream {empty} gives no samples, but batching_method "
+                f"{self.spec.batching_method!r} needs samples of every stream. Remove this stream.",
                 empty,
             )
         return giving
@@ -211,8 +211,8 @@ class EpochInputs(NamedTuple):
         block = int(self.params.block * self.weights.proportion[stream])
         if self.spec.shuffle and not block and self.spec.batching_method == "device_per_stream":
             raise PlanError(
-                f"shuffle_block_size {self.params.block} leaves no block to stream {stream}: "
-                "enlarge it."
+                f"shuffle_block_size {self.params.block} is too small to give stream {stream} a "
+                "block. Enlarge it."
             )
         return block
 
@@ -317,7 +317,7 @@ class EpochPlan:
             resolve = resolve_weights if schedule is None else resolve_passes
             weights = resolve(per_stream, streams, size, self.spec.shuffle_seed)
             if not weights.epoch_size:
-                raise ConfigError("the streams give no samples: raise their repeat or choose.")
+                raise ConfigError("the streams give no samples. Raise their repeat or choose.")
         self.weights = weights
         self.num_samples = sum(per_stream)
         self._dataset = dataset
@@ -633,7 +633,7 @@ class EpochPlan:
         Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
+            raise IndexError(f"there is no step {step}: the epoch has {self.steps} steps.")
         lookups = [order.lookup() for order in self.orders]
         ids = self.global_batches.whole(step, step + 1, lookups)
         return ids.reshape(self.shape.world, self.shape.batch)

@@ -142,7 +142,7 @@ class PartitionSpec:
     def __post_init__(self) -> None:
         check_name("partition_algo", self.algo, PARTITION_ALGOS)
         if self.canonical < 1:
-            raise PlanError(f"canonical nodes {self.canonical}: there must be at least one.")
+            raise PlanError(f"num_canonical_nodes must be at least 1, got {self.canonical}.")
 
 
 class GlobalBatches(Protocol):
@@ -374,9 +374,9 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
         return shape  # if it does not fit, `PaddedGrid` raises an error
     if initial < 1 or shape.global_batch % (initial * shape.ranks):
         raise PlanError(
-            f"a global batch of {shape.global_batch} samples cannot be dealt to the {initial} "
-            f"nodes of {shape.ranks} ranks that the run began with: make the global batch a "
-            f"multiple of {initial * shape.ranks} samples."
+            f"a global batch of {shape.global_batch} samples cannot be divided among the "
+            f"{initial} nodes of {shape.ranks} ranks with which the run began. Make the global "
+            f"batch a multiple of {initial * shape.ranks} samples."
         )
     return Shape(initial, shape.ranks, shape.workers, shape.global_batch // (initial * shape.ranks))
 
@@ -385,8 +385,8 @@ def warn_repeated(samples: int) -> None:
     """Warn that ``samples`` samples are seen again, since the place was rounded down, unless 0."""
     if samples:
         warnings.warn(
-            f"the state's sample_in_epoch is rounded down as its library does: {samples} samples "
-            "are seen again.",
+            "the state's sample_in_epoch is rounded down, as in mosaicml-streaming, which wrote "
+            f"it: {samples} samples are seen again.",
             stacklevel=2,
         )
 

@@ -141,7 +141,7 @@ class Mixture:
         They are int64 of shape (steps, streams). Raises PlanError for a step beyond `MAX_STEPS`.
         """
         if len(steps) and not 0 <= int(steps.min()) <= int(steps.max()) < MAX_STEPS:
-            raise PlanError(f"a schedule is for {MAX_STEPS:,} global batches at most.")
+            raise PlanError(f"a schedule can have at most {MAX_STEPS:,} global batches.")
         if not self._earlier or not len(steps) or int(steps.min()) >= self.change.step:
             return self._counts(steps)[0]
         # Steps before a change are counted by the mixture that held then.

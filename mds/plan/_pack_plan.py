@@ -183,8 +183,8 @@ class PackPlan:
         # At place 0 both units are alike, so a state from the beginning of an epoch always fits.
         if begin.place and (begin.unit != self.unit or begin.cursor is None):
             raise StateError(
-                f"the state counts {begin.unit} and has no cursors, and this run counts packs: "
-                "begin anew, without the state."
+                f"the state counts {begin.unit} and has no cursors, but this run counts packs. "
+                "Start a new run, without the state."
             )
         self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
         self._drops = self._dropped_documents()
@@ -402,9 +402,9 @@ class PackPlan:
                 # Windows with documents, but not even the first step of the epoch has a pack.
                 if next_place == size and self.windows.any():
                     raise PlanError(
-                        f"epoch {self.epoch} has no pack: every document is empty, or dropped, "
-                        f"also for being longer than {self.packing.room} tokens under "
-                        "overflow='drop'."
+                        f"epoch {self.epoch} has no pack: every document is empty, dropped, or "
+                        f"longer than {self.packing.room} tokens with overflow='drop'. Check the "
+                        "column of tokens and the arguments of Packing."
                     )
                 return
             yield _StepPacks(step_packs, places[: len(step_packs)])
@@ -511,7 +511,7 @@ class PackPlan:
         Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
-            raise IndexError(f"step {step} of an epoch of {self.steps} steps.")
+            raise IndexError(f"there is no step {step}: the epoch has {self.steps} steps.")
         shape, packs = self.shape, self._step_packs(step)
         cursor = self.table.cursor(int(packs.places[-1]) + 1)
         return [
@@ -674,8 +674,9 @@ class PackReading:
             or not 0 <= next_node < max(nodes, 1)
         ):
             raise StateError(
-                "the cursors of the state do not fit this order: it has another number of "
-                "canonical nodes, or their windows end earlier."
+                "the cursors of the state do not fit this order, which has another number of "
+                "canonical nodes or shorter windows. Use the dataset and settings with which the "
+                "state was saved."
             )
         # The cursor: window and pack of each canonical node, and the node of the next pack.
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
@@ -756,10 +757,10 @@ class PackReading:
             is_same = int(self._window[node]) == before
             if self._pack[node] and not (is_same and self._pack[node] < self._count[node]):
                 raise StateError(
-                    f"the state has a cursor at pack {int(self._pack[node])} of window {before} of "
-                    f"canonical node {node}, and that window has "
-                    f"{int(self._count[node]) if is_same else 0} packs: the state is of another "
-                    "order."
+                    f"the state has a cursor at pack {int(self._pack[node])} of window {before} "
+                    f"of canonical node {node}, but that window has "
+                    f"{int(self._count[node]) if is_same else 0} packs: the state belongs to "
+                    "another order."
                 )
         self._alive = np.flatnonzero(self._count)
         self._has_loaded = True

@@ -303,11 +303,11 @@ def check_packed_schedule(schedule: Schedule, packing: Packing) -> None:
     if schedule.unit == "samples" or schedule.tokens_per_sample is not None:
         option = "unit='samples'" if schedule.unit == "samples" else "tokens_per_sample="
         raise ConfigError(
-            f"schedule: {option} and packing=: documents have different lengths, which are known. "
-            "Use unit='tokens' without tokens_per_sample=, or unit='steps'."
+            f"schedule: {option} does not work with packing=, which counts the tokens of each "
+            "document. Use unit='tokens' without tokens_per_sample=, or unit='steps'."
         )
     if schedule.unit == "steps" and packing.capacity is None:
         raise ConfigError(
-            "schedule: unit='steps' and Packing(budget=...): how many tokens a step has is not "
-            "known before its documents are. Use unit='tokens'."
+            "schedule: unit='steps' does not work with Packing(budget=...), because the number "
+            "of tokens of a step is not known in advance. Use unit='tokens'."
         )

@@ -386,8 +386,8 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     if packing.overflow == "error":
         worst = int(np.flatnonzero(is_long)[0])
         raise PlanError(
-            f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens and a pack "
-            f"{room}: give Packing an overflow, 'split', 'truncate' or 'drop', or a larger "
+            f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens, but a pack has "
+            f"only {room}. Give Packing an overflow ('split', 'truncate' or 'drop') or a larger "
             "capacity."
         )
     if packing.overflow == "drop":

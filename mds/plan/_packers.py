@@ -119,8 +119,9 @@ def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: objec
             problem = f"packs of {int(tokens.min())} to {int(tokens.max())} tokens for {room}"
     if problem:
         raise PlanError(
-            f"packer {name!r} returned {problem}: return the pack of each document, from 0 to the "
-            "number of packs - 1, and that number; no pack is empty or longer than its room."
+            f"packer {name!r} returned {problem}. It must return the pack of each document, from "
+            "0 to the number of packs - 1, and that number. No pack may be empty or exceed its "
+            "capacity."
         )
 
 
@@ -326,6 +327,6 @@ _packers: Registry[PackFunction] = Registry(
     {},
     _BUILT_IN,
     callable,
-    "give a function of the sizes of documents and the room of a pack",
+    "give a function that takes the sizes of documents and the capacity of a pack",
     "PackerContract",
 )

@@ -88,25 +88,29 @@ class Packing:
     def __post_init__(self) -> None:
         plain_fields(self)
         if (self.capacity is None) == (self.budget is None):
-            raise ConfigError("Packing takes a capacity or a budget=, in tokens; one of them.")
+            raise ConfigError(
+                "Packing takes either a capacity or budget=, in tokens. Give one of them."
+            )
         for name in ("capacity", "budget"):
             value: Any = getattr(self, name)
             is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
             if value is not None and not (is_number and 1 <= int(value) <= MAX_CAPACITY):
                 raise ConfigError(
-                    f"{name} {value!r} of Packing must be a number of tokens from 1 to "
-                    f"{MAX_CAPACITY}."
+                    f"{name} of Packing must be a number of tokens from 1 to {MAX_CAPACITY}, got "
+                    f"{value!r}."
                 )
         window: Any = self.window
         is_number = isinstance(window, numbers.Integral) and not isinstance(window, bool)
         if window is not None and not (is_number and 1 <= window <= MAX_WINDOW_DOCUMENTS):
             raise ConfigError(
-                f"window {window!r} of Packing must be a number of packs from 1 to "
-                f"{MAX_WINDOW_DOCUMENTS}."
+                f"window of Packing must be a number of packs from 1 to {MAX_WINDOW_DOCUMENTS}, "
+                f"got {window!r}."
             )
         column: Any = self.column
         if column is not None and (not isinstance(column, str) or not column):
-            raise ConfigError(f"column {self.column!r} of Packing must be the name of a column.")
+            raise ConfigError(
+                f"column of Packing must be the name of a column, got {self.column!r}."
+            )
         word: Any = self.overflow
         if word == "cut":
             raise ConfigError("overflow='cut' of Packing is now overflow='truncate'.")
@@ -125,23 +129,27 @@ class Packing:
     def _check_packer(self) -> None:
         """Raise ConfigError for a bad packer or separator, or settings that exclude each other."""
         if not isinstance(self.packer, str):
-            raise ConfigError(f"packer {self.packer!r} of Packing must be the name of a packer.")
+            raise ConfigError(
+                f"packer of Packing must be the name of a packer, got {self.packer!r}."
+            )
         find_packer(self.packer)
         if self.packer != BEST_FIT and self.budget is not None:
             raise ConfigError(
-                f"packer {self.packer!r} of Packing fills packs of a capacity, and budget= makes "
-                "batches of like lengths: give a capacity, or leave packer out."
+                f"packer {self.packer!r} of Packing fills packs of a fixed capacity, but budget= "
+                "groups documents of similar length. Give a capacity, or leave packer out."
             )
         if find_packer(self.packer).cuts and self.overflow not in {"error", "split"}:
             raise ConfigError(
-                f"overflow {self.overflow!r} of Packing: packer {self.packer!r} cuts documents "
-                "wherever a pack ends, so none is too long. Leave overflow out."
+                f"overflow={self.overflow!r} of Packing has no effect: packer {self.packer!r} "
+                "cuts documents where a pack ends, so no document is too long. Leave overflow "
+                "out."
             )
         token: Any = self.separator
         is_token = isinstance(token, numbers.Integral) and not isinstance(token, bool)
         if token is not None and not (is_token and 0 <= int(token) < 1 << 63):
             raise ConfigError(
-                f"separator {token!r} of Packing must be a token, a number from 0 to 2**63 - 1."
+                "separator of Packing must be a token, a number from 0 to 2**63 - 1, got "
+                f"{token!r}."
             )
 
     def packed_lengths(self, lengths: Ids) -> Ids:

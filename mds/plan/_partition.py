@@ -62,8 +62,8 @@ class PaddedGrid:
         high, low = max(canonical, nodes), min(canonical, nodes)
         if low < 1 or high % low:
             raise PlanError(
-                f"canonical nodes {canonical} and physical nodes {nodes}: make one a multiple of "
-                "the other (num_canonical_nodes)."
+                f"num_canonical_nodes {canonical} does not fit {nodes} physical nodes. Make one "
+                "number a multiple of the other."
             )
         self.samples, self.canonical = samples, canonical
         ratio = max(nodes // canonical, 1)  # physical nodes that share a canonical node
@@ -84,8 +84,8 @@ class PaddedGrid:
         )
         if self._pad and not self.is_cyclic and len(self._repeated_columns) not in {1, self._pad}:
             raise PlanError(
-                f"{samples} samples are too few for {nodes} nodes that share {canonical} canonical "
-                "nodes: use remainder='short', or fewer nodes."
+                f"{samples} samples are too few for {nodes} nodes that share {canonical} "
+                "canonical nodes. Use remainder='short', or fewer nodes."
             )
 
     @cached_property
@@ -153,7 +153,7 @@ class ExactGrid:
 
     def __init__(self, samples: int, canonical: int) -> None:
         if canonical < 1:
-            raise PlanError(f"canonical nodes {canonical}: there must be at least one.")
+            raise PlanError(f"num_canonical_nodes must be at least 1, got {canonical}.")
         self.samples, self.canonical, self.size = samples, canonical, samples
         self._columns = -(-samples // canonical)  # length of the longest row
         self.starts = np.arange(canonical + 1, dtype=np.int64) * samples // canonical
@@ -239,8 +239,8 @@ class Partition:
         self._repeat_distance = ranks + self._extra - 1
         if grid.is_cyclic or (self._extra and self._repeat_distance > self._per_node):
             warnings.warn(
-                f"{grid.samples} samples are few for {nodes} nodes of {ranks} ranks: some are "
-                "repeated. Use remainder='short' for every sample once.",
+                f"{grid.samples} samples are few for {nodes} nodes of {ranks} ranks, so some are "
+                "repeated. Use remainder='short' to see every sample once.",
                 stacklevel=2,
             )
 
@@ -352,8 +352,8 @@ def check_drop(samples: int, ranks: int, drop: int) -> None:
     """
     if samples + (ranks - samples % ranks) < drop:
         raise PlanError(
-            f"cannot resume at sample {drop} of an epoch of {samples} samples: the state is of "
-            "another dataset or of another epoch size."
+            f"cannot resume at sample {drop} of an epoch of {samples} samples: the state belongs "
+            "to another dataset or another epoch_size."
         )
 
 

@@ -56,9 +56,9 @@ def get_sampling(
     """
     for name, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
         if value < 0:
-            raise PlanError(f"{name} {value} must not be negative.")
+            raise PlanError(f"{name} must not be negative, got {value}.")
     if granularity <= 0:
-        raise PlanError(f"sampling_granularity {granularity} must be at least 1.")
+        raise PlanError(f"sampling_granularity must be at least 1, got {granularity}.")
     sizes = np.asarray(samples_per_shard, np.int64).reshape(-1)
     total = int(sizes.sum())
     if not total:

@@ -165,8 +165,8 @@ class Schedule:
                 raise ConfigError(f"schedule: no {argument} {value!r}: {way_out}")
         if unit != "tokens" and tokens is not None:
             raise ConfigError(
-                "schedule: unit='tokens' and tokens_per_sample= go together, so that global "
-                f"batches can be counted; got unit {unit!r} and tokens_per_sample {tokens!r}."
+                "schedule: unit='tokens' and tokens_per_sample= must be given together or not at "
+                f"all, got unit {unit!r} and tokens_per_sample {tokens!r}."
             )
         if tokens is not None and not (_is_whole(tokens) and 1 <= tokens < _MAX_AT):
             raise ConfigError(f"schedule: tokens_per_sample {tokens!r} {_COUNTED}")
@@ -224,7 +224,9 @@ class Schedule:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"this is not a schedule: {str(written)[:100]}.") from error
+            raise ConfigError(
+                f"expected a schedule as Schedule writes it, got {str(written)[:100]}."
+            ) from error
 
     def step_of(self, milestone: int, batch: int) -> int:
         """Return the first global batch, of ``batch`` samples, at a milestone or after it."""
@@ -276,12 +278,12 @@ class ScheduledRun:
 
     def __post_init__(self) -> None:
         if len(self.names) > MAX_STREAMS:
-            raise ConfigError(f"a schedule is for {MAX_STREAMS} streams at most.")
+            raise ConfigError(f"a schedule can have at most {MAX_STREAMS} streams.")
         self.check_names(self.schedule.names)
         if len(self.live) > MAX_CHANGES:
             raise ConfigError(
-                f"the weights were set {MAX_CHANGES} times while the training ran, which is the "
-                "most: write them as a Schedule."
+                f"the weights were set {MAX_CHANGES} times during this run, which is the maximum. "
+                "Write the weights as a Schedule."
             )
         for _, weights in self.live:
             self.check_names({name for name, _ in weights})
@@ -294,8 +296,8 @@ class ScheduledRun:
         unknown = sorted(named - set(self.names))
         if unknown:
             raise ConfigError(
-                f"the schedule speaks of {', '.join(unknown)}, and the streams are "
-                f"{', '.join(self.names)}: give them these names."
+                f"the schedule names {', '.join(unknown)}, but the streams are "
+                f"{', '.join(self.names)}. Use the same names in both."
             )
 
     def with_weights(self, step: int, weights: Mapping[str, float]) -> ScheduledRun:
@@ -303,7 +305,7 @@ class ScheduledRun:
 
         They replace all live weights of this step or a later one.
         """
-        checked = check_weights(weights, f"from step {step} on")
+        checked = check_weights(weights, f"from step {step}")
         live = tuple((begin, before) for begin, before in self.live if begin < step)
         return dataclasses.replace(self, live=(*live, (step, checked)))
 
@@ -322,7 +324,7 @@ class ScheduledRun:
         """
         names = written.get("streams")
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
-            raise ConfigError(f"a schedule is of streams with names, got {str(names)[:60]!r}.")
+            raise ConfigError(f"a schedule needs streams with names, got {str(names)[:60]!r}.")
         schedule = {key: value for key, value in written.items() if key != "streams"}
         return cls(Schedule.from_json(schedule), tuple(names))
 
@@ -370,7 +372,9 @@ class ScheduledRun:
         for milestone, value in self.schedule.knots:
             step = self.schedule.step_of(milestone, batch)
             if step >= MAX_STEPS:
-                raise ConfigError(f"schedule: {milestone} is later than any training gets.")
+                raise ConfigError(
+                    f"schedule: milestone {milestone} is beyond the largest step of a training."
+                )
             # The value of a milestone is a temperature, or weights by name.
             weights = (
                 self._weights_by_size(value, samples) if self.schedule.is_temperature else value
@@ -454,11 +458,15 @@ class ScheduledRun:
         for name, weight, n in zip(self.names, exact, samples, strict=True):
             if weight and not n:
                 raise ConfigError(
-                    f"schedule: stream {name!r} has a weight {place} and no samples: leave it out."
+                    f"schedule: stream {name!r} has a weight {place} but no samples. Leave the "
+                    "stream out."
                 )
         total = sum(exact)
         if not total:
-            raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
+            raise ConfigError(
+                f"schedule: all weights {place} are zero. Give at least one stream a positive "
+                "weight."
+            )
         parts = [ONE * weight / total for weight in exact]
         shares = [math.floor(part) for part in parts]
         # Largest remainder (part - share) first; of equal ones the earlier stream.
@@ -473,7 +481,7 @@ def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture
     """Return the mixture of a run, with its live weights; `ScheduledRun.mixture`, but cached."""
     mixture = Mixture(run.spans(samples, batch), batch)
     for step, weights in run.live:
-        mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step} on"))
+        mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step}"))
     return mixture
 
 
@@ -494,14 +502,18 @@ def check_weights(weights: Any, place: str) -> Weights:
         )
     for name, weight in weights.items():
         if not isinstance(name, str):
-            raise ConfigError(f"schedule: {name!r} is not a name of a stream ({place}).")
+            raise ConfigError(
+                f"schedule: {name!r} {place} is not the name of a stream. Use a text."
+            )
         if not _is_number(weight) or not 0 <= weight < math.inf:
             raise ConfigError(
-                f"schedule: the weight of {name!r} {place} is {weight!r}; it must be a number that "
-                "is not negative."
+                f"schedule: the weight of {name!r} {place} is {weight!r}; it must be a number of "
+                "at least 0."
             )
     if not any(weights.values()):
-        raise ConfigError(f"schedule: all weights {place} are zero: give one stream a weight.")
+        raise ConfigError(
+            f"schedule: all weights {place} are zero. Give at least one stream a positive weight."
+        )
     return tuple((name, _plain(weight)) for name, weight in weights.items())
 
 
@@ -518,12 +530,13 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     for milestone in knots:
         if not _is_whole(milestone) or not 0 <= milestone < _MAX_AT:
             raise ConfigError(
-                f"schedule: a milestone is {milestone!r}; expected a whole number from 0 to "
-                f"2**62 - 1.{_milestone_meant(milestone)}"
+                f"schedule: milestone {milestone!r} must be a whole number from 0 to 2**62 - "
+                f"1.{_milestone_meant(milestone)}"
             )
     if 0 not in knots:
         raise ConfigError(
-            f"schedule: the first milestone is {min(knots)}: add one at 0, the beginning."
+            f"schedule: the first milestone is {min(knots)}. Add a milestone at 0, the beginning "
+            "of the training."
         )
     return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
 
@@ -593,7 +606,8 @@ def scheduled_epoch(
     first, last = epoch * steps, (epoch + 1) * steps
     if last >= MAX_STEPS:
         raise PlanError(
-            f"epoch {epoch} of {steps:,} {run.unit}: a schedule is for {MAX_STEPS:,} {run.unit}."
+            f"epoch {epoch} of {steps:,} {run.unit} ends beyond the {MAX_STEPS:,} {run.unit} that "
+            "a schedule can have."
         )
     limits = run.limits(samples)
     if limits is not None:
@@ -605,10 +619,10 @@ def scheduled_epoch(
             passes = limit // max(samples[ends.index(end)], 1)
             unit = run.unit[:-1]
             raise PlanError(
-                f"epoch {epoch} is the {run.unit} {first:,} to {last - 1:,} of the training, and "
-                f"stream {name!r} has given all it may, {passes} pass{'es' * (passes > 1)}, after "
-                f"{unit} {end:,}: give it a smaller weight, a shorter epoch_size or more "
-                "max_passes, or exhausted='stop' to end there."
+                f"stream {name!r} reaches its limit of {passes} pass{'es' * (passes > 1)} after "
+                f"{unit} {end:,}, within epoch {epoch} ({run.unit} {first:,} to {last - 1:,}). "
+                "Give it a smaller weight, more max_passes or a smaller epoch_size, or end there "
+                "with exhausted='stop'."
             )
         last = min(last, end)
         first = min(first, last)

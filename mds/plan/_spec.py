@@ -83,21 +83,22 @@ class OrderSpec:
             find_shuffle(self.shuffle_algo)
         if self.sampling_granularity <= 0:
             raise ConfigError(
-                f"sampling_granularity {self.sampling_granularity} must be at least 1."
+                f"sampling_granularity must be at least 1, got {self.sampling_granularity}."
             )
         if self.num_canonical_nodes and self.num_canonical_nodes > MAX_CANONICAL_NODES:
             raise ConfigError(
-                f"num_canonical_nodes {self.num_canonical_nodes} must be at most "
-                f"{MAX_CANONICAL_NODES}."
+                f"num_canonical_nodes must be at most {MAX_CANONICAL_NODES}, got "
+                f"{self.num_canonical_nodes}."
             )
         if self.shuffle_seed < 0:
-            raise ConfigError(f"shuffle_seed {self.shuffle_seed} must not be negative.")
+            raise ConfigError(f"shuffle_seed must not be negative, got {self.shuffle_seed}.")
         if self.packing is not None:
             self._check_packing()
         if self.is_exact and self.batching_method != "random":
             raise PlanError(
-                f"remainder={self.remainder!r} and batching_method {self.batching_method!r}: "
-                "batches by stream leave out what does not fill one. Use batching_method 'random'."
+                f"remainder={self.remainder!r} does not work with batching_method "
+                f"{self.batching_method!r}, which drops samples that do not fill a batch. Use "
+                "batching_method 'random'."
             )
 
     def _check_packing(self) -> None:
@@ -112,12 +113,14 @@ class OrderSpec:
             object.__setattr__(self, "packing", Packing(packing))
         elif not isinstance(packing, Packing):
             raise ConfigError(
-                f"packing is a Packing, the number of tokens of a pack or None, got {packing!r}."
+                "packing must be a Packing, the number of tokens of a pack, or None, got "
+                f"{packing!r}."
             )
         if self.batching_method != "random":
             raise PlanError(
-                f"packing and batching_method {self.batching_method!r}: a pack has documents of "
-                "all streams. Use batching_method 'random', with the share of each stream."
+                f"packing does not work with batching_method {self.batching_method!r}, because a "
+                "pack has documents of all streams. Use batching_method 'random' and give each "
+                "stream its share."
             )
 
     @property
@@ -148,11 +151,11 @@ class OrderSpec:
         size: Any = self.batch_size
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
-                f"batch_size {size!r}: the order depends on it, so it must be given as an integer, "
-                "as in StreamingDataset(..., batch_size=32)."
+                f"batch_size must be an integer, got {size!r}: the order depends on it. Write "
+                "StreamingDataset(..., batch_size=32)."
             )
         if size < 1:
-            raise ConfigError(f"batch_size {size} must be at least 1.")
+            raise ConfigError(f"batch_size must be at least 1, got {size}.")
         return int(size)
 
     def canonical_nodes(self, nodes: int) -> int:
@@ -219,7 +222,7 @@ class OrderSpec:
         mosaicml-streaming is ignored with a warning.
         """
         if epoch < 0:
-            raise ConfigError(f"epoch {epoch} must not be negative.")
+            raise ConfigError(f"epoch must not be negative, got {epoch}.")
         if resume is not None:
             state = parse_state(resume)
             position = state.position
@@ -232,13 +235,13 @@ class OrderSpec:
                     return point
                 return self._with_settings(point, world)
             text = (
-                f"the state is of epoch {position.epoch} and epoch {epoch} was asked for: ask for "
-                f"epoch {position.epoch} to go on from the state"
+                f"the state belongs to epoch {position.epoch}, but epoch {epoch} was requested. "
+                f"Request epoch {position.epoch} to resume from the state"
             )
             if state.is_ours:
                 raise StateError(f"{text}.")
             if position.epoch >= 0:
-                warnings.warn(f"{text}; nothing of it is used.", stacklevel=3)
+                warnings.warn(f"{text}; the state is not used.", stacklevel=3)
         unit = "samples" if self.packing is None else "packs"
         start = ResumePoint(Position(epoch, 0, unit), initial_physical_nodes=initial_physical_nodes)
         return self._with_settings(start, world)

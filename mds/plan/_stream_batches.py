@@ -340,8 +340,8 @@ class DevicePerStreamBatches(StreamBatches):
         shape, self._canonical = spec.shape, spec.canonical
         if self._canonical % shape.nodes:
             raise PlanError(
-                f"canonical nodes {self._canonical} and physical nodes {shape.nodes}: "
-                "device_per_stream needs canonical nodes to be a multiple of physical nodes."
+                f"num_canonical_nodes {self._canonical} does not fit {shape.nodes} physical "
+                "nodes: device_per_stream needs a multiple of the number of physical nodes."
             )
         self._share = self._canonical // shape.nodes  # canonical nodes of a node
         # Positions of each stream, dealt to its canonical nodes in turns as if these were physical
@@ -445,7 +445,7 @@ def stratify(proportions: Sequence[float], size: int) -> list[int]:
         if part <= 0 < proportions[i]:
             raise StreamPlanError(
                 f"stream {i} has {proportions[i]:.3g} of the epoch, which is less than one sample "
-                f"of a global batch of {size}: enlarge the batch or the stream's share.",
+                f"of a global batch of {size}. Enlarge the batch or the stream's share.",
                 i,
             )
     return [int(part) for part in parts]
@@ -478,8 +478,8 @@ def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
     for i, count in enumerate(counts):
         if not count:
             raise StreamPlanError(
-                f"stream {i} does not fill one {kind} of {size} samples: choose more of it, use a "
-                "smaller batch, or batching_method 'random'.",
+                f"stream {i} does not fill one {kind} of {size} samples. Choose more samples of "
+                "this stream, or use a smaller batch or batching_method 'random'.",
                 i,
             )
 

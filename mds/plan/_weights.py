@@ -65,17 +65,20 @@ def resolve_weights(
     samples = [int(n) for n in samples_per_stream]
     for i, count in enumerate(samples):
         if not count and not skip_empty:
-            raise ConfigError(f"stream {stream_title(weights, i)} has no samples: leave it out.")
+            raise ConfigError(
+                f"stream {stream_title(weights, i)} has no samples. Leave the stream out."
+            )
         if not count and requests[i][0]:
             requests[i] = (requests[i][0], 0)  # an empty stream gives nothing
     if epoch_size is not None and epoch_size < 0:
-        raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
+        raise ConfigError(f"epoch_size must not be negative, got {epoch_size}.")
     relative = [i for i, (name, _) in enumerate(requests) if name == "proportion"]
     if relative and len(relative) < len(requests):
         other = next(i for i in range(len(requests)) if i not in relative)
         raise ConfigError(
-            f"stream {stream_title(weights, relative[0])} has a proportion and stream "
-            f"{stream_title(weights, other)} has none: give every stream a proportion, or none."
+            f"stream {stream_title(weights, relative[0])} has a proportion, but stream "
+            f"{stream_title(weights, other)} has none. Give a proportion to every stream or to no "
+            "stream."
         )
     if relative or (epoch_size and not any(name for name, _ in requests)):
         # With epoch_size and without any weights, streams share the epoch by their sizes.
@@ -83,8 +86,8 @@ def resolve_weights(
         return _relative(shares, samples, epoch_size or sum(samples), seed)
     if epoch_size:
         raise ConfigError(
-            "epoch_size does not go with repeat or choose, which fix the size of the epoch: "
-            "leave epoch_size out, or give proportions."
+            "epoch_size does not work with repeat or choose, which set the size of the epoch. "
+            "Leave epoch_size out, or give proportions."
         )
     return _absolute(requests, samples)
 
@@ -107,12 +110,12 @@ def resolve_passes(
     for i, stream in enumerate(weights):
         if stream.get("proportion") is not None:
             raise ConfigError(
-                f"stream {stream_title(weights, i)} has a proportion, and the shares of streams "
-                "are the schedule's: leave proportion out. repeat and choose say what a pass "
-                "through a stream takes."
+                f"stream {stream_title(weights, i)} has a proportion, but the schedule sets the "
+                "shares of streams. Leave proportion out. repeat and choose set the samples of "
+                "one pass through a stream."
             )
     if epoch_size is not None and epoch_size < 0:
-        raise ConfigError(f"epoch_size {epoch_size} must not be negative.")
+        raise ConfigError(f"epoch_size must not be negative, got {epoch_size}.")
     del skip_empty  # the schedule refuses a stream with a weight and without samples
     weights_of_pass = resolve_weights(samples_per_stream, weights, None, seed, skip_empty=True)
     return weights_of_pass._replace(epoch_size=epoch_size or weights_of_pass.epoch_size)
@@ -137,12 +140,12 @@ def _parse_share(title: str, stream: Mapping[str, Any]) -> tuple[str, float]:
     """
     names = [n for n in ("proportion", "repeat", "choose") if stream.get(n) is not None]
     if len(names) > 1:
-        raise ConfigError(f"stream {title} has {' and '.join(names)}: give at most one of them.")
+        raise ConfigError(f"stream {title} has {' and '.join(names)}. Give at most one of them.")
     if not names:
         return "", 1
     value = stream[names[0]]
     if not value >= 0 or value == float("inf"):  # NaN is not >= 0 either
-        raise ConfigError(f"stream {title} has {names[0]} {value}: it must not be negative.")
+        raise ConfigError(f"{names[0]} of stream {title} must not be negative, got {value}.")
     return names[0], value
 
 
@@ -162,7 +165,9 @@ def _relative(
     """
     parts = np.array(shares, np.float64)
     if not parts.sum():
-        raise ConfigError("all proportions are zero: give at least one stream a proportion.")
+        raise ConfigError(
+            "all proportions are zero. Give at least one stream a positive proportion."
+        )
     proportion = parts / parts.sum()
     choose = (epoch_size * proportion).astype(np.int64)
     missing = epoch_size - int(choose.sum())
@@ -189,7 +194,8 @@ def _absolute(shares: Sequence[tuple[str, float]], samples: Sequence[int]) -> We
     )
     if total_samples > MAX_EPOCH:
         raise ConfigError(
-            f"repeat and choose ask for an epoch of more than {MAX_EPOCH:,} samples: give less."
+            f"repeat and choose request an epoch of more than {MAX_EPOCH:,} samples. Use smaller "
+            "values."
         )
     choose = [
         int(value * count) if name != "choose" else int(value)

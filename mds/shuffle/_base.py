@@ -55,7 +55,7 @@ class ShuffleSpec:
     def __post_init__(self) -> None:
         if self.num_canonical_nodes < 1:
             raise PlanError(
-                f"canonical nodes {self.num_canonical_nodes}: there must be at least one."
+                f"num_canonical_nodes must be at least 1, got {self.num_canonical_nodes}."
             )
         if self.seed < 0 or self.epoch < 0:
             raise PlanError(
@@ -74,7 +74,10 @@ class ShuffleSpec:
         nodes = self.num_canonical_nodes
         # The products below must not exceed 64 bits.
         if self.samples > np.iinfo(np.int64).max // (nodes + 1):
-            raise PlanError(f"{self.samples} samples on {nodes} canonical nodes are too many.")
+            raise PlanError(
+                f"{self.samples} samples on {nodes} canonical nodes are too many for one dataset. "
+                "Split the dataset."
+            )
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
 

@@ -154,8 +154,9 @@ class Py1e(SequentialShuffle):
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                "Shuffle block size was smaller than shard size: some shards are larger than "
-                f"shuffle_block_size {self.spec.block_size} and keep together. Enlarge it.",
+                "Shuffle block size was smaller than shard size: the samples of shards larger "
+                f"than shuffle_block_size {self.spec.block_size} stay close together. Enlarge "
+                "shuffle_block_size.",
                 stacklevel=4,
             )
 

@@ -1036,7 +1036,7 @@ ds = mds.StreamingDataset("data/train").select(lambda s: s["id"] % 2 == 1)
 ids = [s["id"] for s in ds]
 assert 0 < len(ids) < 120 and all(i % 2 == 1 for i in ids)
 """,
-    "Write select(where=function)",
+    "write select(where=function)",
     ("select(lambda", "select(where=lambda"),
 )
 told(
@@ -1676,7 +1676,7 @@ packs = [s["tokens"] for s in ds]
 assert len(packs) < 200 and all(len(p) <= 128 for p in packs)
 assert sum(map(len, packs)) == total
 """,
-    "hes of packs, and iterating a dataset gives samples: iterate StreamingDataLoader(dataset).",
+    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
     (
         "",
         """\
@@ -1822,7 +1822,7 @@ ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
 s = next(iter(ds))
 assert len(s["position_ids"]) == len(s["tokens"]) and s["position_ids"][0] == 0
 """,
-    "hes of packs, and iterating a dataset gives samples: iterate StreamingDataLoader(dataset).",
+    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
     (
         "",
         """\
@@ -1841,7 +1841,7 @@ ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
 s = next(iter(ds))
 assert s["cu_seqlens"][0] == 0 and s["cu_seqlens"][-1] <= 128
 """,
-    "hes of packs, and iterating a dataset gives samples: iterate StreamingDataLoader(dataset).",
+    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
     (
         "",
         """\
@@ -1914,7 +1914,7 @@ rest = [s["tokens"].tolist() for b in it for s in b]
 dl2 = make(); dl2.load_state_dict(state)
 assert [s["tokens"].tolist() for b in dl2 for s in b] == rest
 """,
-    "do its work in map(), for each document, or in map_batches(), for the packed batch",
+    "Move its code into map(), for each document, or map_batches(), for the packed batch",
     (", collate_fn=list", ""),
     ('[s["tokens"].tolist() for b in it for s in b]', '[b["tokens"].tolist() for b in it]'),
     ('[s["tokens"].tolist() for b in dl2 for s in b]', '[b["tokens"].tolist() for b in dl2]'),
@@ -3234,7 +3234,7 @@ ds = LocalDataset("data/train")
 ids, labels = list(ds["id"]), list(ds["label"])
 assert len(ids) == len(labels) == 120 and ids[5] == ds[5]["id"]
 """,
-    "For a column write [sample['id'] for sample in dataset]",
+    "For a column, write [sample['id'] for sample in dataset]",
     (
         'list(ds["id"]), list(ds["label"])',
         '[sample["id"] for sample in ds], [sample["label"] for sample in ds]',

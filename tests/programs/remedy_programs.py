@@ -48,7 +48,7 @@ def remedy(situation, asked, applied):
 
 remedy(
     "dataset().edits.set_weights({'web': 2})",
-    "give schedule=Schedule({0: {...}})",
+    "Pass schedule=Schedule({0: {...}}) to the dataset",
     "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
     "schedule=Schedule({0: {'web': 1}})).edits.set_weights({'web': 2}) or True",
 )
@@ -59,13 +59,13 @@ remedy(
 )
 remedy(
     "batches(dataset(packing=Packing(budget=16, column='tokens'), local=tokens))",
-    "use batch_size=1",
+    "Use batch_size=1",
     "batches(dataset(packing=Packing(budget=16, column='tokens'), local=tokens, batch_size=1), "
     "batch_size=1)",
 )
 remedy(
     "list(dataset(packing=Packing(8, column='tokens'), local=tokens))",
-    "iterate StreamingDataLoader(dataset).",
+    "Iterate StreamingDataLoader(dataset) instead",
     "list(StreamingDataLoader(dataset(packing=Packing(8, column='tokens'), local=tokens)))",
 )
 remedy(
@@ -80,7 +80,7 @@ remedy(
 )
 remedy(
     "dataset().select(lambda sample: sample['id'] < 5)",
-    "Write select(where=function)",
+    "write select(where=function)",
     "dataset().select(where=lambda sample: sample['id'] < 5).num_samples == 5",
 )
 remedy(
@@ -90,7 +90,7 @@ remedy(
 )
 remedy(
     "dataset().select([1], where=lambda sample: True)",
-    "select([0, 7]), or select(where=lambda sample: ...)",
+    "select([0, 7]) or select(where=lambda sample: ...)",
     "dataset().select(where=lambda sample: sample['id'] in (0, 7)).num_samples == 2",
 )
 remedy(
@@ -125,12 +125,12 @@ remedy(
 )
 remedy(
     "dataset().split([90, 10])",
-    "Write shares, as in split([0.9, 0.1]), or change a number",
+    "Use shares, as in split([0.9, 0.1]), or change a number",
     "len(dataset().split([0.9, 0.1])) == 2",
 )
 remedy(
     "dataset().split([10, 10], by='id')",
-    "Write shares, as in split([0.9, 0.1], by='id')",
+    "Use shares, as in split([0.9, 0.1], by='id')",
     "len(dataset().split([0.9, 0.1], by='id')) == 2",
 )
 remedy(
@@ -153,7 +153,7 @@ remedy(
 remedy(
     "once(dataset(), lambda it: "
     "(next(iter(torch.utils.data.DataLoader(it, num_workers=1))), it.state_dict()))",
-    "Use mds.StreamingDataLoader(dataset, num_workers=...), which counts what comes, or write "
+    "Use mds.StreamingDataLoader(dataset, num_workers=...), which counts the samples. Or call "
     "state_dict(num_samples)",
     "once(dataset(), lambda it: (next(iter(StreamingDataLoader(it, num_workers=1))), "
     "it.state_dict(), it.state_dict(2)))",
@@ -165,7 +165,7 @@ remedy(
 )
 remedy(
     "dataset().select(text_file)",
-    "Write one with numpy.save()",
+    "Write the file with numpy.save()",
     "numpy.save(folder + '/ids.npy', [1, 2]) or "
     "dataset().select(folder + '/ids.npy').num_samples == 2",
 )
@@ -176,7 +176,7 @@ remedy(
 )
 remedy(
     "StreamingDataset(local=d, batch_size=2, schedule=Schedule({0: {'web': 1}}))",
-    "give streams={'web': Stream(...), ...}",
+    "Write streams={'web': Stream(...), ...}",
     "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
     "schedule=Schedule({0: {'web': 1}}))",
 )
@@ -207,18 +207,18 @@ remedy(
 )
 remedy(
     "StreamingDataLoader(dataset(), batch_size=2, prefetch_factor=2)",
-    "Give num_workers= as well",
+    "Give num_workers= too",
     "batches(dataset(), num_workers=1, prefetch_factor=2)",
 )
 remedy(
     "StreamingDataLoader(dataset(), batch_size=2, num_workers=1, worker_type='threads', "
     "persistent_workers=True)",
-    "say worker_type='processes'",
+    "use worker_type='processes'",
     "batches(dataset(), num_workers=1, worker_type='processes', persistent_workers=True)",
 )
 remedy(
     "batches(StreamingDataset(streams=[Stream(local=d), Stream(local=tokens)], batch_size=2))",
-    "Give columns= that all have, batching_method='per_stream', or a collate_fn=",
+    "Choose common columns with columns=, or use batching_method='per_stream' or a collate_fn=",
     "[batches(StreamingDataset(streams=[Stream(local=d), Stream(local=tokens)], batch_size=2, "
     "**given), **loader) for given, loader in ((dict(columns=['id']), {}), "
     "(dict(batching_method='per_stream'), {}), ({}, dict(collate_fn=list)))]",
@@ -232,7 +232,7 @@ remedy(
 )
 remedy(
     "batches(dataset().map_batches(lambda batch: batch), batch_size=None)",
-    "give the loader a batch_size, or use map()",
+    "Give the loader a batch_size, or use map()",
     "batches(dataset().map(lambda sample: sample), batch_size=None)",
 )
 remedy(
@@ -385,18 +385,18 @@ remedy(
 )
 remedy(
     "batches(dataset(packing=Packing(8, column='id'), local=d))",
-    "Give column= of Packing another column",
+    "Name another column with column= of Packing",
     "batches(dataset(packing=Packing(8, column='tokens'), local=tokens))",
 )
 remedy("seeded(3)", "Write dataset.map(seeded(function))", "dataset().map(seeded(dict))[0]")
 remedy(
     "dataset().edits.replace_samples(range(15))",
-    "leave them out with select()",
+    "Leave these samples out with select()",
     "dataset().select([15, 16, 17]).num_samples == 3",
 )
 remedy(
     "list(dataset(topology=(0, 64)))",
-    "Use remainder='short' for every sample once",
+    "Use remainder='short' to see every sample once",
     "list(dataset(topology=(0, 64), remainder='short'))",
 )
 remedy(
@@ -436,30 +436,31 @@ remedy(
 )
 remedy(
     "batches(Wrapper(dataset()), num_workers=1, worker_type='threads')",
-    "Make samples in __getitem__ of a subclass or by map(), or use processes",
+    "Create samples in __getitem__ of a subclass or in map(), or use worker_type='processes'",
     "batches(dataset().map(dict), num_workers=1, worker_type='threads') "
     "and batches(Wrapper(dataset()), num_workers=1, worker_type='processes')",
 )
 remedy(
     "batches(Half(local=tokens, batch_size=2, packing=Packing(8, column='tokens')))",
-    "give the loader a StreamingDataset, and what changes a sample to its map()",
+    "Give the loader the StreamingDataset, and change samples in map()",
     "batches(dataset(local=tokens, packing=Packing(8, column='tokens')).map(dict))",
 )
 remedy(
     "once(Half(local=d, batch_size=2), begun).state_dict()",
-    "Use Packing or dataset.filter(), or keep them in a state_dict() of Half, with num_workers=0",
+    "Use Packing or dataset.filter(), or save those samples in a state_dict() of Half, "
+    "with num_workers=0",
     "begun(dataset().filter(lambda sample: sample['id'] % 2)).state_dict() "
     "and begun(Keeps(local=d, batch_size=2), num_workers=0).state_dict()",
 )
 remedy(
     "begun(Wrapper(dataset(topology=(0, 2)).filter(lambda sample: sample['id'] % 5))).state_dict()",
-    "Do the work of Wrapper in dataset.map() or in collate_fn",
+    "Move the code of Wrapper into dataset.map() or collate_fn",
     "begun(dataset(topology=(0, 2)).filter(lambda sample: sample['id'] % 2).map(dict), "
     "collate_fn=list).state_dict()",
 )
 remedy(
     "batches(dataset().filter(lambda sample: False).map(dict))",
-    "Let filter() be the last link",
+    "Call filter() last",
     "batches(dataset().map(dict).filter(lambda sample: False))",
 )
 remedy(
@@ -472,7 +473,7 @@ remedy(
 remedy(
     "written(new, {'x': 'ndarray:uint64'}, {'x': numpy.array([1, 2**63], 'u8')}, lengths='x') "
     "and batches(dataset(local=new, packing=Packing(4, column='x')))",
-    "make it smaller in map()",
+    "Make it smaller in map()",
     "batches(dataset(local=new, packing=Packing(4, column='x')).map("
     "lambda sample: {'x': sample['x'] // 2}))",
 )
@@ -480,27 +481,27 @@ remedy(
     "written(new, {'x': 'ndarray:int32', 'labels': 'str'}, "
     "{'x': numpy.ones(2, 'i4'), 'labels': 'cat'}, lengths='x') "
     "and batches(dataset(local=new, packing=Packing(4, column='x')))",
-    "Leave them out with columns=",
+    "Leave these columns out with columns=",
     "batches(dataset(local=new, packing=Packing(4, column='x'), columns=['x']))",
 )
 remedy(
     "written(new, {'id': 'int', 'mask': 'int'}, {'id': 1, 'mask': 1}) "
     "and batches(dataset(local=new, remainder='mask'))",
-    "Choose others with columns=, or name it otherwise in a collate function",
+    "Leave it out with columns=, or rename it in a collate function",
     "batches(dataset(local=new, remainder='mask', columns=['id'])) "
     "and batches(dataset(local=new, remainder='mask'), collate_fn=rename_mask)",
 )
 remedy(
     "[*DataLoader(IterableDatasetShard(dataset(topology=(0, 2))), batch_size=2)]",
-    "Override get_train_dataloader() to return StreamingDataLoader(dataset, ...), or give "
+    "Override get_train_dataloader() to return StreamingDataLoader(dataset, ...). Or pass "
     "topology=(0, 1) to the dataset",
     "[*DataLoader(IterableDatasetShard(dataset(topology=(0, 1))), batch_size=2)]  "
     "# get_train_dataloader() and StreamingDataLoader() have an entry of their own",
 )
 remedy(
     "StreamingDataLoader(ChainDataset([dataset(), dataset(local=tokens)])).state_dict()",
-    "To resume, keep one as self.dataset, or give one StreamingDataset several streams, "
-    "streams=[Stream(...), Stream(...)]",
+    "To resume, store the StreamingDataset as self.dataset, or use one StreamingDataset with "
+    "several streams: streams=[Stream(...), Stream(...)]",
     "begun(Wrapper(dataset())).state_dict() and begun(StreamingDataset("
     "streams=[Stream(local=d), Stream(local=tokens)], columns=['id'], batch_size=2)).state_dict()",
 )
@@ -528,7 +529,7 @@ remedy(
 SAVED = "json.dump(loader.state_dict(), file) or "
 remedy(
     "cli('mds run step ' + put('state.json', '{}') + ' 1')",
-    "Save it as JSON: json.dump(loader.state_dict(), file)",
+    "Save one as JSON: json.dump(loader.state_dict(), file)",
     SAVED + "cli('mds run step {state} 1')",
 )
 remedy(
@@ -539,14 +540,14 @@ remedy(
 SELECTED = "put('state.json', json.dumps(begun(dataset().limit(10)).state_dict())) and "
 remedy(
     SELECTED + "cli('mds run step {state} 1')",
-    "give what select() was given, as select= or --select FILE.npy",
+    "Pass the argument of select() as select= or --select FILE.npy",
     SELECTED + "(numpy.save(folder + '/ids.npy', range(10)) "
     "or cli('mds run step {state} 1 --select {folder}/ids.npy')) "
     "and RunHistory(begun(dataset().select(range(10))).state_dict(), select=range(10))",
 )
 remedy(
     "RunHistory({name: begun(dataset()).state_dict() for name in 'ab'})",
-    "give one of them, as loader.state_dict() returned it",
+    "Pass one of them, as loader.state_dict() returned it",
     "RunHistory(begun(dataset()).state_dict())",
 )
 remedy(
@@ -566,7 +567,7 @@ remedy(
 SPENT = "batches(StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, epoch_size=50, "
 remedy(
     SPENT + "schedule=Schedule({0: {'web': 1}}, exhausted='error')))",
-    "a shorter epoch_size or more max_passes, or exhausted='stop' to end there",
+    "more max_passes or a smaller epoch_size, or end there with exhausted='stop'",
     SPENT + "schedule=Schedule({0: {'web': 1}}, exhausted='stop'))) and "
     + SPENT + "schedule=Schedule({0: {'web': 1}}, max_passes=9))) and "
     + SPENT.replace("50", "10") + "schedule=Schedule({0: {'web': 1}}, exhausted='error')))",
@@ -574,7 +575,7 @@ remedy(
 FEW = "list(dataset(num_canonical_nodes=1, topology=World({}, 1, 1, 0"
 remedy(
     FEW.format(16) + ")))",
-    "use remainder='short', or fewer nodes",
+    "Use remainder='short', or fewer nodes",
     FEW.format(16) + "), remainder='short')) and " + FEW.format(4) + ")))",
 )
 SCHEDULED = (
@@ -599,7 +600,7 @@ remedy(
 )  # fmt: skip
 remedy(
     "dataset().edits.replace_samples(range(100_001))",
-    "leave them out with select()",
+    "Leave these samples out with select()",
     "dataset().select([15, 16, 17]).num_samples == 3",
 )
 
@@ -697,21 +698,21 @@ remedy(
 )
 remedy(
     TWO_SIZES.format("new", "") + OF_NEW,
-    "Record them once: mds lengths",
+    "Record the lengths once: mds lengths",
     "cli('mds lengths {new} --column x') and " + OF_NEW,
 )
 remedy(
     "written(new, {'ids': 'ndarray:int32', 'mask': 'ndarray:int32'}, "
     "{'ids': numpy.ones(2, 'i4'), 'mask': numpy.ones(2, 'i4')}) "
     "and batches(dataset(local=new, packing=4))",
-    "Write packing=Packing(4, column='ids'), or another of them",
+    "Write packing=Packing(4, column='ids'), or name another of these columns",
     "cli('mds lengths {new} --column ids') "
     "and batches(dataset(local=new, packing=Packing(4, column='ids')))",
 )
 remedy(
     "written(new, {'x': 'ndarray'}, {'x': numpy.ones(2, 'i4')}, lengths='x') "
     "and batches(dataset(local=new, packing=4))",
-    "Write packing=Packing(4, column='x') if that column has the tokens",
+    "Write packing=Packing(4, column='x') if this column has the tokens",
     "batches(dataset(local=new, packing=Packing(4, column='x')))",
 )
 FOLLOWING = (
@@ -737,7 +738,7 @@ remedy(
 remedy(
     "written(new, {'tokens': 'ndarray:int32'}, {'tokens': numpy.ones(2, 'i4')}, "
     "lengths='tokens') and " + MIXED.format(""),
-    "Give columns= that all have",
+    "Choose common columns with columns=",
     MIXED.format(", columns=['tokens']"),
 )
 
@@ -839,7 +840,7 @@ remedy(
 )
 remedy(
     "mds.storage.register_store('s3', lambda *given: open_store(folder))",
-    "take another name, or give replace=True",
+    "Use another name, or pass replace=True",
     "mds.storage.register_store('s3', lambda *given: open_store(folder), replace=True) "
     "and open_store('s3://a/b')",
 )
@@ -855,13 +856,13 @@ remedy(
 )
 remedy(
     "environment(SLURM_PROCID='0', SLURM_NTASKS='2') or dataset()",
-    "pass SLURM_STEP_ID on into containers",
+    "pass SLURM_STEP_ID to containers",
     "environment(SLURM_PROCID='0', SLURM_NTASKS='2', SLURM_STEP_ID='0', SLURM_LOCALID='0', "
     "SLURM_NTASKS_PER_NODE='2') or dataset().num_samples",
 )
 remedy(
     "environment(RANK='0', WORLD_SIZE='3', LOCAL_WORLD_SIZE='2') or dataset()",
-    "Pass topology= to say how the ranks stand",
+    "Describe the ranks with topology=",
     "environment(RANK='0', WORLD_SIZE='3', LOCAL_WORLD_SIZE='2') or dataset(topology=(0, 3))[0]",
 )
 remedy(

@@ -285,7 +285,7 @@ WITHOUT_PROGRAM = {
     "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],
     "It comes where a part of a state is lost that others replace.": ["a part of one"],
     "It takes gigabytes.": [
-        "samples would be dropped",
+        "replace_samples() would drop",
         "decoded it takes more than",
         "more than �. Do it once: mds index",
         "take �, and � are free",

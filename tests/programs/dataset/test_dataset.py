@@ -15,7 +15,7 @@ def test_the_explanation_of_local_parquet_says_that_nothing_is_fetched(tmp_path)
     text = StreamingDataset(remote=path, batch_size=4).explain()
     assert "local files are decoded in the cache" in text
     assert "the folder grows to about" in text
-    assert "a node and epoch" not in text
+    assert "for each node and epoch" not in text
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_type": "processes"}])

@@ -116,11 +116,11 @@ def test_stops_and_other_worlds_change_nothing(folder, settings):
         (lambda loader: loader.dataset.edits.replace_samples([1], reason=3), "must be a text"),
         (
             lambda loader: loader.dataset.edits.replace_samples([1], at_step=4),
-            "the earliest step .* is 5",
+            "must be at least 5",
         ),
         (
             lambda loader: loader.dataset.edits.replace_samples([1], at_step=np.int64(4)),
-            "the earliest .* is 5",
+            "must be at least 5",
         ),
         (
             lambda loader: loader.dataset.edits.replace_samples([1], at_step=6.0),
@@ -138,12 +138,15 @@ def test_stops_and_other_worlds_change_nothing(folder, settings):
             lambda loader: loader.dataset.edits.skip_steps(range(4, 9)),
             "step 4 was the last that came",
         ),
-        (lambda loader: loader.dataset.edits.skip_steps(range(9, 9)), "give the global batches"),
+        (
+            lambda loader: loader.dataset.edits.skip_steps(range(9, 9)),
+            "give a range of global batches",
+        ),
         (
             lambda loader: loader.dataset.edits.skip_steps(range(9, 20, 2)),
-            "give the global batches",
+            "give a range of global batches",
         ),
-        (lambda loader: loader.dataset.edits.skip_steps(7), "give the global batches"),
+        (lambda loader: loader.dataset.edits.skip_steps(7), "give a range of global batches"),
         (
             lambda loader: loader.dataset.edits.skip_steps(range(7, 10**9)),
             "of more than 10,000 epochs",

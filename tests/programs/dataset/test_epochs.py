@@ -102,7 +102,7 @@ def test_a_wrapper_that_holds_samples_back_is_named_once(make, workers):
             continue
         (message,) = told
         given = rf"given {4 * steps}, .*Packing .*filter.*state_dict"
-        assert re.search(r"Buckets has taken \d+ .*" + given, message)
+        assert re.search(r"Buckets has read \d+ .*" + given, message)
         inexact += seen != [*range(96)]
     assert exact or workers
     assert inexact > 0

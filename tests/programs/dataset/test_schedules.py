@@ -60,7 +60,7 @@ def test_fifty_stops_change_nothing(folder, algo):
         ({"step": 3}, "does not know"),
         ({"step": 3, "weights": {"web": -1}}, "an invalid edit"),
         ({"step": 3, "weights": 3}, "an invalid edit"),
-        ({"step": 3, "weights": {"sea": 1}}, "speaks of sea"),
+        ({"step": 3, "weights": {"sea": 1}}, "names sea"),
     ],
 )
 def test_broken_edits_are_refused(folder, edit, told):

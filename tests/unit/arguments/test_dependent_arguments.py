@@ -192,25 +192,25 @@ NEEDS = [
         "StreamingDataset",
         "format",
         lambda: StreamingDataset(STREAMS, format="mds"),
-        "goes without format=",
+        "does not work with format=",
     ),
     (
         "Schedule",
         "tokens_per_sample",
         lambda: Schedule({0: {"a": 1}}, tokens_per_sample=3),
-        "go together",
+        "together",
     ),
     (
         "StreamingDataLoader",
         "worker_type",
         lambda: loader(worker_type="threads"),
-        "Give num_workers= as well",
+        "Give num_workers= too",
     ),
     (
         "StreamingDataLoader",
         "worker_type",
         lambda: loader(worker_type="processes"),
-        "Give num_workers= as well",
+        "Give num_workers= too",
     ),
     # a text column, files, a table, splits, a tokenizer
     ("convert", "format", lambda: convert(ROWS, format="csv"), ABOUT_FILES),
@@ -296,7 +296,7 @@ NEEDS = [
         "select",
         "key",
         lambda: StreamingDataset("data").select([1], key="a"),
-        "names what where= chooses",
+        "names the selection of where=",
     ),
     ("split", "by", lambda: StreamingDataset("data").split([0.5, 0.5], by="nope"), NO_COLUMN),
     ("pad", "value", lambda: pad("x", value={"nope": 1}), "its columns are"),
@@ -474,4 +474,4 @@ def test_what_has_an_effect_is_accepted():
 def test_a_limit_of_a_cache_that_does_not_exist_is_explained():
     """``cache_limit`` is accepted for data that are read in place, as in mosaicml-streaming."""
     text = StreamingDataset("data", cache_limit="1gb", batch_size=2).explain()
-    assert "without effect: there is no cache to limit" in text
+    assert "no effect: there is no cache" in text

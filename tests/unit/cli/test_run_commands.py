@@ -159,7 +159,7 @@ def test_compare_names_the_first_step_that_differs_and_why(folder, tmp_path):
     result = run("diff", *paths[1:])
     assert result.exit_code == 1
     assert "Step 13 of the training is the first" in result.stdout
-    assert "only the second has other weights from step 13 on" in result.stdout
+    assert "only the second has new weights from step 13" in result.stdout
     assert json.loads(run("diff", *paths[1:], "--json").stdout)["step"] == 13
     _, other = train(folder, 20, shuffle_seed=1)
     _, plain = train(folder, 20)
@@ -255,7 +255,7 @@ def test_a_run_of_packs_is_told_by_its_documents(tmp_path, settings):
     assert first["sample"] == seen[3][0][0]
     assert run("diff", path, path).exit_code == 0
     bare = {**state, "data": {k: v for k, v in state["data"].items() if k != "packing"}}
-    assert "does not say of which column" in run("step", saved(bare, path), 1).stderr
+    assert "does not name their column" in run("step", saved(bare, path), 1).stderr
 
 
 def test_data_may_have_moved(folder, tmp_path):
@@ -270,26 +270,29 @@ def test_data_may_have_moved(folder, tmp_path):
     result = run("step", path, 3, *places[:2], *places[:2], *places[:2])
     assert result.exit_code == 2
     assert "does not fit" in result.stderr
-    assert "3 streams, and 1 places" in run("step", path, 3, *places[:2]).stderr
+    assert "3 streams, but data= (--data) has 1 places" in run("step", path, 3, *places[:2]).stderr
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"data": None}, "does not say what its data are"),
+        ({"data": None}, "does not name its data"),
         ({"data": 3}, "expected a dict"),
-        ({"data": {"streams": []}}, "does not say what its data are"),
-        ({"data": {"streams": 1, "batch_size": 4, "ranks": 2, "nodes": 1}}, "say no place"),
+        ({"data": {"streams": []}}, "does not name its data"),
+        ({"data": {"streams": 1, "batch_size": 4, "ranks": 2, "nodes": 1}}, "have no place"),
         ({"data": {"streams": [], "batch_size": 0, "ranks": 2, "nodes": 1}}, "with batch_size '0'"),
-        ({"data": {"streams": [], "batch_size": 4, "ranks": 1, "nodes": 2}}, "does not lead back"),
+        (
+            {"data": {"streams": [], "batch_size": 4, "ranks": 1, "nodes": 2}},
+            "cannot be computed from the state",
+        ),
         (
             {"data": {"streams": [], "batch_size": 1 << 20, "ranks": 1 << 20, "nodes": 1}},
-            "no training gets there",
+            "no training can reach",
         ),
-        ({"epoch": 1 << 39}, "no training gets there"),
+        ({"epoch": 1 << 39}, "no training can reach"),
         (
             {"data": {"streams": [], "batch_size": 4, "ranks": 2, "nodes": 1, "selected": 7}},
-            "of 7 samples that select",
+            "belongs to 7 samples that select",
         ),
         (
             {
@@ -323,10 +326,10 @@ def test_what_is_no_checkpoint_is_refused(folder, tmp_path):
         assert "of a loader; expected one" in result.stderr
     assert "neither JSON nor" in run("step", tmp_path / "bytes", 1).stderr
     path = saved(state, tmp_path / "state.json")
-    assert "the data have 430" in run("sample", path, 430).stderr
+    assert "the 430 samples" in run("sample", path, 430).stderr
     stop = Schedule({0: {"math": 1}}, exhausted="stop")
     _, state = train(folder, 2, schedule=stop)
-    assert "none of them has that one" in run("step", saved(state, path), 5).stderr
+    assert "no epoch of this run has it" in run("step", saved(state, path), 5).stderr
 
 
 def test_a_state_names_its_data_in_few_bytes(folder):
@@ -357,7 +360,7 @@ def test_a_selection_is_told(folder, tmp_path):
     assert "does not fit" in result.stderr
     whole = saved(dataset.state_dict(), tmp_path / "whole.json")
     result = run("step", whole, 3, "--select", tmp_path / "chosen.npy")
-    assert "of a whole dataset" in result.stderr
+    assert "belongs to a whole dataset" in result.stderr
 
 
 def test_the_examples_of_the_page_run(folder, tmp_path, monkeypatch):

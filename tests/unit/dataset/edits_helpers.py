@@ -82,7 +82,7 @@ def drop(ids, reason="", at_step=None):
 
     def act(loader):
         loader.dataset.edits.replace_samples(ids, reason, at_step=at_step)
-        return int(loader.dataset.edits[-1].split()[2])
+        return int(loader.dataset.edits[-1].split()[2].rstrip(":"))
 
     return act
 

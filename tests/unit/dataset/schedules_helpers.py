@@ -65,7 +65,7 @@ def train(loaders, stop, edits=EDITS):
                 if at == step:
                     for loader in loaders:
                         loader.dataset.edits.set_weights(weights, at_step=at_step)
-                        begin = f"from step {at_step or step} on: weights"
+                        begin = f"from step {at_step or step}: weights"
                         assert loader.dataset.edits[-1].startswith(begin)
             if step == stop:
                 break

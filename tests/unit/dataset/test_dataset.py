@@ -157,7 +157,7 @@ def test_numbers_to_select_come_in_many_forms(make, numbers):
         ([7, 3, 5], r"3 comes after 7\. Write select\(sorted\(numbers\)\)"),
         (slice(5, 2, -1), r"4 comes after 5\. Write select\(sorted\(numbers\)\)"),
         ([3, 3, 5], r"1 of 3 .* repeated\. Write select\(sorted\(set\(numbers\)\)\)"),
-        ([3, 100], "they go from 0 to 99"),
+        ([3, 100], "expected numbers from 0 to 99"),
         (7, r"write select\(\[7\]\), and dataset.limit\(7\)"),
         (["id"], r"StreamingDataset\(\.\.\., columns=\['id'\]\)"),
         ([[1], [2, 3]], r"got \[\[1\], \[2, 3\]\]\. Write select\(\[0, 7\]\)"),
@@ -186,7 +186,10 @@ def test_a_split_by_numbers_of_samples_has_exact_sizes(make):
 @pytest.mark.parametrize(
     ("shares", "way_out"),
     [
-        ([80, 30], r"sum 110, and the dataset has 100 samples: .* split\(\[0\.727, 0\.273\]\)"),
+        (
+            [80, 30],
+            r"110 samples in all, but the dataset has 100 samples: .* split\(\[0\.727, 0\.273\]\)",
+        ),
         ({"a": -20, "b": 120}, "or change a number"),
     ],
 )
@@ -194,7 +197,7 @@ def test_a_split_by_wrong_numbers_of_samples(make, shares, way_out):
     """Their sum must be the number of samples; a column has groups of any size."""
     with pytest.raises(ConfigError, match=way_out):
         StreamingDataset(local=make()).split(shares)
-    with pytest.raises(ConfigError, match=r"Write shares, as in split\(\[0\.9, 0\.1\], by='id'\)"):
+    with pytest.raises(ConfigError, match=r"Use shares, as in split\(\[0\.9, 0\.1\], by='id'\)"):
         StreamingDataset(local=make()).split([50, 50], by="id")
 
 
@@ -229,9 +232,9 @@ def test_a_part_gives_a_subclass_its_own_numbers(make):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "nothing to read"),
+        ({}, "no data was named"),
         ({"streams": []}, "empty"),
-        ({"local": "x", "streams": [Stream(local="x")]}, "goes without"),
+        ({"local": "x", "streams": [Stream(local="x")]}, "does not work with"),
         ({"local": "x", "shuffle_seed": -1}, "shuffle_seed"),
         ({"local": "x", "sampling_method": "lucky"}, "lucky"),
         ({"local": "x", "sampling_granularity": 0}, "granularity"),
@@ -436,7 +439,7 @@ def test_the_explanation_of_data_in_place_fetches_nothing(make, tmp_path):
     assert "grows" not in text
     remote = StreamingDataset(remote=make(), local=str(tmp_path / "cache"), batch_size=4).explain()
     assert "the folder grows to about" in remote
-    assert "a node and epoch, when every shard comes once" in remote
+    assert "for each node and epoch, if every shard is fetched once" in remote
 
 
 def test_the_explanation_of_a_schedule_does_not_say_once(make):
@@ -498,6 +501,6 @@ def test_the_explanation_of_compressed_local_data_tells_what_the_cache_holds(tmp
     text = StreamingDataset(local=folder, batch_size=4).explain()
     assert "compressed local shards are decompressed in the cache" in text
     assert "the folder grows to about" in text
-    assert "a node and epoch" not in text
+    assert "for each node and epoch" not in text
     limited = StreamingDataset(local=folder, batch_size=4, cache_limit="1mb").explain()
-    assert "everything fits" in limited
+    assert "the whole dataset fits" in limited

@@ -41,8 +41,8 @@ def test_the_folder_of_splits_names_them(splits):
     [
         (0.75, r"train, val = dataset.split\(\[0\.75, 0\.25\]\)"),
         ("train", r"split\(\{'train': 0\.9"),
-        ([0.8], "Change one of them"),
-        ([60, 20], r"Write shares, as in split\(\[0\.75, 0\.25\]\)"),
+        ([0.8], "Change one of the shares"),
+        ([60, 20], r"Use shares, as in split\(\[0\.75, 0\.25\]\)"),
         ([0.8, "0.2"], r"split\(\{'train': 0\.9"),
     ],
 )
@@ -162,7 +162,7 @@ def test_samples_come_one_by_one_without_a_batch_size(names):
     whole = StreamingDataset(local=names["d"], shuffle=True)
     ids = [sample["id"] for sample in whole]
     assert sorted(ids) == list(range(20))
-    assert "samples one by one" in whole.explain()
+    assert "single samples" in whole.explain()
 
     first = StreamingDataset(local=names["d"], shuffle=True)
     samples = iter(first)

@@ -50,7 +50,7 @@ def test_what_was_replaced_is_told_with_both_digests(published, tmp_path, caplog
     assert before != after
     dataset.load_state_dict(state)
     (line,) = told(caplog)
-    assert f"{place} has the index {after} now and had {before}" in line
+    assert f"the index of {place} changed from {before} to {after}" in line
     assert [sample["x"] for sample in dataset] == list(range(508, 540))
 
 
@@ -85,7 +85,7 @@ def test_another_place_with_another_index_is_told(tmp_path, caplog):
     dataset.load_state_dict(state)
     (line,) = told(caplog)
     assert f"{tmp_path}/b with the index" in line
-    assert f"is read now, and {tmp_path}/a with" in line
+    assert f"but the state was saved with {tmp_path}/a and" in line
 
 
 def test_of_many_streams_a_few_are_named(tmp_path, caplog):

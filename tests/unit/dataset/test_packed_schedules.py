@@ -44,7 +44,7 @@ def test_a_spent_stream_ends_the_training_or_is_refused(corpus):
     math = [n for n in itertools.chain(*rows[0], *rows[1], *rows[2]) if stream_of(n) == "math"]
     assert len(math) == len({*math}) > COUNT["math"] - 100
     assert rows[2] == []
-    with pytest.raises(PlanError, match=r"the windows 0 to .*'math' has given all it may, 1 pass"):
+    with pytest.raises(PlanError, match=r"'math' reaches its limit of 1 pass .*windows 0 to"):
         train([loader_of(corpus, schedule=Schedule(share, exhausted="error"))])
 
 
@@ -69,10 +69,13 @@ def test_an_unshuffled_window_has_its_streams_mixed(corpus):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"schedule": Schedule(KNOTS, unit="samples")}, "documents have different lengths"),
-        ({"schedule": Schedule({0: {"web": 1}}, unit="tokens", tokens_per_sample=9)}, "are known"),
-        ({"packing": Packing(budget=500)}, "unit='steps' and Packing"),
-        ({"schedule": Schedule({0: {"web": 1}}, unit="tokens"), "packing": None}, "give one of"),
+        ({"schedule": Schedule(KNOTS, unit="samples")}, "counts the tokens of each document"),
+        (
+            {"schedule": Schedule({0: {"web": 1}}, unit="tokens", tokens_per_sample=9)},
+            "does not work with packing=",
+        ),
+        ({"packing": Packing(budget=500)}, "unit='steps' does not work with Packing"),
+        ({"schedule": Schedule({0: {"web": 1}}, unit="tokens"), "packing": None}, "Give one of"),
     ],
 )
 def test_what_knots_cannot_count_is_refused(corpus, settings, match):

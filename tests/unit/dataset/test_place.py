@@ -118,7 +118,7 @@ def test_other_calls_are_refused_with_what_to_write(folder, call, way_out):
 def test_none_is_no_place(folder):
     """A configuration may have None there; then another argument has the place."""
     assert len(StreamingDataset(None, local="a")) == 10
-    with pytest.raises(ConfigError, match=r"nothing to read: .* StreamingDataset\('data/train'\)"):
+    with pytest.raises(ConfigError, match=r"no data was named.* StreamingDataset\('data/train'\)"):
         StreamingDataset(None)
 
 

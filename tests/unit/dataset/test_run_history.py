@@ -68,7 +68,7 @@ def test_methods_are_the_commands(trained, tmp_path):
             "the state has no epoch",
         ),
         (7, r"or the path of a file, got int\. Write RunHistory\(loader\.state_dict\(\)\)"),
-        ("s3://bucket/state.json", "from a disk. Fetch it first"),
+        ("s3://bucket/state.json", "only from a local file. Download the file first"),
         ({}, "state"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_is_no_state_is_refused(given, told):
 
 def test_two_states_are_refused(trained):
     """A dict that holds several does not say which is meant."""
-    with pytest.raises(StateError, match="has 2 states of a loader: give one of them"):
+    with pytest.raises(StateError, match=r"has 2 states of a loader\. Pass one of them"):
         RunHistory({"train": trained[2], "val": trained[2]})
     with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
         RunHistory("nowhere.json")

@@ -67,7 +67,7 @@ def test_an_empty_path_is_refused_with_what_to_write(make, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     folder = make(samples=4)
     for kind in (StreamingDataset, Stream):
-        with pytest.raises(ConfigError, match=r"local= is an empty text\. Leave it out"):
+        with pytest.raises(ConfigError, match=r"local= is an empty text\. Give"):
             kind(remote=folder, local="")
         with pytest.raises(ConfigError, match=r"local= is an empty text\. Give a path, such as"):
             kind(local="")

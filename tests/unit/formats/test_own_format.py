@@ -130,5 +130,5 @@ def test_one_format_in_a_mix_with_another_stream(numbers, tmp_path):
     ]
     dataset = StreamingDataset(streams=streams, batch_size=1)
     assert len(list(dataset)) == 17 + 14
-    with pytest.raises(ConfigError, match="give each Stream its own"):
+    with pytest.raises(ConfigError, match="Give each Stream its own"):
         StreamingDataset(streams=streams, format="numbers")

@@ -43,7 +43,7 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("group", ASKED)
 def test_a_broken_package_is_named_with_the_way_out(group):
     """The name, where it comes from, what it failed of, and what to do."""
-    said = r"'broken' \(brokenpackage:thing\) cannot be loaded: its library is missing\. Mend"
+    said = r"'broken' \(brokenpackage:thing\) cannot be loaded: its library is missing\. Repair"
     with pytest.raises(ConfigError, match=said):
         ASKED[group]("broken")
 

@@ -159,7 +159,7 @@ def test_threads_are_taken_where_nobody_can_tell(make):
     assert not kind(plain, persistent_workers=True)
     assert not kind(plain, worker_type="processes")
     assert kind(mine, worker_type="threads")
-    with pytest.raises(ConfigError, match="Wrapper iterates by itself"):
+    with pytest.raises(ConfigError, match="Wrapper has its own __iter__"):
         kind(Wrapper(plain), worker_type="threads")
     with pytest.raises(ConfigError, match="fibres"):
         kind(plain, worker_type="fibres")
@@ -167,9 +167,9 @@ def test_threads_are_taken_where_nobody_can_tell(make):
         kind(plain, workers="threads")
     with pytest.raises(ConfigError, match=r"named num_workers=. Write num_workers=4"):
         kind(plain, workers=4)
-    with pytest.raises(ConfigError, match=r"Give num_workers= as well, or leave worker_type out"):
+    with pytest.raises(ConfigError, match=r"Give num_workers= too, or leave worker_type out"):
         StreamingDataLoader(plain, batch_size=4, worker_type="threads")
-    with pytest.raises(ConfigError, match=r"Give num_workers= as well, or leave worker_type out"):
+    with pytest.raises(ConfigError, match=r"Give num_workers= too, or leave worker_type out"):
         StreamingDataLoader(plain, batch_size=4, worker_type="processes")
 
 
@@ -323,5 +323,5 @@ def test_a_loader_has_a_length_before_a_state_makes_its_order_possible(make):
     )
     loader = StreamingDataLoader(dataset)
     assert len(loader) == 9
-    with pytest.raises(PlanError, match="canonical nodes 4 and physical nodes 3"):
+    with pytest.raises(PlanError, match="num_canonical_nodes 4 does not fit 3"):
         loader.steps_per_epoch  # noqa: B018 - a property

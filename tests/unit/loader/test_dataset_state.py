@@ -137,5 +137,5 @@ def test_a_wrapper_that_holds_samples_back_is_warned_of(make):
     dataset = dataset_of(make)
     batches = iter(StreamingDataLoader(Buckets(dataset)))
     next(batches)
-    with pytest.warns(UserWarning, match="Buckets has taken"):
+    with pytest.warns(UserWarning, match="Buckets has read"):
         dataset.state_dict()

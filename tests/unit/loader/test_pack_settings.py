@@ -146,8 +146,9 @@ def test_columns_that_leave_a_choice_or_none_are_named(tmp_path):
     """With the call to write, in the constructor and in an assignment."""
     several = write(tmp_path / "several", attention_mask=TOKENS, input_ids=TOKENS)
     message = (
-        r"Packing\(8192\): each of the columns 'attention_mask', 'input_ids' may be that of the "
-        r"tokens. Write packing=Packing\(8192, column='input_ids'\), or another of them."
+        r"Packing\(8192\): more than one column may have the tokens: 'attention_mask', "
+        r"'input_ids'. Write packing=Packing\(8192, column='input_ids'\), or name "
+        r"another of these columns."
     )
     with pytest.raises(ConfigError, match=message):
         column_found(several)

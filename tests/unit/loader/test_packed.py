@@ -150,7 +150,7 @@ def test_numbers_that_int64_cannot_tell_are_refused(tmp_path):
         out.write({"tokens": np.array([1, 2**63], np.uint64)})
     settings = {"packing": Packing(10), "batch_size": 1}
     for change in (lambda d: d, lambda d: d.map(dict)):
-        with pytest.raises(ConfigError, match=r"'tokens' has a number beyond 2\*\*63 - 1"):
+        with pytest.raises(ConfigError, match=r"'tokens' has a number above 2\*\*63 - 1"):
             list(StreamingDataLoader(change(make(str(tmp_path), **settings))))
 
 
@@ -170,7 +170,7 @@ def test_a_sample_of_another_length_is_named(tmp_path):
             mask = np.ones(4 if i == 7 else 5, np.int8)
             writer.write({"tokens": np.arange(5, dtype=np.int32), "mask": mask})
     packing = {"packing": Packing(50), "batch_size": 1, "num_canonical_nodes": 1}
-    with pytest.raises(ConfigError, match="sample 7 has 4 values in column 'mask' and 5"):
+    with pytest.raises(ConfigError, match="sample 7 has 4 values in column 'mask' but 5"):
         list(StreamingDataLoader(make(str(tmp_path), **packing)))
     list(StreamingDataLoader(make(str(tmp_path), **packing, columns=["tokens"])))
     dataset = make(str(tmp_path), **packing, columns=["tokens"])
@@ -263,7 +263,7 @@ def test_a_pipe_under_the_name_of_counts_holds_nobody_up(tmp_path):
 def test_explain_tells_of_packs(corpus):
     """Their capacity, about how many there are, and what becomes of long documents."""
     told = make(corpus).explain()
-    assert "packs of one rank; 24 of all" in told
+    assert "packs for each rank; 24 for all ranks" in told
     assert "128" in told
     assert "longer documents are cut into pieces" in told
 
@@ -327,7 +327,7 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
             StreamingDataLoader(dataset, pack_as="dense")
     with pytest.raises(ConfigError, match="collate_fn"):
         StreamingDataLoader(make(corpus), collate_fn=list)
-    with pytest.raises(ConfigError, match="dataset alone"):
+    with pytest.raises(ConfigError, match="only to the dataset"):
         StreamingDataLoader(make(corpus), batch_size=3)
     with pytest.raises(ConfigError, match="columns= leaves it out"):
         StreamingDataLoader(make(corpus, columns=["weight"]))

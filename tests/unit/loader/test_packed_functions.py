@@ -83,21 +83,23 @@ def test_a_map_that_changes_a_length_is_named_with_both_numbers(corpus):
     def shorter(sample):
         return {"tokens": sample["tokens"][: 3 if sample["number"] == 9 else None]}
 
-    with pytest.raises(FunctionError, match=r"sample 9 behind map\(shorter\) has 3 values .* 12:"):
+    with pytest.raises(
+        FunctionError, match=r"sample 9 returned by map\(shorter\) has 3 values .* 12,"
+    ):
         list(StreamingDataLoader(make(corpus).map(shorter)))
 
     def beside(sample):
         return {"tokens": sample["tokens"], "mask": np.ones(2)}
 
-    with pytest.raises(FunctionError, match="has 2 values in column 'mask' and"):
+    with pytest.raises(FunctionError, match="has 2 values in column 'mask' but"):
         list(StreamingDataLoader(make(corpus).map(beside)))
 
     def other(sample):
         return {"tokens": sample["tokens"]} if sample["number"] % 2 else sample
 
-    with pytest.raises(FunctionError, match="and another one had"):
+    with pytest.raises(FunctionError, match="but another sample has"):
         list(StreamingDataLoader(make(corpus).map(other)))
-    with pytest.raises(FunctionError, match="is a list, and packs are made of dicts"):
+    with pytest.raises(FunctionError, match="is a list, but packs need dicts"):
         list(StreamingDataLoader(make(corpus).map(list)))
     with pytest.raises(FunctionError, match=r"has no column 'tokens', .*: keep its name"):
         list(StreamingDataLoader(make(corpus).map(lambda s: {"number": s["number"]})))
@@ -187,7 +189,7 @@ def test_a_class_with_samples_of_its_own_is_packed(corpus):
     assert larger == [
         sorted((tuple(token + 100_000 for token in d[0]),) for d in row) for row in rows
     ]
-    with pytest.raises(FunctionError, match=r"behind __getitem__ of Shorter has .* recorded"):
+    with pytest.raises(FunctionError, match=r"returned by __getitem__ of Shorter has .* recorded"):
         list(StreamingDataLoader(make(corpus, kind=Shorter)))
 
 
@@ -200,7 +202,7 @@ class Iterates(StreamingDataset):
 
 def test_a_class_that_iterates_by_itself_is_refused(corpus):
     """It gives samples, and packs would never be made."""
-    with pytest.raises(ConfigError, match="Iterates iterates by itself over samples"):
+    with pytest.raises(ConfigError, match="Iterates has its own __iter__ over samples"):
         StreamingDataLoader(make(corpus, kind=Iterates))
 
 
@@ -248,7 +250,7 @@ def test_streams_of_other_columns_and_widths_are_packed(tmp_path):
     tokens, names = packs_of(streams, columns=["tokens"])
     assert tokens == sorted([*range(1, 9), *range(70_001, 70_009)] * 6)
     assert "more" not in names
-    with pytest.raises(ConfigError, match="Give columns= that all have"):
+    with pytest.raises(ConfigError, match="Choose common columns with columns="):
         packs_of(streams)
 
 

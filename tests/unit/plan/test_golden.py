@@ -84,5 +84,8 @@ def test_each_stream_gives_the_recorded_share():
 
 def test_a_refusal_says_what_to_change():
     """The sentence has both numbers and the way out."""
-    with pytest.raises(ValueError, match="canonical nodes 3 and physical nodes 4: make one a mult"):
+    with pytest.raises(
+        ValueError,
+        match=r"num_canonical_nodes 3 does not fit 4 physical nodes\. Make one number a mult",
+    ):
         epoch_order([{"shards": [100]}], World(4, 1, 1, 0), num_canonical_nodes=3, batch_size=1)

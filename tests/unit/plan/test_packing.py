@@ -80,7 +80,9 @@ def test_what_else_may_become_of_a_long_document():
     dropped = pack_window(ids, sizes, Packing(100, overflow="drop"), 5)
     assert dropped.ids.tolist() == [71]
     assert (dropped.cut_tokens, dropped.dropped) == (0, 2)
-    with pytest.raises(PlanError, match=r"sample 70 has 250 tokens and a pack 100.*'split'"):
+    with pytest.raises(
+        PlanError, match=r"sample 70 has 250 tokens, but a pack has only 100.*'split'"
+    ):
         pack_window(ids, sizes, Packing(100), 5)
 
 
@@ -100,12 +102,12 @@ def test_a_budget_makes_batches_of_like_lengths():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({}, "capacity or a budget"),
+        ({}, "a capacity or budget="),
         ({"capacity": 5, "budget": 5}, "one of them"),
-        ({"capacity": 0}, "capacity 0"),
-        ({"capacity": True}, "capacity True"),
-        ({"capacity": 8192.0}, "capacity 8192.0"),
-        ({"budget": -1}, "budget -1"),
+        ({"capacity": 0}, "capacity .* got 0"),
+        ({"capacity": True}, "capacity .* got True"),
+        ({"capacity": 8192.0}, "capacity .* got 8192.0"),
+        ({"budget": -1}, "budget .* got -1"),
         ({"capacity": 1 << 40}, "must be a number of tokens"),
         ({"capacity": 5, "column": ""}, "name of a column"),
         ({"capacity": 5, "overflow": "cut"}, "is now overflow='truncate'"),

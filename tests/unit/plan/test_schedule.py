@@ -203,9 +203,9 @@ def test_exhausted_streams_end_the_training_or_are_refused():
     assert plan.following().steps == 0
     assert plan_of((1, 1, 1), Schedule(even, exhausted="stop", max_passes=3)).steps == 99 // 8
     assert plan_of((1, 1, 1), Schedule(even, exhausted="stop", max_passes={"code": 1})).steps == 21
-    with pytest.raises(PlanError, match=r"'math' has given all it may, 1 pass, after step 4"):
+    with pytest.raises(PlanError, match=r"'math' reaches its limit of 1 pass after step 4"):
         _ = plan_of((1, 1, 1), Schedule(even, exhausted="error")).steps
-    with pytest.raises(PlanError, match=r"2 passes, after step 8"):
+    with pytest.raises(PlanError, match=r"2 passes after step 8"):
         _ = plan_of((1, 1, 1), Schedule(even, max_passes={"math": 2})).steps
     plan = plan_of((1, 1, 1), Schedule(even, max_passes=13))
     assert plan.steps == 51
@@ -268,14 +268,14 @@ def test_a_schedule_is_told_whole(schedule):
     [
         ({}, {}, "expected a dict of milestones"),
         ({5: {"a": 1}}, {}, "the first milestone is 5"),
-        ({0: {"a": 1}, -1: {"a": 1}}, {}, "a milestone is -1"),
-        ({0: {"a": 1}, 1.5: {"a": 1}}, {}, "a milestone is 1.5"),
+        ({0: {"a": 1}, -1: {"a": 1}}, {}, "milestone -1"),
+        ({0: {"a": 1}, 1.5: {"a": 1}}, {}, "milestone 1.5"),
         ({0: {"a": 0}}, {}, "all weights at 0 are zero"),
         ({0: {"a": -1}}, {}, "the weight of 'a' at 0 is -1"),
         ({0: {"a": float("nan")}}, {}, "is nan"),
         ({0: {"a": float("inf")}}, {}, "is inf"),
         ({0: {"a": "1"}}, {}, "is '1'"),
-        ({0: {3: 1}}, {}, "3 is not a name"),
+        ({0: {3: 1}}, {}, "3 at 0 is not the name"),
         ({0: {}}, {}, "expected a dict of stream names"),
         ({0: 1.0}, {}, "expected a dict of stream names"),
         ({0: {"a": 1}}, {"between": "spline"}, "no between 'spline'"),
@@ -283,7 +283,7 @@ def test_a_schedule_is_told_whole(schedule):
         ({0: {"a": 1}}, {"exhausted": "again"}, "write exhausted='repeat'"),
         ({0: {"a": 1}}, {"unit": "epochs"}, "no unit 'epochs'"),
         ({0: {"a": 1}}, {"exhausted": "wait"}, "no exhausted 'wait'"),
-        ({0: {"a": 1}}, {"tokens_per_sample": 8}, "go together"),
+        ({0: {"a": 1}}, {"tokens_per_sample": 8}, "together"),
         ({0: {"a": 1}}, {"unit": "tokens", "tokens_per_sample": 0}, "at least 1"),
         ({0: {"a": 1}}, {"max_passes": 0}, "max_passes 0"),
         ({0: {"a": 1}}, {"max_passes": {"a": 0.5}}, "max_passes 0.5"),
@@ -315,9 +315,9 @@ def test_json_that_is_no_schedule_is_refused(found):
 
 def test_streams_and_schedule_have_to_fit():
     """Names that no stream has, and a weight for a stream without samples, are refused."""
-    with pytest.raises(ConfigError, match=r"speaks of math, and the streams are web, code"):
+    with pytest.raises(ConfigError, match=r"names math, but the streams are web, code"):
         run_of(ramp(), ("web", "code"))
-    with pytest.raises(ConfigError, match=r"'math' has a weight at 0 and no samples"):
+    with pytest.raises(ConfigError, match=r"'math' has a weight at 0 but no samples"):
         run_of(ramp()).mixture((1000, 170, 0), 24)
     with pytest.raises(ConfigError, match="temperature at 0 is 0"):
         Schedule.temperature({0: 0})

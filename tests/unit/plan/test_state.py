@@ -236,7 +236,7 @@ def test_a_state_of_a_later_epoch_is_followed_and_of_an_earlier_one_never_ignore
     assert make_plan([90], (1, 1, 1), epoch=1, resume=ours).epoch == 3
     with pytest.raises(StateError, match="ask for epoch 3"):
         make_plan([90], (1, 1, 1), epoch=4, resume=ours)
-    with pytest.warns(UserWarning, match="nothing of it is used"):
+    with pytest.warns(UserWarning, match="the state is not used"):
         plan = make_plan([90], (1, 1, 1), epoch=4, resume=THEIRS)
     assert plan.begin[:2] == (4, 0)
 

@@ -171,7 +171,7 @@ def test_other_datasets_have_no_report():
     import torch
 
     loader = StreamingDataLoader(TensorDataset(torch.arange(4)), batch_size=2)
-    with pytest.raises(ConfigError, match="is about streaming datasets"):
+    with pytest.raises(ConfigError, match="needs a StreamingDataset"):
         loader.report()
 
 

@@ -217,9 +217,9 @@ def test_samples_of_a_dataset_of_batches_are_refused(make):
         dataset.map(dict)
     with pytest.raises(ConfigError, match=r"call filter\(\) first"):
         dataset.filter(bool)
-    with pytest.raises(ConfigError, match="collate_fn= would be given no"):
+    with pytest.raises(ConfigError, match="collate_fn= would get no"):
         StreamingDataLoader(dataset, collate_fn=list)
-    with pytest.raises(ConfigError, match="batch_size=None makes none"):
+    with pytest.raises(ConfigError, match="batch_size=None makes single samples"):
         StreamingDataLoader(dataset, batch_size=None)
     assert len(dataset) == 100
     assert len(dataset.limit(16).select([1, 2])) == 2

@@ -151,10 +151,10 @@ def test_contradictions_are_refused(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="torchrun says 3 ranks, 2 on each node"):
+    with pytest.raises(ConfigError, match="torchrun sets 3 ranks with 2 on each node"):
         find_ranks()
     with pytest.raises(ConfigError, match="got str"):
         find_ranks("all of them")
     monkeypatch.setenv("WORLD_SIZE", "many")
-    with pytest.raises(ConfigError, match="WORLD_SIZE is 'many'"):
+    with pytest.raises(ConfigError, match="WORLD_SIZE must be a number, got 'many'"):
         find_ranks()

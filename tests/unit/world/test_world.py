@@ -55,7 +55,9 @@ def test_a_contradictory_environment_is_refused(environ):
     """With the values, and what to set."""
     with pytest.raises(ConfigError, match="Set all three, as torchrun does"):
         World.detect(environ)
-    with pytest.raises(ConfigError, match="RANK='x' in the environment is not a number"):
+    with pytest.raises(
+        ConfigError, match="the environment variable RANK must be a number, got 'x'"
+    ):
         World.detect({"RANK": "x"})
 
 
@@ -81,5 +83,5 @@ def test_a_world_of_more_ranks_than_an_order_may_have_is_refused(monkeypatch):
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")):
         monkeypatch.setenv(name, value)
     for topology in (None, World(1, 99999999999999, 1, 0), (0, 99999999999999)):
-        with pytest.raises(ConfigError, match="99999999999999 ranks; expected at most 262144"):
+        with pytest.raises(ConfigError, match="99999999999999 ranks; at most 262144"):
             find_ranks(topology)

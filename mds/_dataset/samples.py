@@ -800,7 +800,10 @@ class Samples(HasColumns):
                 loop.warn_if_inexact()
             return count.position(self._order, world.num_ranks)
         if is_elsewhere:
-            other_way = " Or call state_dict(num_samples) with the number of samples that all ranks have seen."
+            other_way = (
+                " Or call state_dict(num_samples) with the number of samples that all ranks have "
+                "seen."
+            )
             raise ConfigError(
                 f"{type(self).__name__}.state_dict(): worker processes of torch's DataLoader read "
                 "this dataset, and only they know their position. Use "

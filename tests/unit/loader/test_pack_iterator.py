@@ -146,7 +146,7 @@ def test_worker_processes_know_their_place_alone(corpus):
     dataset = make(corpus, layout="dense", columns=["tokens"])
     batches = iter(DataLoader(dataset, batch_size=24, num_workers=1))
     next(batches)
-    with pytest.raises(ConfigError, match="only they know how far they are") as caught:
+    with pytest.raises(ConfigError, match="only they know their position") as caught:
         dataset.state_dict()
     assert "num_samples" not in str(caught.value)
     assert len(list(batches)) == 12

@@ -455,7 +455,7 @@ def keep_limit(budget: Budget) -> None:
         )
     log.warning(
         "cache_limit=%s does not hold: the cache folders have %s (%s). %s; or set cache_limit to "
-        "%d or more. Until then nothing is added.",
+        "%d or more. Until then, no shards are added to the cache.",
         format_bytes(budget.limit),
         format_bytes(budget.used),
         ", ".join(opened.folder.root for opened in budget.folders),

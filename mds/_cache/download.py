@@ -438,9 +438,9 @@ def _write_all(file: int, data: bytes) -> None:
 # ---------------------------------------------------------------------- versions of objects
 
 _REMEDY = (
-    "The dataset was replaced under the run: start again to read what is there now, and publish a "
-    "changed dataset under a name of its own. (If a new start says the same, shards and index do "
-    "not belong together: upload them again)"
+    "The dataset was replaced during the run. Restart to read the new data, and publish a "
+    "changed dataset under a new name. If the error remains after a restart, shards and index do "
+    "not match: upload them again"
 )
 
 

@@ -328,9 +328,9 @@ class ShardFetcher:
                         self.downloaders[folder.number].store.head((packed or raw).basename)
                     except StoreError as error:
                         reason = (
-                            f"{path} lies there without a digest and was not fetched into this "
-                            f"folder, so it is not used. To read what is there without the "
-                            f"remote, give local={folder.root!r} alone."
+                            f"{path} has no digest and was not fetched into this folder, so it is "
+                            "not used. To read the local files without the remote, give only "
+                            f"local={folder.root!r}."
                         )
                         error.args = (f"{error} {reason}",)
                         raise

@@ -285,7 +285,7 @@ class _Search(NamedTuple):
             folder = folder_below(self.folder, self.source)
         if folder != self.folder and read_origin(folder) is None:
             log.warning(
-                "%s belongs to other data; what is fetched of %s is kept apart from it, in %s.",
+                "%s belongs to other data, so the files of %s are cached separately, in %s.",
                 self.folder,
                 self.store.url_of(""),
                 folder,
@@ -561,7 +561,7 @@ def _foreign_index_hint(folder: str) -> str:
         return ""
     return (
         f" {folder} holds an index.json that was not fetched from this remote by this library. To "
-        f"read what is there without the remote, give local={folder!r} alone."
+        f"read the local files without the remote, give only local={folder!r}."
     )
 
 
@@ -650,7 +650,7 @@ def locked_folder(folder: str) -> Iterator[None]:
         from mds.storage._locks import describe_processes, holders_of
 
         owners = describe_processes(holders_of(path, FOLDER_LOCK))
-        log.warning("%s is being opened by a process that does not go on: %s.", folder, owners)
+        log.warning("%s is being opened by a process that does not continue: %s.", folder, owners)
     try:
         yield
     finally:

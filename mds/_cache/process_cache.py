@@ -458,8 +458,8 @@ class ProcessCache:
         size = int(folder.index.zip_size[number] or folder.index.raw_size[number])
         counts = self.counters
         log.warning(
-            "The reader waited %.1f s for %s (%s from %s); so far %d shards and %d ranges came, "
-            "%d requests were tried again, %d shards were evicted, %d read in memory.",
+            "The reader waited %.1f s for %s (%s from %s); so far: %d shards and %d ranges "
+            "fetched, %d requests retried, %d shards evicted, %d read in memory.",
             seconds,
             name,
             format_bytes(size),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mds.writers._leftovers import Leftovers
 
 
-@click.command(cls=Command, short_help="List, or remove, what an unfinished writer left.")
+@click.command(cls=Command, short_help="List or remove the files of unfinished writers.")
 @click.argument("place")
 @click.option("--remove", is_flag=True, help="Remove everything listed.")
 @storage_option
@@ -82,7 +82,7 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
         print_json({"url": place, "leftovers": listed, "is_removed": remove})
         return
     if not leftovers:
-        main.print(cell(f"{place}: nothing is left of unfinished writers"))
+        main.print(cell(f"{place}: no files of unfinished writers"))
         if _is_cache(store):
             main.print(
                 cell(f"{place} is a cache: to empty it, delete the folder when no process uses it"),

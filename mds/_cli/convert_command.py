@@ -54,7 +54,7 @@ class _FormatOption(click.Option):
     def _list_inputs(self) -> str:
         from mds.writers.convert import input_names
 
-        return f"What SOURCE is, where that is not plain: {', '.join(input_names())}."
+        return f"Format of SOURCE, if mds-convert cannot detect it: {', '.join(input_names())}."
 
     def _ignore(self, text: str | None) -> None:
         """Ignore the help that Click sets, which is None."""
@@ -70,13 +70,24 @@ class _FormatOption(click.Option):
 @click.argument("source")
 @click.argument("out")
 @click.option("--format", cls=_FormatOption, metavar="NAME")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Only files like this ('*.py').")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="No files like this.")
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="PATTERN",
+    help=("Include only files that match this pattern ('*.py')."),
+)
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help=("Exclude files that match this pattern.")
+)
 @click.option("--labels", metavar="FILE", help="Table of labels inside a folder of images.")
 @click.option("--config", metavar="NAME", help="Configuration of a Hugging Face dataset.")
 @click.option("--source-split", metavar="NAME", help="Split of a Hugging Face dataset.")
 @click.option("--encoding", metavar="NAME", help="Encoding of text: cp1252, ...  [utf-8]")
-@click.option("--no-header", is_flag=True, help="The first line of a table is a record.")
+@click.option(
+    "--no-header",
+    is_flag=True,
+    help=("Read the first line of a table as a record, not as a header."),
+)
 @click.option(
     "--columns",
     "-c",
@@ -106,12 +117,12 @@ class _FormatOption(click.Option):
     "--describe",
     multiple=True,
     metavar="NAME=TEXT",
-    help="What a column is, kept beside the dataset: mds info shows it.",
+    help="Description of a column, stored with the dataset and shown by mds info.",
 )
 @click.option(
     "--lengths",
     metavar="NAME",
-    help="Record how long the arrays of a column are, beside the dataset: packing goes by it.",
+    help="Store the lengths of the arrays of a column with the dataset, for packing.",
 )
 @click.option("--drop", multiple=True, metavar="NAME", help="Leave out these columns.")
 @click.option(
@@ -124,9 +135,9 @@ class _FormatOption(click.Option):
 @click.option(
     "--merge-splits",
     is_flag=True,
-    help="Make one dataset of a source whose files or folders are named train, test, ...",
+    help="Merge the files or folders named train, test, ... into one dataset.",
 )
-@click.option("--split-key", metavar="NAME", help="Column whose value decides the split.")
+@click.option("--split-key", metavar="NAME", help="Column whose value selects the split.")
 @limit_option("Stop after N samples (1000, 10k).")
 @click.option(
     "--tokenizer",
@@ -134,10 +145,12 @@ class _FormatOption(click.Option):
     help="Write blocks of tokens: bytes, tiktoken:NAME, a "
     "tokenizer.json, or a name on the Hugging Face hub.",
 )
-@click.option("--block", type=int, metavar="N", help="Tokens of a block.  [2048]")
-@click.option("--end-token", metavar="TOKEN", help="Token that ends documents; '' for none.")
-@click.option("--text-column", metavar="NAME", help="Column that is tokenized.")
-@click.option("--drop-last", is_flag=True, help="Drop the last tokens where they fill no block.")
+@click.option("--block", type=int, metavar="N", help="Number of tokens in a block.  [2048]")
+@click.option(
+    "--end-token", metavar="TOKEN", help=("Token at the end of each document; '' for none.")
+)
+@click.option("--text-column", metavar="NAME", help="Column with the text to tokenize.")
+@click.option("--drop-last", is_flag=True, help="Drop the last tokens if they do not fill a block.")
 @click.option("--compression", metavar="NAME", help="zstd, zstd:7, gz, bz2, br, snappy.")
 @click.option(
     "--hash",
@@ -151,51 +164,56 @@ class _FormatOption(click.Option):
     default="64mb",
     metavar="BYTES",
     show_default=True,
-    help="Largest shard; none for a single one.",
+    help="Largest size of a shard; none for a single shard.",
 )
 @click.option(
     "--num-workers",
     "-j",
     type=int,
     metavar="N",
-    help="Processes; 0 for one a core. The output "
-    "is the same with any number.  [one a core, 1 for small sources]",
+    help="Number of processes; 0 for one per core. The number does not change the output.  [one "
+    "per core; 1 for small sources]",
 )
 @click.option(
-    "--engine", default="local", metavar="NAME", help="Where work runs: local, spark, ray."
+    "--engine",
+    default="local",
+    metavar="NAME",
+    help=("Engine that runs the conversion: local, spark, ray."),
 )
 @click.option(
     "--on-error",
     type=click.Choice(["raise", "skip"]),
     default="raise",
     show_default=True,
-    help="skip: leave out records that cannot be samples, and list them.",
+    help="skip: leave out and list records that cannot be converted.",
 )
-@click.option("--resume", is_flag=True, help="Continue a conversion that was interrupted.")
-@click.option("--overwrite", is_flag=True, help="Replace the dataset that is at OUT.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted conversion.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing dataset at OUT.")
 @click.option("--work", metavar="FOLDER", help="Folder for unfinished work.  [OUT/.mds-convert]")
 @click.option(
-    "--no-durable", is_flag=True, help="Do not wait until shards and index are on the disk."
+    "--no-durable",
+    is_flag=True,
+    help=("Do not wait until the disk has stored shards and index (no fsync)."),
 )
 @click.option(
     "--keep-shards",
     is_flag=True,
-    help="Write a shard for each one of files that are read in place (a Parquet row group): "
-    "the order of training stays, and states go across.",
+    help="Write one MDS shard for each shard of the source, such as a Parquet row group. The order "
+    "of training and saved states stay valid.",
 )
 @storage_option
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only errors, and what --json prints.")
-@json_option("Print what was written as one JSON document; with --dry-run the columns.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors and the output of --json.")
+@json_option("Print the result as one JSON document; with --dry-run, print the columns.")
 def convert(
     source: str, out: str, dry_run: bool, quiet: bool, as_json: bool, **options: Any
 ) -> None:
     """Convert SOURCE to a dataset of MDS shards at OUT.
 
-    SOURCE is a folder of images, sound, text or any files; JSON lines, CSV, TSV, Parquet, Arrow
-    or WebDataset tars (a file, or a folder of them); a Hugging Face dataset (a folder, or
-    hf:NAME); an MDS dataset (a folder or URL); or -, standard input, with --format. OUT is a folder
-    or URL.
+    SOURCE is a folder of images, sound, text or any files. Or it is a file, or a folder of files,
+    of JSON lines, CSV, TSV, Parquet, Arrow or WebDataset tars. Or it is a Hugging Face dataset (a
+    folder, or hf:NAME), an MDS dataset (a folder or URL), or - (standard input), with --format. OUT
+    is a folder or URL.
 
     Columns and encodings are inferred and shown first. After an interruption, --resume continues
     the conversion and gives the same bytes.
@@ -283,12 +301,12 @@ def _show_listing(stderr: Console | None, source: str) -> Iterator[None]:
     source = redact(source)
 
     lively = is_lively(stderr)
-    with stderr.status(f"Looking at {source}") if lively else contextlib.nullcontext() as status:
+    with stderr.status(f"Inspecting {source}") if lively else contextlib.nullcontext() as status:
 
         def show(event: object) -> None:
             if not isinstance(event, Listed):
                 return
-            text = f"Looking at {source}: {plural(event.files, 'file')}"
+            text = f"Inspecting {source}: {plural(event.files, 'file')}"
             if status is not None:
                 status.update(text)
             elif event.files % _FILES_BETWEEN_LINES == 0:
@@ -333,10 +351,14 @@ def show_notes(summary: Summary, stderr: Console) -> None:
     for note in summary.notes:
         stderr.print(cell(f"Note: {note}."))
     if summary.resumed_parts:
-        stderr.print(cell(f"Note: {plural(summary.resumed_parts, 'part')} were done before."))
+        stderr.print(
+            cell(f"Note: {plural(summary.resumed_parts, 'part')} had been converted before.")
+        )
     for split in summary.splits:
         if not split.samples:
-            stderr.print(cell(f"Note: no sample came into {split.name}; it cannot be streamed."))
+            stderr.print(
+                cell(f"Note: the split {split.name} got no samples; it cannot be streamed.")
+            )
 
 
 def _print_summary_json(summary: Summary, columns: dict[str, str]) -> None:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from mds.formats import Format
 
 
-@click.command(cls=Command, short_help="Pin files that are read in place, and plan them once.")
+@click.command(cls=Command, short_help="Pin the files of a dataset that is read in place.")
 @click.argument("source")
 @click.argument("out", required=False)
-@click.option("--format", "kind", metavar="FORMAT", help="What the files are: parquet, tar, ...")
+@click.option("--format", "kind", metavar="FORMAT", help="Format of the files: parquet, tar, ...")
 @click.option(
     "--set", "pairs", metavar="NAME=VALUE", multiple=True,
-    help="A setting of the format, such as manifest=labels.csv; again for more.",
+    help="Setting of the format, such as manifest=labels.csv. May be repeated.",
 )  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing index at OUT.")
 @storage_option
 @json_option()
 def index(
@@ -87,10 +87,10 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
     return make_format(type(detected_format), settings)
 
 
-@click.command(cls=Command, short_help="One index over datasets side by side.")
+@click.command(cls=Command, short_help="Write one index for several datasets.")
 @click.argument("parts", nargs=-1)
 @click.argument("out")
-@click.option("--overwrite", is_flag=True, help="Replace the index that is at OUT.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing index at OUT.")
 @storage_option
 @json_option()
 def merge(
@@ -160,7 +160,7 @@ def _check_parts(parts: tuple[str, ...], out: str) -> None:
         command = shlex.join(["mds", "merge", *map(redact, (*others, first))])
         raise ConfigError(f"OUT comes last, after the datasets. Write: {command}")
     raise ConfigError(
-        f"{redact(outside[0])} is not below OUT, {redact(out)}. An index names shards of its own "
-        "folder and of folders below, so OUT, which comes last, has to be a folder above all "
+        f"{redact(outside[0])} is not below OUT, {redact(out)}. An index names shards of its "
+        "folder and of subfolders. So OUT, the last argument, must be a folder above all "
         "datasets. Give that folder, or move the dataset into OUT."
     )

@@ -146,10 +146,10 @@ def _compressed(info: DatasetInfo) -> str:
 
 @click.command(cls=Command, short_help="The first samples.")
 @click.argument("dataset")
-@limit_option("How many.", default=5)
-@click.option("--columns", metavar="NAME,...", help="Only these columns.")
-@json_option("Print a line of JSON for each sample, bytes by their length.")
-@click.option("--html", metavar="FILE", help="Write a page with pictures and sound to FILE.")
+@limit_option("Number of samples.", default=5)
+@click.option("--columns", metavar="NAME,...", help="Show only these columns.")
+@json_option("Print a JSON line for each sample, with the length of bytes instead of their value.")
+@click.option("--html", metavar="FILE", help="Write an HTML page with pictures and sound to FILE.")
 @storage_option
 def head(
     dataset: str,
@@ -290,9 +290,9 @@ def _to_json_value(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------ lengths
 
 
-@click.command(cls=Command, short_help="Record the lengths of a column beside the index.")
+@click.command(cls=Command, short_help="Store the lengths of a column with the index.")
 @click.argument("dataset")
-@click.option("--column", default="tokens", show_default=True, help="A column of arrays.")
+@click.option("--column", default="tokens", show_default=True, help="Name of a column of arrays.")
 @storage_option
 @json_option()
 def lengths(dataset: str, column: str, storage_options: dict[str, str], as_json: bool) -> None:

@@ -36,12 +36,12 @@ _PLOT_COLUMNS = 64
 _MARGIN = 8
 
 
-@click.group(cls=Group, short_help="What a training saw and will see, by its state.")
+@click.group(cls=Group, short_help="Look up samples and steps of a training from its state.")
 def run() -> None:
     """Look up samples and steps of a training, from its saved state.
 
-    STATE is the state of a loader as JSON, a file of torch.save with it somewhere inside, or the
-    folder of a run, of which the newest such file is taken. All states of a run know its past.
+    STATE is the state of a loader as JSON, a file of torch.save that contains it, or the folder of
+    a run. From a folder, the newest such file is used. Every state of a run has its complete history.
     """
 
 
@@ -53,7 +53,7 @@ _data = click.option(
     "places",
     multiple=True,
     metavar="URL",
-    help="Where a stream is now; give one for each stream, in their order.",
+    help="Current URL or path of a stream. Repeat for each stream, in order.",
 )
 
 
@@ -61,7 +61,7 @@ _select = click.option(
     "--select",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE.npy",
-    help="For a part of a dataset: the numbers or the mask that select() was given.",
+    help="For a selection: the file of sample numbers or the mask that was passed to select().",
 )
 
 
@@ -79,20 +79,20 @@ def _open_history(state: str, places: tuple[str, ...], select: str | None = None
 # --------------------------------------------------------------------------------------------- step
 
 
-@run.command(short_help="What came in a step of a training.")
+@run.command(short_help="Show the samples of a step of a training.")
 @click.argument("state", type=_state_type)
 @click.argument("step", type=click.IntRange(0))
-@click.option("--rank", type=click.IntRange(0), help="Only this rank.")
+@click.option("--rank", type=click.IntRange(0), help="Show only this rank.")
 @click.option(
     "--show",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Rows that each rank fetches.",
+    help="Number of rows to fetch and show for each rank.",
 )
 @_data
 @_select
-@json_option("Print a line of JSON for each sample.")
+@json_option("Print a JSON line for each sample.")
 def step(
     state: str,
     step: int,
@@ -160,7 +160,7 @@ def _first_value(sample: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------- sample
 
 
-@run.command("sample", short_help="When a sample comes in a training.")
+@run.command("sample", short_help="Show the steps in which a training sees a sample.")
 @click.argument("state", type=_state_type)
 @click.argument("number", type=click.IntRange(0))
 @_data
@@ -172,7 +172,7 @@ def show_sample(
     """Show the steps and ranks that saw a sample, and those of this epoch that will.
 
     Samples are numbered through all streams, as in dataset[NUMBER]. STATE is a state as JSON, a
-    file of torch.save with it inside, or the folder of a run. Ranks are those of the state.
+    file of torch.save with it inside, or the folder of a run. The ranks are the ranks of the state.
     """
     with errors():
         history = _open_history(state, places, select)
@@ -202,7 +202,7 @@ def show_sample(
 # --------------------------------------------------------------------------------------------- diff
 
 
-@run.command(short_help="Where two runs differ, and why.")
+@run.command(short_help="Find the first step at which two runs differ.")
 @click.argument("first", metavar="STATE", type=_state_type)
 @click.argument("second", metavar="STATE", type=_state_type)
 @_data
@@ -238,14 +238,14 @@ def diff(
 _RIGHT_OF_MIXTURE = ("at first", "at last", "samples", "passes")
 
 
-@run.command(short_help="The mixture of a training with a schedule.")
+@run.command(short_help="Show the share of each stream in a run with a schedule.")
 @click.argument("state", type=_state_type)
-@click.option("--plot", is_flag=True, help="Draw the shares of the streams.")
+@click.option("--plot", is_flag=True, help="Draw the shares of the streams as a chart.")
 @click.option(
     "--until",
     type=click.IntRange(1),
     metavar="STEP",
-    help="The last step.  [a quarter beyond the last change of weights]",
+    help="Last step to show.  [a quarter after the last change of weights]",
 )
 @_data
 @json_option()

@@ -31,18 +31,18 @@ def spooled(source: str, options: Mapping[str, Any]) -> Iterator[str]:
         return
     if not options.get("format"):
         raise ConfigError(
-            "SOURCE is -, standard input, whose name shows no format: say so with --format jsonl, "
-            "--format csv or --format lines."
+            "SOURCE is - (standard input), which has no file name and so no format. Add --format "
+            "jsonl, --format csv or --format lines."
         )
     if options.get("resume") or options.get("engine", "local") != "local":
         raise ConfigError(
-            "SOURCE is -, standard input, which can be read once and on this machine only: leave "
-            "out --resume and --engine, or write it into a file first."
+            "SOURCE is - (standard input), which can be read only once and on this machine. "
+            "Leave out --resume and --engine, or write it into a file first."
         )
     with tempfile.TemporaryDirectory(prefix="mds-stdin-") as folder:
         path = os.path.join(folder, "stdin")
         with open(path, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file, _CHUNK)
         if not os.path.getsize(path):
-            raise ConfigError("standard input is empty: nothing came through the pipe.")
+            raise ConfigError("standard input is empty: the pipe sent no data.")
         yield path

@@ -40,8 +40,8 @@ def storage_option(command: F) -> F:
         multiple=True,
         metavar="K=V",
         callback=_parse,
-        help="A setting of the store of a URL, such as endpoint_url=https://...; again for more. "
-        "Other users of the machine see command lines: give secrets by the environment.",
+        help="Setting for the store of a URL, such as endpoint_url=https://... May be repeated. "
+        "Other users of the machine can see command lines, so pass secrets in the environment.",
     )
     return add_option(command)
 

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from mds._cli.verification import Report
 
 
-@click.command(cls=Command, short_help="Check every size, digest and sample; list all faults.")
+@click.command(cls=Command, short_help="Check all sizes, digests and samples; list all faults.")
 @click.argument("dataset")
-@click.option("--no-decode", is_flag=True, help="Check sizes, digests and offsets, not values.")
+@click.option(
+    "--no-decode", is_flag=True, help=("Check only sizes, digests and offsets, not values.")
+)
 @click.option(
     "-j", "--num-workers", type=click.IntRange(0), default=1, show_default=True,
-    help="Processes; 0: one a core.",
+    help="Number of processes; 0 for one per core.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
 @storage_option

@@ -516,8 +516,8 @@ class OrderState:
         if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
             warnings.warn(
                 f"the state has sample_in_epoch {position.place:,}, but an epoch has only "
-                f"{size:,} samples, so epoch {position.epoch} has no samples left. Check that the "
-                "dataset and epoch_size= are those of the saved run.",
+                f"{size:,} samples, so epoch {position.epoch} has no samples left. Compare the "
+                "dataset and epoch_size= with those of the saved run.",
                 stacklevel=4,
             )
 

@@ -196,7 +196,7 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     if not np.array_equal(ids, numbers):
         place = int(np.argmax(np.diff(numbers) < 0)) + 1
         raise ConfigError(
-            f"select() needs ascending sample numbers, but {numbers[place]} comes after "
+            f"select() needs ascending sample numbers, but {numbers[place]} follows "
             f"{numbers[place - 1]}. Write select(sorted(numbers)). For another order, use "
             "shuffle=True for an epoch, or dataset[numbers] for single samples."
         )

@@ -207,9 +207,9 @@ def write_shard(
 def _too_large(location: str) -> ShardError:
     """Return the error for a shard that would be too large when it is decoded."""
     return ShardError(
-        f"{location}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and comes whole. "
-        f"Leave columns out with columns=, or write the file anew with fewer rows together "
-        f"(pyarrow: row_group_size=)."
+        f"{location}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and it must be "
+        "decoded as a whole. Leave columns out with columns=, or write the file anew with fewer "
+        "rows together (pyarrow: row_group_size=)."
     )
 
 

@@ -344,7 +344,7 @@ def _check_index(
         _refuse(
             location,
             header.cuts_at + 8 * (row + 1),
-            f"cut {cuts[row + 1]:,} comes after {cuts[row]:,}; cuts do not increase",
+            f"cut {cuts[row + 1]:,} follows {cuts[row]:,}; cuts must increase",
         )
     if cuts[-1] != count:
         _refuse(

@@ -110,8 +110,8 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
     if account.batches < 2 or elapsed <= 0.0:
         return WaitReport(
             "none",
-            f"Nothing can be said yet: {account.batches} of the batches of this iteration came. "
-            "Ask again after some steps.",
+            f"No diagnosis yet: this iteration has read only {account.batches} batches. Call "
+            "report() again after some steps.",
         )
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
     share = account.waited / elapsed
@@ -123,9 +123,9 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
         }
         cause = max(_COMPUTED_CAUSES, key=making_seconds.__getitem__)
         text = (
-            f"{_headline(account, share)} The threads of the loader worked all the time, mostly "
-            f"while {_WORDS[cause]}. The trainer takes turns with them in the interpreter, so its "
-            "own work waits too. Set worker_type='processes'."
+            f"{_headline(account, share)} The threads of the loader were always busy, mostly "
+            f"while {_WORDS[cause]}. They share the interpreter lock with the trainer, so its own "
+            "work is slower, too. Set worker_type='processes'."
         )
         return WaitReport(cause, text, share, seconds)
     sentences = [_headline(account, share), *_reason(cause, share, seconds, account, cache)]
@@ -235,7 +235,7 @@ def _reason(
         cache: Shards and bytes that this rank fetched.
     """
     if cause == "trainer":
-        return ["The loader is not what limits."]
+        return ["The loader is not the bottleneck."]
     waited = max(account.waited, 1e-12)
     parts = sorted(seconds.items(), key=lambda item: -item[1])
     shares = [
@@ -246,20 +246,20 @@ def _reason(
     sentences = [f"It waited {', '.join(shares)}."]
     if cause == "uncertain" and parts[0][0] == "decoding" and account.idle > MUCH_IDLE:
         sentences.append(
-            f"The processor did nothing in {account.idle:.0%} of the decoding, which waited for a "
-            "slow disk, or for a core that other threads and programs use."
+            f"The processor was idle in {account.idle:.0%} of the decoding, which waited for a "
+            "slow disk or for a core that other threads and programs use."
         )
     elif cause == "uncertain" and share < _FEW_WAITS:
         sentences.append(
-            "Its own work seems to limit, but the threads of the loader wait for their turn, or "
-            "for a core that other programs use, as long as they compute."
+            "The trainer's own work seems to be the bottleneck. But the threads of the loader "
+            "wait for the interpreter lock, or for a core, as long as they compute."
         )
     elif cause == "uncertain":
-        sentences.append("Some of them cost about the same, so none is named as the cause.")
+        sentences.append("Several of these cost about the same, so there is no single cause.")
     if cause == "cache_limit":
         sentences.append(
-            f"cache_limit is too small: {cache.wasted:.0%} of the shards that came had been here "
-            f"before, and {cache.ranged:.0%} of the bytes came sample by sample."
+            f"cache_limit is too small: {cache.wasted:.0%} of the fetched shards had been fetched "
+            f"before, and {cache.ranged:.0%} of the bytes were fetched sample by sample."
         )
     return sentences
 
@@ -282,9 +282,9 @@ def _trainer(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     sufficient_workers = _sufficient_workers(account)
     if setup.workers > sufficient_workers:
         return (
-            f"Make the step itself faster; num_workers={sufficient_workers} would feed it as well."
+            f"Make the training step faster. num_workers={sufficient_workers} would be sufficient."
         )
-    return "Make the step itself faster: no argument of the loader changes much."
+    return "Make the training step faster: no argument of the loader changes much."
 
 
 def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
@@ -293,16 +293,16 @@ def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     advice = []
     if max(setup.workers, 1) < _FETCHING_WORKERS:
         advice.append(
-            f"Have more requests under way: num_workers={_FETCHING_WORKERS} (each worker has up to "
-            "16, a machine 48)."
+            f"Run more requests at a time: num_workers={_FETCHING_WORKERS} (up to 16 for each "
+            "worker and 48 for a machine)."
         )
     mean_size = cache.total // max(cache.shards, 1)
     if mean_size < _SMALL_SHARD:
         advice.append(
-            f"Write larger shards (size_limit='64mb'): these have {format_bytes(mean_size)}, and "
-            "each takes a request."
+            f"Write larger shards (size_limit='64mb'): the shards have {format_bytes(mean_size)}, "
+            "and each needs a request."
         )
-    advice.append("Fetch earlier with a larger predownload=, or read from a store that is nearer.")
+    advice.append("Fetch earlier with a larger predownload=, or read from a closer store.")
     return " ".join(advice)
 
 
@@ -310,11 +310,11 @@ def _bandwidth(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str
     """Return the advice if the bytes of shards arrive slowly."""
     del setup
     rate = cache.bytes_fetched / max(account.waited + account.worked + account.first, 1e-9)
-    advice = [f"{format_bytes(rate)} came a second."]
+    advice = [f"{format_bytes(rate)} were fetched a second."]
     if not cache.is_compressed:
-        advice.append("Write the shards compressed (compression='zstd'), if the data allow.")
+        advice.append("Write compressed shards (compression='zstd'), if the data are compressible.")
     advice.append(
-        "Read from a store that is nearer or a machine with a wider line; later epochs read from "
+        "Read from a closer store or on a machine with a faster network. Later epochs read from "
         "the cache folder, so keep local= between runs."
     )
     return " ".join(advice)
@@ -326,22 +326,25 @@ def _cache_limit(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> s
     limit = format_bytes(cache.limit or 0)
     needed_limit = format_bytes(cache.total * 1.05)
     return (
-        f"Raise cache_limit from {limit}: with {needed_limit!r} all fits and comes once. A smaller "
-        "shuffle_block_size= needs less room at a time; dataset.explain() says how much."
+        f"Raise cache_limit from {limit}: with {needed_limit!r} the whole dataset fits and is "
+        "fetched once. A smaller shuffle_block_size= needs less space; dataset.explain() shows "
+        "how much."
     )
 
 
 def _decompression(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     """Return the advice if shards are decompressed for most of the wait."""
     del cache
-    return _more_workers(account, setup, "write the shards with a quicker compression, or without")
+    return _more_workers(
+        account, setup, ("write the shards with a faster compression, or without compression")
+    )
 
 
 def _decoding(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     """Return the advice if samples are decoded for most of the wait."""
     del cache
     pictures = [name for name, encoding in setup.columns if encoding in _IMAGES]
-    cheaper = "leave out columns that are not used (columns=[...])"
+    cheaper = "leave out unused columns (columns=[...])"
     if pictures:
         cheaper = (
             f"decode column {pictures[0]!r} to arrays (images='array', with simplejpeg installed), "
@@ -357,7 +360,7 @@ def _decoding(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
 def _functions(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     """Return the advice if the caller's functions of samples run for most of the wait."""
     del cache
-    names = ", ".join(setup.functions) or "what the class does with a sample"
+    names = ", ".join(setup.functions) or "the sample code of the class"
     cheaper = f"make {names} cheaper, with map_batches() on whole columns or before the training"
     return _more_workers(account, setup, _processes(account, setup) + cheaper)
 
@@ -366,8 +369,8 @@ def _collate(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     """Return the advice if batches are collated for most of the wait."""
     del cache
     cheaper = (
-        "leave out columns that are not used (columns=[...]), or write arrays of one shape as "
-        "'ndarray:dtype:shape', which are gathered at once"
+        "leave out unused columns (columns=[...]), or write arrays of one shape as "
+        "'ndarray:dtype:shape', which are read as one block"
     )
     if setup.collate:
         cheaper = (
@@ -383,15 +386,15 @@ def _crossing(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del account, cache
     if setup.kind == "processes" and setup.workers:
         return (
-            "Use worker_type='threads', which cross nothing, if your functions release the "
-            "interpreter's lock; or send less: smaller dtypes, normalise on the device."
+            "Use worker_type='threads', which copy no data, if your functions release the "
+            "interpreter lock. Or send less data: use smaller dtypes and normalise on the device."
         )
-    return "Set pin_memory=False if nothing needs it, and send smaller dtypes."
+    return "Set pin_memory=False if you do not need it, and use smaller dtypes."
 
 
 def _uncertain(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     del account, setup, cache
-    return "Ask again when nothing else runs on this machine, or after more steps."
+    return "Call report() again when this machine runs no other programs, or after more steps."
 
 
 def _none(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
@@ -436,7 +439,7 @@ def _processes(account: WaitAccount, setup: LoaderSetup) -> str:
     is_in_turns = setup.kind == "threads" and setup.workers > 1 and account.cores < _MOST_IN_TURNS
     if not is_in_turns or _is_waiting(account, setup):
         return ""
-    return "set worker_type='processes', where functions written in Python do not take turns, or "
+    return "set worker_type='processes', where Python functions run in parallel, or "
 
 
 def _is_waiting(account: WaitAccount, setup: LoaderSetup) -> bool:
@@ -460,14 +463,14 @@ def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str
     sufficient_workers, cores = _sufficient_workers(account), max(setup.cores, 1)
     max_workers = _MOST_WAITING * cores if _is_waiting(account, setup) else cores
     useful = min(sufficient_workers, max_workers)
-    ways = "Make batches in more workers"
+    ways = "Use more workers"
     if not setup.workers:
-        ways = "Make batches beside the trainer"
+        ways = "Make batches in workers, in parallel with the trainer"
     if useful <= setup.workers:
         return f"More than {setup.workers} workers do not help on {cores} cores: {cheaper}."
     advice = f"{ways}: num_workers={useful} instead of {setup.workers}"
     if max_workers > cores:
-        advice += f" (they compute in {1 - account.idle:.0%} of their time, and wait in the rest)"
+        advice += f" (they compute {1 - account.idle:.0%} of the time and wait for the rest)"
     elif sufficient_workers > cores:
-        advice += f" (this rank has {cores} cores; that alone will not do)"
+        advice += f" (this rank has only {cores} cores, so this alone is not enough)"
     return f"{advice}. Or {cheaper}."

@@ -463,8 +463,8 @@ def translate_write_errors(path: str) -> Iterator[None]:
             ) from error
         if error.errno in _IN_THE_WAY and _is_near(error.filename, path):
             raise StoreError(
-                f"write {path}: {os.strerror(error.errno)}. Remove what is in the way, or choose "
-                f"another folder.",
+                f"write {path}: {os.strerror(error.errno)}. Remove the file or folder of this "
+                "name, or choose another folder.",
                 url=path,
                 verb="write",
             ) from error

@@ -208,7 +208,8 @@ class _Worker:
                 "`if __name__ == '__main__':`"
             )
         return (
-            f"a process of the conversion {reason}{why}. What was done is kept: go on with resume."
+            f"a process of the conversion {reason}{why}. Finished work is kept: continue with "
+            "resume."
         )
 
 

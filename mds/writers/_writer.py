@@ -115,8 +115,8 @@ def _map(size: int) -> mmap.mmap:
 
 #: Reason why a writer is closed in a forked child that inherited it.
 INHERITED = (
-    "belongs to the process that made it, and this is a forked child. Make a writer in every "
-    "process, each with a folder of its own, and join them with merge_index"
+    "belongs to the process that made it, and this is a forked child. Create a writer in every "
+    "process, each with another folder, and join the datasets with merge_index"
 )
 
 
@@ -146,9 +146,9 @@ def hold_turn(turn: list[bool]) -> Iterator[None]:
 def two_threads_error() -> WriterError:
     """Return the error for a turn that another thread holds."""
     return WriterError(
-        "two threads use this writer at once, and it is for one at a time: samples would come in "
-        "an order that depends on luck. Write from one thread, or make a writer in each with a "
-        "folder of its own, and join them with merge_index."
+        "two threads use this writer at the same time, so the order of samples would be random. "
+        "Write from one thread, or create a writer in each thread, each with another folder, and "
+        "join the datasets with merge_index."
     )
 
 

@@ -64,11 +64,6 @@ remedy(
     "batch_size=1)",
 )
 remedy(
-    "list(dataset(packing=Packing(8, column='tokens'), local=tokens))",
-    "Iterate StreamingDataLoader(dataset) instead",
-    "list(StreamingDataLoader(dataset(packing=Packing(8, column='tokens'), local=tokens)))",
-)
-remedy(
     "StreamingDataLoader(dataset(), batch_size=2, pack_as='dense')",
     "Write Packing(..., layout='dense')",
     "batches(dataset(packing=Packing(8, column='tokens', layout='dense'), local=tokens))",
@@ -347,7 +342,7 @@ remedy(
     "say --format files",
     "mds-convert {archive} {new} --format files",
 )
-remedy("mds-convert - {new}", "say so with --format jsonl", "mds-convert - {new} --format jsonl")
+remedy("mds-convert - {new}", "Add --format jsonl", "mds-convert - {new} --format jsonl")
 remedy(
     "mds-convert {lines} {new} --labels labels.csv",
     "leave it out",
@@ -407,7 +402,7 @@ remedy(
 )
 remedy(
     "mds-convert - {new} --format jsonl --resume",
-    "leave out --resume",
+    "Leave out --resume",
     "mds-convert - {new} --format jsonl",
 )
 remedy(
@@ -732,7 +727,7 @@ MIXED = (
 remedy(
     "written(new, {'tokens': 'ndarray:int32', 'id': 'str'}, "
     "{'tokens': numpy.ones(2, 'i4'), 'id': 'a'}, lengths='tokens') and " + MIXED.format(""),
-    "Leave it out with columns=",
+    "Leave the column out with columns=",
     MIXED.format(", columns=['tokens']"),
 )
 remedy(

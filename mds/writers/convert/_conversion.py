@@ -269,8 +269,8 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
         )
     if spec.merge_splits and not opened.list_splits():
         raise ConfigError(
-            f"merge_splits=True has no effect: {opened.name} has no splits of its own, such as "
-            "folders named train and test. Leave it out."
+            f"merge_splits=True has no effect: {opened.name} has no splits, such as folders named "
+            "train and test. Leave it out."
         )
     columns = choose_columns(opened, spec)
     if spec.lengths is not None:

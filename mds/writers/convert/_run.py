@@ -133,7 +133,9 @@ def run(
             running.run()
         if not running.samples:
             reading.checkpoint.remove()
-            raise SourceError(f"{reading.source.name}: no sample was found; nothing is written.")
+            raise SourceError(
+                f"{reading.source.name}: no sample was found, so no dataset was written."
+            )
         shards = [cutter.shards for cutter in running.cutters]
         _publish(output, shards, running.lengths(), locks)
         reading.checkpoint.finish()

@@ -178,9 +178,9 @@ def test_an_index_that_no_note_names_is_not_used_without_its_remote(remote, fold
     url = fill_cache(remote, folder)
     other = str(tmp_path / "other")
     shutil.copytree(remote, other)
-    with pytest.raises(UnreachableError, match="give local='") as error:
+    with pytest.raises(UnreachableError, match="give only local='") as error:
         fetch_index(url, other, retries=0)
-    local = re.search("give local='(.*)' alone", str(error.value))[1]
+    local = re.search("give only local='(.*)' alone", str(error.value))[1]
     assert len(list(StreamingDataset(local=local, batch_size=4))) == SAMPLES
 
 
@@ -332,8 +332,8 @@ def test_copied_shards_without_digests_are_named_where_the_remote_is_gone(tmp_pa
     shutil.rmtree(remote)
     with (
         open_cache(remote, copy) as cache,
-        pytest.raises(NotFoundError, match=r"so it is not used\..*give local='") as caught,
+        pytest.raises(NotFoundError, match=r"so it is not used\..*give only local='") as caught,
     ):
         read(cache)
-    assert f"give local={copy!r} alone" in str(caught.value)
+    assert f"give only local={copy!r} alone" in str(caught.value)
     assert len(list(StreamingDataset(local=copy, batch_size=10))) == SAMPLES

@@ -95,7 +95,7 @@ def test_a_range_of_another_size_than_the_index_says_is_refused(tmp_path, folder
     with http_server(remote, handler=Silent) as url, opened(url, folder) as cache:
         assert one_by_one(cache, [3]) == [3]
         publish_anew(remote, tmp_path, size=size, size_limit=10 * (SIZE + 40))
-        with pytest.raises(ReplacedError, match="The dataset was replaced under the run"):
+        with pytest.raises(ReplacedError, match="The dataset was replaced during the run"):
             one_by_one(cache, [row])
 
 
@@ -157,7 +157,7 @@ def test_a_run_ends_with_the_error_in_the_loop_of_the_trainer(tmp_path, folder):
         dataset = StreamingDataset(remote=url, local=folder, batch_size=1, shuffle=False)
         assert dataset[3]["x"] == 3
         publish_anew(remote, tmp_path, salt=7000)
-        with pytest.raises(VanishedError, match="start again to read what is there now"):
+        with pytest.raises(VanishedError, match="Restart to read the new data"):
             list(dataset)
 
 

@@ -75,7 +75,7 @@ def test_the_first_has_the_names_of_the_remote_and_the_second_is_kept_apart(pair
     for _ in range(2):
         with open_cache(other, folder) as cache:
             read(cache, salt=SALT)
-    assert len([line for line in caplog.messages if "kept apart" in line]) == 1
+    assert len([line for line in caplog.messages if "cached separately" in line]) == 1
     assert cached_names(folder) == sorted(os.listdir(one))
     assert contents(folder)["shard.00003.mds"][0] == contents(one)["shard.00003.mds"][0]
     where = folder_below(folder, source_of(other, None))
@@ -83,7 +83,7 @@ def test_the_first_has_the_names_of_the_remote_and_the_second_is_kept_apart(pair
 
 
 def test_the_limit_of_each_is_that_of_its_own_files(pair, folder):
-    """What is kept apart counts for the dataset that keeps it."""
+    """What is cached separately counts for the dataset that keeps it."""
     one, other = pair
     with open_cache(one, folder) as first, open_cache(other, folder) as second:
         read(first)
@@ -446,7 +446,7 @@ def test_streams_of_one_dataset_may_share_a_folder(pair, folder):
 
 
 def test_a_fallback_folder_is_removed_when_nobody_uses_it(tmp_path, folder, caplog):
-    """What a job kept apart because its dataset was published anew goes with it."""
+    """What a job cached separately because its dataset was published anew goes with it."""
     caplog.set_level(logging.WARNING, "mds.cache")
     remote = write(tmp_path / "remote", hashes=[])
     with open_cache(remote, folder) as old:

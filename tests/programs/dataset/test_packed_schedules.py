@@ -117,7 +117,7 @@ def test_weights_hold_from_the_first_window_that_has_not_begun(corpus, undisturb
     rows, _, state = train([loader], 3, act)
     (edit,) = state["edits"]
     step = edit["step"]
-    assert [*loader.dataset.edits] == [f"from step {step} on: weights {{'math': 1}}"]
+    assert [*loader.dataset.edits] == [f"from step {step}: weights {{'math': 1}}"]
     assert 3 <= step < 3 + 4
     flat = [*itertools.chain(*rows)]
     old = [*itertools.chain(*undisturbed[0])]
@@ -253,7 +253,7 @@ def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undistur
     steps = len(undisturbed[0][0])
     loader = loader_of(corpus)
     loader.dataset.edits.set_weights({"code": 1}, at_step=steps)
-    assert loader.dataset.edits[0].startswith(f"from step {steps} on")
+    assert loader.dataset.edits[0].startswith(f"from step {steps}:")
     rows, _, state = train([loader], 2)
     assert rows[0] == undisturbed[0][0]
     assert {stream_of(n) for row in rows[1] for n in row} == {"code"}

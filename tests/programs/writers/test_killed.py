@@ -217,10 +217,10 @@ def clean(left, folder):
     """`mds clean` lists, and with --remove removes, all that was told."""
     listed = CliRunner().invoke(main, ["clean", REMOTE])
     assert listed.exit_code == 0, listed.output
-    assert (left.describe() if left else "nothing is left") in listed.output
+    assert (left.describe() if left else "no files of unfinished writers") in listed.output
     removed = CliRunner().invoke(main, ["clean", REMOTE, "--remove"])
     assert removed.exit_code == 0, removed.output
     again = CliRunner().invoke(main, ["clean", REMOTE])
-    assert "nothing is left" in again.output, again.output
+    assert "no files of unfinished writers" in again.output, again.output
     assert not [name for name in names(folder) if name.startswith("shard.")]
     assert not [path for path in left.folders if pathlib.Path(path).exists()]

@@ -186,7 +186,7 @@ NEEDS = [
         "StreamingDataset",
         "schedule",
         lambda: StreamingDataset("data", schedule={0: {"a": 1}}),
-        "by name",
+        "needs streams with names",
     ),
     (
         "StreamingDataset",
@@ -253,13 +253,13 @@ NEEDS = [
         "convert",
         "merge_splits",
         lambda: convert(ROWS, merge_splits=True),
-        "has no splits of its own",
+        "has no splits",
     ),
     (
         "convert",
         "merge_splits",
         lambda: convert("table.csv", merge_splits=True),
-        "has no splits of its own",
+        "has no splits",
     ),
     ("convert", "keep_shards", lambda: convert(ROWS, keep_shards=True), "about files in a format"),
     ("convert", "block", lambda: convert(ROWS, block=128), ABOUT_TOKENS),
@@ -400,7 +400,7 @@ COMMAND_LINES = [
     ("lengths data --column nope", "there is no column 'nope'"),
     ("convert table.csv out --split-key id", "has no effect without split="),
     ("convert table.csv out --block 2048", "that is about tokens"),
-    ("convert table.csv out --merge-splits", "has no splits of its own"),
+    ("convert table.csv out --merge-splits", "has no splits"),
     ("convert table.csv out --storage-option endpoint_url=x", "is a path"),
 ]
 

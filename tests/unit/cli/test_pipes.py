@@ -13,7 +13,7 @@ def pipe(data, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say so with --format"),
+        ([], "Add --format"),
         (["--format", "jsonl", "--resume"], "into a file first"),
         (["--format", "jsonl", "--engine", "spark"], "into a file first"),
     ],

@@ -350,7 +350,7 @@ def test_a_selection_is_told(folder, tmp_path):
     state = loader.state_dict()
     path = saved(state, tmp_path / "state.json")
     assert state["data"]["selected"] == len(chosen)
-    assert f"of {len(chosen)} samples that select" in run("step", path, 3).stderr
+    assert f"belongs to {len(chosen)} samples that select" in run("step", path, 3).stderr
     np.save(tmp_path / "chosen.npy", chosen)
     result = run("step", path, 3, "--json", "--show", 4, "--select", tmp_path / "chosen.npy")
     rows = [json.loads(line) for line in result.stdout.splitlines()]

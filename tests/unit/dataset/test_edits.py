@@ -142,7 +142,7 @@ def test_edits_between_epochs_and_without_a_loader(folder):
         "<5 edits of the order>",
         "from step 0: 1 sample replaced: 3",
         "steps 0 to 1 skipped",
-        f"from step {2 * STEPS} on: 2 samples replaced: 4, 5 (noise)",
+        f"from step {2 * STEPS}: 2 samples replaced: 4, 5 (noise)",
         f"steps {2 * STEPS} to {3 * STEPS - 1} skipped",
         f"step {3 * STEPS} skipped",
     ]

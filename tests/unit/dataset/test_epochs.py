@@ -351,7 +351,7 @@ def test_a_wrapper_around_a_filter_is_named_where_places_differ(make, ranks, wor
     first, state, told = stop_after(loader, 6)
     assert [*map(bool, told)] == [True] * is_told
     for message in told:
-        assert re.search(r"filter below Ids .*map\(\) or in collate_fn", message)
+        assert re.search(r"filter below Ids .*map\(\) or collate_fn", message)
     if not is_told:
         resumed = StreamingDataLoader(Ids(kept), batch_size=4)
         resumed.load_state_dict(state)

@@ -55,7 +55,7 @@ def test_weights_before_the_first_batch_and_between_epochs(folder):
     loader.dataset.edits.set_weights({"code": 1})
     fresh = loader_of(folder, state=state)
     fresh.dataset.edits.set_weights({"code": 1})
-    assert [*fresh.dataset.edits] == [f"from step {STEPS} on: weights {{'code': 1}}"]
+    assert [*fresh.dataset.edits] == [f"from step {STEPS}: weights {{'code': 1}}"]
     batches = [train([each], STEPS + 5, [])[0] for each in (loader, fresh)]
     assert batches[0] == batches[1]
     assert all(700 <= number < 900 for step in batches[0] for number in step)
@@ -67,7 +67,7 @@ def test_without_a_loader_weights_hold_from_the_next_epoch(folder):
     iterator = iter(dataset)
     next(iterator)
     dataset.edits.set_weights({"math": 1})
-    assert dataset.edits[0].startswith(f"from step {STEPS} on")
+    assert dataset.edits[0].startswith(f"from step {STEPS}:")
     with pytest.raises(ConfigError, match=f"at_step 3: .* is {STEPS}"):
         dataset.edits.set_weights({"math": 1}, at_step=3)
     assert sum(sample["id"] >= 900 for sample in iterator) < 300
@@ -140,7 +140,7 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
         StreamingDataset(streams=named, schedule=schedule, batch_size=4)
     with pytest.raises(ConfigError, match="has the name '3'"):
         StreamingDataset(streams={3: listed[0]}, batch_size=4)
-    with pytest.raises(ConfigError, match=r"this dataset has none"):
+    with pytest.raises(ConfigError, match=r"this dataset has no schedule"):
         StreamingDataset(streams=listed, batch_size=4).edits.set_weights({"web": 1})
 
 

@@ -41,7 +41,7 @@ def test_samples_have_no_numbers_after_a_filter(make, use, remedy):
     dataset = StreamingDataset(local=make(), batch_size=4)
     for filtered in (dataset.filter(even), dataset.filter(even).map(dict)):
         with pytest.raises(
-            ConfigError, match=r"only when they are read, by filter\(even\)\..*" + remedy
+            ConfigError, match=r"filter\(even\) decides while samples are read\..*" + remedy
         ):
             use(filtered)
     assert use(dataset.select(where=even))

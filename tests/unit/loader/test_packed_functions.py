@@ -101,7 +101,7 @@ def test_a_map_that_changes_a_length_is_named_with_both_numbers(corpus):
         list(StreamingDataLoader(make(corpus).map(other)))
     with pytest.raises(FunctionError, match="is a list, but packs need dicts"):
         list(StreamingDataLoader(make(corpus).map(list)))
-    with pytest.raises(FunctionError, match=r"has no column 'tokens', .*: keep its name"):
+    with pytest.raises(FunctionError, match=r"but not 'tokens', .*Keep this name"):
         list(StreamingDataLoader(make(corpus).map(lambda s: {"number": s["number"]})))
     with pytest.raises(FunctionError, match=r"str 'x' in column 'tokens'"):
         list(StreamingDataLoader(make(corpus).map(lambda _: {"tokens": "x"})))

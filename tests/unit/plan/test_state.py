@@ -234,7 +234,7 @@ def test_a_state_of_a_later_epoch_is_followed_and_of_an_earlier_one_never_ignore
     """Ours is refused when another epoch was asked for; the incumbent's is told to be unused."""
     ours = make_plan([90], (1, 1, 1), epoch=3).state(8)
     assert make_plan([90], (1, 1, 1), epoch=1, resume=ours).epoch == 3
-    with pytest.raises(StateError, match="ask for epoch 3"):
+    with pytest.raises(StateError, match="Request epoch 3"):
         make_plan([90], (1, 1, 1), epoch=4, resume=ours)
     with pytest.warns(UserWarning, match="the state is not used"):
         plan = make_plan([90], (1, 1, 1), epoch=4, resume=THEIRS)

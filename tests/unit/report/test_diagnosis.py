@@ -71,7 +71,7 @@ def test_a_trainer_that_hardly_waits_is_the_cause():
     found = cause_of(account, SETUP._replace(workers=4))
     assert found.cause == "trainer"
     assert "num_workers=1" in found.text
-    assert "not what limits" in found.text
+    assert "not the bottleneck" in found.text
 
 
 @pytest.mark.parametrize("phase", ["decode", "functions", "collate"])
@@ -94,7 +94,7 @@ def test_threads_that_wait_for_cores_are_uncertain():
     shared = recorded(step=0.0052, wait=0.0002, busy=0.4, decode=0.008)
     found = cause_of(shared, setup)
     assert found.cause == "uncertain"
-    assert "a core that other programs use" in found.text
+    assert "the interpreter lock, or for a core" in found.text
     assert cause_of(shared, SETUP._replace(workers=2)).cause == "trainer"
     for busy, seconds in ((0.4, 0.005), (0.2, 0.008), (0.9, 0.004)):  # pauses, sleeps, has cores
         other = recorded(step=0.0052, wait=0.0002, busy=busy, decode=seconds)
@@ -155,7 +155,7 @@ def test_no_more_workers_than_cores_are_advised():
     assert "More than 4 workers do not help on 4 cores" in found.text
     found = cause_of(recorded(decode=0.2), SETUP._replace(workers=0))
     assert "num_workers=4 instead of 0" in found.text
-    assert "that alone will not do" in found.text
+    assert "this alone is not enough" in found.text
 
 
 @pytest.mark.parametrize("batches", [0, 1])
@@ -163,7 +163,7 @@ def test_nothing_is_said_too_early(batches):
     """One batch tells of the start of workers alone."""
     found = cause_of(recorded(batches=batches, decode=1.0))
     assert found.cause == "none"
-    assert "Ask again" in found.text
+    assert "Call report() again" in found.text
 
 
 def test_other_datasets_have_no_report():
@@ -228,7 +228,7 @@ def test_workers_that_share_cores_do_not_wait(kind, cores, workers, busy):
     account = recorded(functions=0.040 * workers, busy=busy)
     assert account.idle > 0.75
     text = cause_of(account, setup).text
-    assert "and wait in the rest" not in text
+    assert "and wait for the rest" not in text
     if "num_workers=" in text:
         assert int(text.partition("num_workers=")[2].split()[0]) <= cores
     assert ("worker_type='processes'" in text) == (kind == "threads")

@@ -196,7 +196,7 @@ _UNREAD = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save its sheets as CSV"),
     **dict.fromkeys(
         (".h5", ".hdf5", ".npz", ".mat", ".db", ".sqlite", ".pkl", ".pickle"),
-        "write what it holds with MDSWriter (docs/writing.md)",
+        "write its content with MDSWriter (docs/writing.md)",
     ),
 }
 

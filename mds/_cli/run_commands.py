@@ -41,7 +41,8 @@ def run() -> None:
     """Look up samples and steps of a training, from its saved state.
 
     STATE is the state of a loader as JSON, a file of torch.save that contains it, or the folder of
-    a run. From a folder, the newest such file is used. Every state of a run has its complete history.
+    a run. From a folder, the newest such file is used. Every state of a run has its complete
+    history.
     """
 
 

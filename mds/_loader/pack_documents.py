@@ -407,8 +407,8 @@ def check_names(following: Iterable[str], extra: Iterable[str]) -> None:
     if clashes or LABELS in extra:
         raise ConfigError(
             f"batches of packs get the columns {', '.join(_ADDED)} and labels, but the samples "
-            f"already have {', '.join(clashes or [LABELS])}. Leave these columns out with "
-            "columns=."
+            f"already have {', '.join(clashes or [LABELS])} of another kind. Leave these columns "
+            "out with columns=."
         )
 
 

@@ -154,8 +154,8 @@ def test_numbers_to_select_come_in_many_forms(make, numbers):
 @pytest.mark.parametrize(
     ("numbers", "remedy"),
     [
-        ([7, 3, 5], r"3 comes after 7\. Write select\(sorted\(numbers\)\)"),
-        (slice(5, 2, -1), r"4 comes after 5\. Write select\(sorted\(numbers\)\)"),
+        ([7, 3, 5], r"3 follows 7\. Write select\(sorted\(numbers\)\)"),
+        (slice(5, 2, -1), r"4 follows 5\. Write select\(sorted\(numbers\)\)"),
         ([3, 3, 5], r"1 of 3 .* repeated\. Write select\(sorted\(set\(numbers\)\)\)"),
         ([3, 100], "expected numbers from 0 to 99"),
         (7, r"write select\(\[7\]\)\. .* dataset.limit\(7\)"),

@@ -179,7 +179,7 @@ def test_workers_that_wait_may_be_more_than_cores():
     """Functions that sleep, or ask a server, need no core of their own."""
     setup = SETUP._replace(workers=4)
     found = cause_of(recorded(functions=0.2, busy=0.02), setup)
-    assert "num_workers=22 instead of 4 (they compute in 2% of their time" in found.text
+    assert "num_workers=22 instead of 4 (they compute 2% of the time" in found.text
     # Other programs on the same cores take half of the time.
     assert "do not help on 4 cores" in cause_of(recorded(functions=0.2, busy=0.5), setup).text
 
@@ -207,7 +207,7 @@ def test_decoding_that_waits_is_not_named():
     """Threads that decompress shards have the cores, or the disk is slow."""
     found = cause_of(recorded(unpack=0.010, decode=0.060, busy=0.1))
     assert found.cause == "uncertain"
-    assert "The processor did nothing in 88% of the decoding" in found.text
+    assert "The processor was idle in 88% of the decoding" in found.text
     assert cause_of(recorded(unpack=0.010, decode=0.060, busy=0.5)).cause == "decoding"
     assert cause_of(recorded(unpack=0.080, decode=0.060, busy=0.1)).cause == "decompression"
 

@@ -162,6 +162,7 @@ QUESTIONS = {
     "dataset with bfloat16": "questions",
     "a shard has a wrong checksum": "questions",
     "train without internet": "questions",
+    "tokenize on the fly": "questions recipes/instructions",
     "merge two datasets": "questions commands",
     "use several processes to write": "writing",
 }

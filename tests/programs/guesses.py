@@ -3137,7 +3137,7 @@ ds = StreamingDataset("data/train").select("id", "label")
 assert all(set(s) == {"id", "label"} for s in ds)
 assert len(list(ds)) == 120
 """,
-    "For columns write StreamingDataset(..., columns=['id', 'label']).",
+    "For columns, write StreamingDataset(..., columns=['id', 'label']).",
     (
         'StreamingDataset("data/train").select("id", "label")',
         'StreamingDataset("data/train", columns=["id", "label"])',
@@ -3150,7 +3150,7 @@ from mds import StreamingDataset
 ds = StreamingDataset("data/train").select(["id", "text"])
 assert set(ds[0]) == {"id", "text"}
 """,
-    "For columns write StreamingDataset(..., columns=['id', 'text']).",
+    "For columns, write StreamingDataset(..., columns=['id', 'text']).",
     (
         'StreamingDataset("data/train").select(["id", "text"])',
         'StreamingDataset("data/train", columns=["id", "text"])',

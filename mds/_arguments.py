@@ -77,10 +77,12 @@ class ShuffleFlag(int):
         del args
         seed = options.get("seed")
         seeded = f", shuffle_seed={shown(seed)}" if seed is not None else ""
+        is_same = options.get("reshuffle_each_iteration") is False
+        same = " dataset.next_epoch = 0 before a loop gives the first order again." * is_same
         raise ArgumentError(
             f"dataset.shuffle is a setting and no method, and it is {self!r}. Write "
             f"StreamingDataset(..., shuffle=True{seeded}): it needs no buffer, and each epoch has "
-            "another order."
+            f"another order.{same}"
         )
 
     def __repr__(self) -> str:

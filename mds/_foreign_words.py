@@ -64,6 +64,10 @@ _RANKS = (
     "shard_id num_shards shard_count distributed_env"
 )
 _TOPOLOGY = "Ranks are those of the launcher; topology=(rank, world_size) sets them."
+_CAUGHT = (
+    "Catch the exception in the function, return a mark for such a sample, and drop it by "
+    "filter(function)."
+)
 _BAD_SAMPLES = (
     "ignore_errors skip_errors skip_bad handler on_bad_lines error_handler error_handling errors "
     "ignore_corrupt skip_corrupt bad_samples"
@@ -92,7 +96,8 @@ _HISTORY = (
 #: Arguments of `map`, `filter` and `map_batches`.
 _OF_FUNCTIONS = {
     "batched batch_size": (
-        "dataset.map_batches(function) takes a function of batches, which are those of the loader."
+        "Write StreamingDataLoader(dataset.map_batches(function), batch_size=...): the function "
+        "takes a batch of the loader, as a dict of columns."
     ),
     "num_proc num_parallel_calls num_workers max_workers": (
         "The workers of the loader call it: StreamingDataLoader(dataset, num_workers={value})."
@@ -103,12 +108,12 @@ _OF_FUNCTIONS = {
         "{{'id': sample['id']}}: leave them out of its dict."
     ),
     "input_columns": "The function takes the whole sample, as in lambda sample: sample['text'].",
-    "with_indices with_rank": "The function takes the sample alone: store its number as a column.",
-    "fn_kwargs": "Write functools.partial(function, ...).",
-    f"{_BAD_SAMPLES} on_error": (
-        "Catch the exception in the function, return a mark for such a sample, and drop it by "
-        "filter(function)."
+    "with_indices with_rank": (
+        "The function takes the sample alone: store its number as a column, as in "
+        "mds.convert(({{**sample, 'index': i}} for i, sample in enumerate(dataset)), out)."
     ),
+    "fn_kwargs": "Write functools.partial(function, ...).",
+    f"{_BAD_SAMPLES} on_error": _CAUGHT,
     "seed": "A function with an argument rng draws from it; shuffle_seed= of the dataset seeds it.",
     "load_from_cache_file cache_file_name keep_in_memory writer_batch_size desc features": (
         "Leave it out: samples are changed while they are read, and nothing is stored."
@@ -124,7 +129,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "OrderEdits.skip_steps": {"range start stop": "Give the steps first, as in range(a, b)."},
     "OrderEdits.set_weights": {"step from_step": "Write at_step={value}."},
-    **dict.fromkeys(("Samples.map", "Samples.filter", "Samples.map_batches"), _OF_FUNCTIONS),
+    **dict.fromkeys(
+        ("Samples.map", "Samples.filter", "Samples.map_batches", "LocalDataset.map"), _OF_FUNCTIONS
+    ),
     "Samples": {
         **_PLACE,
         **_CLIENTS,
@@ -171,7 +178,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "allow_pickle trust_remote_code unsafe": "Write allow_unsafe_types={value}.",
         "algo shuffle_type": "Write shuffle_algo={value}.",
         _LENGTH_OF_PACKS: "Write packing={value}, the tokens of a pack.",
-        "item_loader pack": "Write packing=8192 for packs of 8,192 tokens.",
+        "item_loader pack": (
+            "Write packing=8192 for packs of 8,192 tokens. Each pack is a dict with its 'tokens'."
+        ),
         "pack_as layout": "Write packing=Packing(..., layout={value}).",
         "start_step skip_steps resume resume_from state": (
             "Write loader.load_state_dict(state), with the state of loader.state_dict()."
@@ -212,6 +221,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         ),
         "transform transforms map_fn": "Write StreamingDataLoader(dataset.map({value})).",
         "limit max_samples num_samples": "Write StreamingDataLoader(dataset.limit({value})).",
+        "on_error": (
+            "The dataset takes it, for samples that cannot be read: StreamingDataset(..., "
+            f"on_error={{value}}). For errors of a function: {_CAUGHT[0].lower()}{_CAUGHT[1:]}"
+        ),
         _OF_A_DATASET: "The dataset takes it: StreamingDataset(..., {name}={value}).",
         _RANKS: (
             "Ranks are those of the launcher; topology=(rank, world_size) of the dataset sets them."
@@ -255,7 +268,15 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "progress verbose tqdm": "Write progress_bar={value}.",
     },
     "Packing": {
-        f"{_LENGTH_OF_PACKS} size pack_size": "Give the tokens of a pack first: {owner}({value}).",
+        f"{_LENGTH_OF_PACKS} size pack_size": (
+            "Give the tokens of a pack first: {owner}({value}). A dataset takes it, as "
+            "StreamingDataset(..., packing={owner}({value})), and layout='dense' makes packs rows "
+            "of one length."
+        ),
+        "split": (
+            "Write overflow='split', which cuts long documents only, or packer='concat', which "
+            "fills every pack."
+        ),
         "lengths length columns field token_column": "Write column={value}, the column of tokens.",
         "strategy algorithm algo method policy": "Write packer={value}, one of docs/packing.md.",
         "eos eos_id eos_token_id sep_token_id": "Write separator={value}.",
@@ -296,7 +317,10 @@ SURPLUS = {
         "Give the numbers of samples in a list. For columns write StreamingDataset(..., "
         "columns={value})."
     ),
-    "Samples.split": "Give the parts in a list: split({value}).",
+    "Samples.split": (
+        "Give the parts in a list: split({value}), of about these shares. Numbers of samples, as "
+        "in split([100, 20]), are exact."
+    ),
 }
 
 _LIMIT = "Write dataset.limit(n), or dataset[:n] for a list of samples."
@@ -311,6 +335,10 @@ _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
 _SAMPLES_OF_A_STEP = (
     "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of "
     "its samples."
+)
+_BATCH_OF_A_STEP = (
+    "Write [dataset[row.sample] for row in mds.RunHistory(loader.state_dict()).step(step)], its "
+    "samples."
 )
 _STEPS_OF_A_SAMPLE = (
     "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)], the steps "
@@ -333,7 +361,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "training runs."
         ),
         "replace_samples skip_steps": "Write dataset.edits.{name}(...).",
-        "batch batched iter_batches to_batches to_loader": _LOADER,
+        "batch batched to_loader": _LOADER,
+        "iter_batches to_batches": f"{_LOADER} A tensor of its batches has .numpy().",
         "padded_batch": (
             "Write StreamingDataLoader(dataset, collate_fn=pad('tokens')), with pad of "
             "mds.transforms."
@@ -384,21 +413,23 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         ),
         "concatenate concat zip interleave chain": _STREAMS,
         "ignore_errors": (
-            "Write {owner}(..., on_error='skip') to leave out samples that cannot be read. Catch "
-            "errors of a function in the function."
+            "Write {owner}(..., on_error='skip') to leave out samples that cannot be read. For "
+            f"errors of a function: {_CAUGHT[0].lower()}{_CAUGHT[1:]}"
         ),
         "apply pipe compose map_dict transform": _MAP,
         "pack": "Write {owner}(..., packing=8192).",
         "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",
         "set_weights set_proportions update_weights": (
-            "Write dataset.edits.set_weights({{'web': 0.9, 'math': 0.1}}), with a schedule."
+            "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as "
+            "schedule={{0: [0.5, 0.5]}}."
         ),
         "profile diagnose why_slow report": _REPORT,
-        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
-            _SAMPLES_OF_A_STEP
-        ),
+        "samples_at samples_at_step samples_of_step sample_ids lookup": _SAMPLES_OF_A_STEP,
+        "get_batch": _BATCH_OF_A_STEP,
         "step_of steps_of find_sample": _STEPS_OF_A_SAMPLE,
-        "order epoch_order sample_order permutation indices": _SAMPLES_OF_A_STEP,
+        "order epoch_order sample_order permutation indices": (
+            f"{_SAMPLES_OF_A_STEP[:-1]}, for each step of an epoch."
+        ),
         "resume restore load_state set_state": _STATE,
         "get_state": "Write loader.state_dict().",
         "seed": "Write dataset.shuffle_seed.",
@@ -406,24 +437,23 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "path place root location": "Write dataset.streams[0].remote, or .local for its folder.",
     },
     "LocalDataset": {
-        "take head first limit": "Write dataset[:n], a list of samples.",
+        "take head first": _LIMIT,
+        "skip": "Write dataset.select(range(n, len(dataset))).",
         "batch batched iter_batches": _LOADER,
-        "select": "Write dataset[numbers], or StreamingDataset(folder).select(numbers).",
         "select_columns remove_columns": _COLUMNS,
         "column_names": "Write dataset.columns, the list of names.",
         "features dtypes encodings column_types column_encodings": (
             "Write dataset.schema, a dict with the encodings."
         ),
         "num_rows nrows": "Write dataset.num_samples.",
-        "map filter split state_dict load_state_dict explain map_batches": (
+        "state_dict load_state_dict explain map_batches": (
             "Write StreamingDataset(folder), which has it."
         ),
         "shuffle sample": "Write StreamingDataset(folder, shuffle=True).",
         "train_test_split random_split": "Write StreamingDataset(folder).split([0.9, 0.1]).",
         "shard split_by_node": "Write dataset[rank::world_size], a list of samples.",
         "group_by groupby partition_by": (
-            "Write StreamingDataset(folder).select(where=lambda sample: sample['label'] == 0) for "
-            "each part."
+            "Write dataset.select(where=lambda sample: sample['label'] == 0) for each part."
         ),
         "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
     },
@@ -440,9 +470,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
             "Write dataset.edits.skip_steps(range(a, b)), of the dataset that the loader reads."
         ),
         "replace_samples set_weights edits": "Write loader.dataset.edits, which has it.",
-        "samples_at samples_at_step samples_of_step sample_ids lookup get_batch": (
-            _SAMPLES_OF_A_STEP
-        ),
+        "samples_at samples_at_step samples_of_step sample_ids lookup": _SAMPLES_OF_A_STEP,
+        "get_batch": _BATCH_OF_A_STEP,
         "step_of steps_of find_sample": _STEPS_OF_A_SAMPLE,
         "resume restore load_state load set_state": _STATE,
         "get_state": "Write loader.state_dict().",
@@ -508,20 +537,26 @@ NAMES_OF_THE_PACKAGE = {
     "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
     "MixedDataset": (
         "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "
-        "proportion=0.3)], shuffle=True). Without shuffle=True all of the first stream comes first."
+        "proportion=0.3)], shuffle=True). Without shuffle=True all of the first stream comes "
+        "first. For shares that change write schedule={{0: [0.7, 0.3], 1000: [0.5, 0.5]}}."
     ),
     "concat concat_datasets concatenate concatenate_datasets ConcatDataset ChainDataset chain": (
         "Write mds.StreamingDataset([mds.Stream('a'), mds.Stream('b')])."
     ),
     "train_test_split random_split": _SPLIT,
     "split_dataset_by_node split_by_node split_by_worker": (
-        "Ranks and workers share the samples by themselves."
+        "Ranks and workers share the samples by themselves. mds.StreamingDataset(..., "
+        "batch_size=..., topology=(rank, world_size), remainder='short') has the part of one rank."
     ),
     "warn_and_continue ignore_and_continue reraise_exception": (
         "Write mds.StreamingDataset(..., on_error='skip') to leave out samples that cannot be "
-        "read. Catch errors of a function in the function."
+        f"read. For errors of a function: {_CAUGHT[0].lower()}{_CAUGHT[1:]}"
     ),
-    "write save to_mds from_list from_dict from_generator from_pandas from_polars from_arrow "
+    "from_dict from_columns": (
+        "Write mds.convert(({{'x': x, 'y': y}} for x, y in zip(xs, ys)), out), with a dict for "
+        "each sample."
+    ),
+    "write save to_mds from_list from_generator from_pandas from_polars from_arrow "
     "from_iterable dump write_dataset convert_dataset": _CONVERT,
     "optimize": (
         "Write mds.convert(map(function, inputs), out, num_workers=...), where the function "
@@ -535,7 +570,9 @@ NAMES_OF_THE_PACKAGE = {
     "samples_at": _SAMPLES_OF_A_STEP,
     "Rewind rewind History Run": "Write mds.RunHistory(state).",
     "compare compare_states compare_runs": "Write mds.RunHistory(state).diff(other_state).",
-    "TokensLoader": "Write mds.StreamingDataset(..., packing=8192).",
+    "TokensLoader": (
+        "Write mds.StreamingDataset(..., packing=8192): each pack is a dict with its 'tokens'."
+    ),
 }
 
 #: The same by package.
@@ -599,8 +636,8 @@ def surplus_advice(kind: str, values: str) -> str:
 
     ``kind`` is the class and method, and ``values`` are all values as the error shows a list.
 
-    >>> surplus_advice("Samples.split", "[0.8, 0.2]")
-    ' Give the parts in a list: split([0.8, 0.2]).'
+    >>> surplus_advice("Samples.split", "[0.8, 0.2]")[:45]
+    ' Give the parts in a list: split([0.8, 0.2]),'
     """
     advice = SURPLUS.get(kind, "")
     return f" {advice.format(value=values)}" if advice else ""

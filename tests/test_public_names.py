@@ -161,7 +161,7 @@ def test_reprs_say_what_a_user_wants_to_know(folder):
     from mds import LocalDataset, Stream, StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(local=folder, batch_size=2, shuffle=True)
-    told = "10 samples in 1 shard, 292 B, py1e shuffled, batches of 2, rank 0 of 1"
+    told = "10 samples in 1 shard, 292 B, column id, py1e shuffled, batches of 2, rank 0 of 1"
     assert repr(dataset) == f"<StreamingDataset of {folder}: {told}, epoch 0 next>"
     iterator = iter(dataset)
     next(iterator)

@@ -14,7 +14,10 @@ _SHUFFLED = (
     "Samples are written in the order of the source, and shuffled when they are read: "
     "StreamingDataset(..., shuffle=True, shuffle_seed=1)."
 )
-_MEASURED = "Write in Python, after some batches: print(loader.report())."
+_MEASURED = (
+    "Write in Python: loader = mds.StreamingDataLoader(mds.StreamingDataset('data/train'), "
+    "batch_size=8); list(loader); print(loader.report())"
+)
 _LOOKED_UP = (
     "Write: mds run step STATE STEP, for the samples of a step, or mds head DATASET, for the first "
     "samples."
@@ -182,7 +185,11 @@ def hint_of_command(name: str, arguments: list[str], group: str) -> str:
         if remedy not in _ARGUMENTS:
             return remedy
         operands = _operands(remedy, arguments)
-        return f"Write: {' '.join([group.removesuffix(' run'), remedy, *operands])}"
+        line = f"Write: {' '.join([group.removesuffix(' run'), remedy, *operands])}"
+        if remedy == "head" and arguments[1:] and arguments[1].isdecimal():  # a sample's number
+            place, number = arguments[:2]
+            line += f", or in Python: print(mds.StreamingDataset({place!r})[{number}])"
+        return line
     if "://" in name or os.path.exists(name):
         return f"Write: {group} info {shlex.quote(name)}"
     return ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._dataset.shard_map import column_encodings
 from mds._preview import Explanation
 from mds._units import format_bytes
 from mds.errors import ConfigError
@@ -45,9 +46,17 @@ def describe(dataset: Any) -> str:
     return (
         f"<{type(dataset).__name__} of {place_text}: {dataset.num_samples:,} samples in "
         f"{dataset.num_shards:,} shard{'s' * (dataset.num_shards != 1)}, "
-        f"{format_bytes(size)}, {order}, {batches}, {functions}"
+        f"{format_bytes(size)}, {_describe_columns(dataset)}, {order}, {batches}, {functions}"
         f"{_describe_rank(dataset)}, {_describe_position(dataset)}>"
     )
+
+
+def _describe_columns(dataset: Any) -> str:
+    """Name the first columns as stored, such as "columns image, label"."""
+    names = list(column_encodings(dataset._indexes()))
+    names = [name for name in names if name in dataset._columns]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"column{'s' * (len(names) != 1)} {', '.join(names[:8])}{more}"
 
 
 def _describe_rank(dataset: Any) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from mds._arguments import no_attribute, takes_names
+from mds._arguments import check_arguments, no_attribute, takes_names
 from mds._cache.index_copy import no_index_error
 from mds._dataset.indexing import resolve
 from mds._dataset.shard_map import (
@@ -26,16 +28,20 @@ from mds._process.mmaps import make_room
 from mds._readers import open_reader
 from mds._readers.base import Reader, Rows
 from mds._readers.fields import ColumnSelection, check_columns, check_images
-from mds._units import format_bytes
-from mds.errors import NotFoundError
+from mds._units import format_bytes, parse_count
+from mds.errors import ConfigError, NotFoundError
 from mds.storage import Store, open_store
 from mds.storage._relative_name import split_folder
 from mds.storage._url import path_on_disk
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mds._words import ImageForm
+    from mds.transforms._chain import FunctionChain
 
 _MAX_LIST_SHARDS = 1 << 16
+_SEED = 9176  # of the random numbers of functions, as in a StreamingDataset by default
 
 
 class OpenReaders(dict[int, Reader]):
@@ -131,12 +137,16 @@ class LocalDataset(HasColumns, Dataset[Any]):
     @property
     def shards(self) -> ShardList:
         """Sequence of facts about the shards (`ShardInfo`), each made when it is read."""
-        return ShardList(ShardMap([self._index]))
+        return ShardList(self._shard_map())
 
     @property
     def spanner(self) -> Spanner:
         """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
-        return Spanner(ShardMap([self._index]))
+        return Spanner(self._shard_map())
+
+    def _shard_map(self) -> ShardMap:
+        """Return the shards, and which of them has each sample."""
+        return ShardMap([self._index])
 
     def __getattr__(self, name: str) -> Any:
         raise no_attribute(self, name, "LocalDataset")
@@ -149,14 +159,20 @@ class LocalDataset(HasColumns, Dataset[Any]):
     @overload
     def __getitem__(self, index: slice, /) -> list[dict[str, Any]]: ...
     @overload
+    def __getitem__(self, index: str, /) -> list[Any]: ...
+    @overload
     def __getitem__(self, index: Any, /) -> Any: ...
     def __getitem__(self, index: Any, /) -> Any:
         """Return the sample of a number, or lists of samples for slices, lists and arrays.
+
+        The name of a column gives the list of its values, and reads no other column.
 
         Raises IndexError out of range and ValueError for another kind of index.
         """
         if type(index) is int and 0 <= index < self.num_samples:
             return self.get_item(index)
+        if isinstance(index, str):
+            return self._column(index)
         return resolve(index, self.num_samples, self.get_item)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
@@ -165,6 +181,83 @@ class LocalDataset(HasColumns, Dataset[Any]):
             return [self[number] for number in numbers]
         samples: list[Any] = resolve(numbers, self.num_samples, self.get_item)
         return samples
+
+    def _column(self, name: str) -> list[Any]:
+        """Return the values of a column. Raises ConfigError if there is no such column."""
+        from mds._dataset.settings import find_column
+
+        find_column(f"dataset[{name!r}]", name, self.columns)
+        dataset = self
+        if type(self).get_item is LocalDataset.get_item:  # samples are as stored
+            dataset = copy.copy(self)
+            dataset._columns = dataclasses.replace(self._columns, names=(name,))  # noqa: SLF001 - of this class
+            dataset._set_up_readers()  # noqa: SLF001
+        return [dataset.get_item(number)[name] for number in range(self.num_samples)]
+
+    # ------------------------------------------------------------------ subsets and functions
+
+    @takes_names
+    def select(
+        self, choice: Any = None, *, where: Callable[[Any], Any] | None = None
+    ) -> LocalDataset:
+        """Return a dataset of the chosen samples, which are numbered from 0.
+
+        - ``choice`` (Any, default None): As in `StreamingDataset.select`.
+        - ``where`` (Callable | None, default None): Function to use instead of ``choice``, which is
+          called with every sample at once.
+
+        >>> [sample["id"] for sample in LocalDataset("data/train").select(range(2, 5))]
+        [2, 3, 4]
+        """
+        from mds._dataset.subsets import check_choice, parse_selection
+
+        if callable(choice) and where is None:
+            choice, where = None, choice
+        check_choice(type(self).__name__, choice, where)
+        if where is None:
+            return _LocalPart(self, parse_selection(choice, len(self)))
+        # By number, as the class of a user may iterate in another way.
+        is_chosen = [bool(where(self[number])) for number in range(len(self))]
+        return _LocalPart(self, np.flatnonzero(is_chosen))
+
+    @takes_names
+    def filter(self, keep: Callable[[Any], bool]) -> LocalDataset:
+        """Return a dataset of the samples for which ``keep`` is true; it is called at once.
+
+        - ``keep`` (Callable): Function of a sample.
+
+        >>> len(LocalDataset("data/train").filter(lambda sample: sample["id"] > 5))
+        2
+        """
+        return self.select(where=keep)
+
+    @takes_names
+    def limit(self, samples: int | str) -> LocalDataset:
+        """Return a dataset of the first samples.
+
+        - ``samples`` (int | str): Number of samples, also as a text such as ``"10k"``.
+
+        >>> len(LocalDataset("data/train").limit(3))
+        3
+        """
+        from mds._dataset.settings import LIMIT_RULES
+
+        check_arguments(f"{type(self).__name__}.limit", {"samples": samples}, LIMIT_RULES)
+        return _LocalPart(self, np.arange(min(parse_count(samples), len(self))))
+
+    @takes_names
+    def map(self, function: Callable[..., Any]) -> LocalDataset:
+        """Return a dataset whose samples are what ``function`` returns for the samples of this one.
+
+        - ``function`` (Callable): Function of a sample, as in `StreamingDataset.map`. With an
+          argument ``rng`` it draws the same numbers for a sample every time.
+
+        >>> LocalDataset("data/train").map(lambda sample: sample["id"] + 1)[0]
+        1
+        """
+        from mds.transforms._chain import FunctionChain, Link
+
+        return _LocalPart(self, chain=FunctionChain((Link.parse("map", function, is_ours=False),)))
 
     def get_item(self, sample_id: int) -> Any:
         """Return one sample by its number; subclasses override this to change what a sample is."""
@@ -222,3 +315,57 @@ class LocalDataset(HasColumns, Dataset[Any]):
             f"<{type(self).__name__} of {folder}: {self.num_samples:,} samples in "
             f"{shards:,} shard{'s' * (shards != 1)}, {size}>"
         )
+
+
+class _LocalPart(LocalDataset):
+    """Chosen samples of a LocalDataset, or what a function returns for its samples.
+
+    Args:
+        source: The dataset, which may be of a user's class or a part itself.
+        numbers: Sample numbers in ``source``, int64, ascending; None for all.
+        chain: Functions of samples; None for none.
+    """
+
+    def __init__(
+        self,
+        source: LocalDataset,
+        numbers: npt.NDArray[np.int64] | None = None,
+        chain: FunctionChain | None = None,
+    ) -> None:
+        self.__dict__.update(source.__getstate__())
+        self._source, self._numbers, self._chain = source, numbers, chain
+        self.num_samples = self.size = len(source) if numbers is None else len(numbers)
+        self._set_up_readers()
+
+    def _shard_map(self) -> ShardMap:
+        shards = self._source._shard_map()  # noqa: SLF001
+        return shards if self._numbers is None else shards.part(self._numbers)
+
+    def _read_rows(self, columns: ColumnSelection) -> Iterator[tuple[Reader, Rows]]:
+        del columns
+        raise ConfigError(
+            "LocalDataset.to_arrow_reader() gives all rows as they are stored: call it before "
+            "select(), filter(), limit() and map(), or use StreamingDataset(folder).select(...)."
+        )
+
+    def _column(self, name: str) -> list[Any]:
+        if self._numbers is not None and self._chain is None:
+            values = self._source[name]
+            return [values[number] for number in self._numbers.tolist()]
+        return [self.get_item(number)[name] for number in range(self.num_samples)]
+
+    def get_item(self, sample_id: int) -> Any:
+        """Return one sample of the source, after the functions."""
+        source = sample_id if self._numbers is None else int(self._numbers[sample_id])
+        sample = self._source[source]
+        if self._chain is None:
+            return sample
+        from mds.transforms._randomness import key_of_number
+        from mds.transforms._runner import SampleRunner
+
+        runner = SampleRunner(self._chain, lambda: f"sample {sample_id}")
+        return runner.run(sample, key_of_number(_SEED, sample_id))
+
+    def __repr__(self) -> str:
+        chosen = f"{self.num_samples:,} samples" if self._chain is None else f"{self._chain}"
+        return f"<LocalDataset: {chosen} of {self._source!r}>"

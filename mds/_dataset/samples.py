@@ -155,7 +155,7 @@ class Samples(HasColumns):
         shuffle_seed: int = 9176,
         shuffle_block_size: int | None = None,
         batching_method: BatchingMethod = "random",
-        schedule: Schedule | Mapping[int, Mapping[str, float]] | None = None,
+        schedule: Schedule | Mapping[int, Mapping[str, float] | Sequence[float]] | None = None,
         allow_unsafe_types: bool = False,
         replication: int | None = None,
         stream_name: str = "stream",
@@ -397,7 +397,7 @@ class Samples(HasColumns):
 
         - ``choice`` (Any, default None): Distinct sample numbers in ascending order (a list, range,
           set, generator, array or tensor), a slice, a boolean mask of ``num_samples``, or the path
-          of a ``.npy`` file of numbers or a mask.
+          of a ``.npy`` file of numbers or a mask. A function is taken as ``where``.
         - ``where`` (Callable | None, default None): Function to use instead of ``choice``: samples
           for which it returns true are chosen. It is called for every sample at once, by one
           process of each node.
@@ -416,6 +416,8 @@ class Samples(HasColumns):
         """
         from mds._dataset.subsets import choose_numbers
 
+        if callable(choice) and where is None:
+            choice, where = None, choice
         if choice is not None:
             self._filter.refuse_numbers("select(numbers)", ".select(numbers)")
         part = self._part(choose_numbers(self, choice, where, key))

@@ -7,7 +7,7 @@ the data or on registered names are made where the argument is used.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args
 
 from mds._arguments import (
@@ -268,12 +268,9 @@ def _check_streams(owner: str, streams: Any) -> None:
 def _as_stream(key: object, value: object) -> str:
     """Return the Stream that a user probably means by an entry of ``streams``, as Python code.
 
-    ``key`` is its position or name, and ``value`` a path, the arguments of a Stream, or a weight.
+    ``key`` is its position or name, and ``value`` no path, no dict of arguments and no weight.
     """
-    if isinstance(value, Mapping):
-        return f"Stream(**{shown(value)})"
-    if isinstance(key, str) and isinstance(value, numbers.Real):
-        return f"Stream({shown(key)}, proportion={value})"
+    del key, value
     return "Stream('data/train') or Stream('s3://bucket/train')"
 
 
@@ -345,7 +342,7 @@ def find_column(owner: str, name: Any, columns: list[str]) -> str:
 
 
 def check_schedule(
-    schedule: Schedule | Mapping[int, Mapping[str, float]] | None,
+    schedule: Schedule | Mapping[int, Mapping[str, float] | Sequence[float]] | None,
     streams: object,
     batching_method: str,
     packing: Packing | None,
@@ -353,12 +350,12 @@ def check_schedule(
     """Return the schedule with the names of its streams; None without a schedule.
 
     The arguments are those of the dataset with the same names. A dict of milestones becomes a
-    Schedule. Raises ConfigError if the streams have no names, or if other settings contradict a
-    schedule.
+    Schedule. Raises ConfigError if the schedule names streams in a list, which have no names, or if
+    other settings contradict a schedule.
     """
     if schedule is None:
         return None
-    if not isinstance(streams, Mapping):
+    if not isinstance(streams, (Mapping, list, tuple)):
         raise ConfigError(
             "a schedule needs streams with names. Write streams={'web': Stream(...), ...}."
         )
@@ -380,4 +377,14 @@ def check_schedule(
             "schedule: unit='tokens' needs tokens_per_sample= for samples of one length, or "
             "packing= for documents. Give one of them."
         )
-    return ScheduledRun(schedule, tuple(streams))
+    if isinstance(streams, Mapping):
+        return ScheduledRun(schedule, tuple(streams))
+    # Streams without names have their numbers as names, which lists of weights have, too.
+    positions = tuple(map(str, range(len(streams))))
+    if not schedule.names <= {*positions}:
+        raise ConfigError(
+            "a schedule speaks of streams by name: give streams={'web': Stream(...), ...}, or the "
+            "weights of each milestone as a list in the order of the streams, as in "
+            f"{{0: {[1, *[0] * (len(streams) - 1)]}}}."
+        )
+    return ScheduledRun(schedule, positions)

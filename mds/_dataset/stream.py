@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -454,17 +455,25 @@ def _has_streams(place: Any) -> bool:
 
 
 def streams_of_places(streams: Any) -> Any:
-    """Return the argument ``streams`` of a dataset with a Stream in place of each path or URL.
+    """Return the argument ``streams`` of a dataset with a Stream for each path, dict or weight.
 
-    Values of other types are left to `mds._dataset.settings.check_settings`.
+    A dict has the arguments of a Stream, as in a configuration file. In a dict of streams, a number
+    is the proportion of the path or URL that is its key. Values of other types are left to
+    `mds._dataset.settings.check_settings`.
     """
 
     def stream_of(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return Stream(**value)
         return Stream(value) if isinstance(value, (str, os.PathLike)) else value
 
-    if isinstance(streams, Mapping):
-        return {name: stream_of(value) for name, value in streams.items()}
-    return [*map(stream_of, streams)] if isinstance(streams, (list, tuple)) else streams
+    if not isinstance(streams, Mapping):
+        return [*map(stream_of, streams)] if isinstance(streams, (list, tuple)) else streams
+    by_name = {}
+    for name, value in streams.items():
+        is_weight = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        by_name[name] = Stream(name, proportion=value) if is_weight else stream_of(value)
+    return by_name
 
 
 def fill_streams(

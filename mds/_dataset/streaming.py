@@ -21,7 +21,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       without a name. A path is read in place, as with ``local``; a URL, or a path beside ``local``,
       is fetched, as with ``remote``. A list or dict of places is ``streams``.
     - ``streams`` (list or dict of Stream, str or os.PathLike[str], default None): Several places to
-      mix samples from, by name where there is a schedule.
+      mix samples from, in a list or by name. A dict in place of a Stream has its arguments, and
+      ``{"data/web": 0.7, "data/math": 0.3}`` the proportions of paths or URLs.
     - ``remote`` (str | os.PathLike[str] | None, default None): URL or path to read from.
     - ``local`` (str | os.PathLike[str] | None, default None): Folder that keeps what was fetched;
       without ``remote`` the data are read there in place.
@@ -63,9 +64,9 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       moved. None is 4,000,000 over the canonical nodes, at least 262,144.
     - ``batching_method`` (str, default 'random'): How streams are mixed in batches: ``"random"``,
       ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
-    - ``schedule`` (Schedule | Mapping[int, Mapping[str, float]] | None, default None): Shares of
-      the streams that change during the training, see `mds.Schedule`; a dict is its milestones. An
-      epoch then consists of full global batches.
+    - ``schedule`` (Schedule | Mapping | None, default None): Shares of the streams that change
+      during the training, see `mds.Schedule`; a dict is its milestones, as in ``{0: {"web": 9,
+      "math": 1}}``. An epoch then consists of full global batches.
 
     Samples:
 

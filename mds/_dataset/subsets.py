@@ -60,11 +60,7 @@ def choose_numbers(
     ``choice``, ``where`` and ``key`` are the arguments of `Samples.select`. Raises ConfigError for
     arguments that are invalid or exclude each other.
     """
-    if (choice is None) == (where is None):
-        raise ConfigError(
-            "select() takes either sample numbers or where=. Write select([0, 7]) or "
-            "select(where=lambda sample: ...)."
-        )
+    check_choice(type(dataset).__name__, choice, where)
     if key is not None and (where is None or not isinstance(key, str)):
         raise ConfigError(
             f"select(key={shown(key)}): key must be a text that names the selection of where=, as "
@@ -72,8 +68,21 @@ def choose_numbers(
         )
     if where is None:
         return parse_selection(choice, dataset._shards.num_samples)
-    check_function(type(dataset).__name__, "select", where, "where=lambda sample: ...")
     return _evaluate(dataset, where, key)
+
+
+def check_choice(owner: str, choice: Any, where: Any) -> None:
+    """Raise an error unless one of the arguments is given, and ``where`` can be called.
+
+    ``owner`` is the name of the user's class, for the message.
+    """
+    if (choice is None) == (where is None):
+        raise ConfigError(
+            "select() takes either sample numbers or where=. Write select([0, 7]) or "
+            "select(where=lambda sample: ...)."
+        )
+    if where is not None:
+        check_function(owner, "select", where, "where=lambda sample: ...")
 
 
 def choose_parts(
@@ -91,12 +100,16 @@ def choose_parts(
 
     Raises ConfigError for invalid arguments.
     """
+    count = dataset._shards.num_samples
     if not isinstance(shares, Mapping):
         is_share = isinstance(shares, float) and 0 < shares < 1
         rest = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
+        first = round(count * (shares if is_share else 0.9))
+        exact = f"split([{first}, {count - first}])"
         raise ConfigError(
             f"split({shown(shares)}): expected the share of each part. Write train, val = "
-            f"dataset.split({rest}), or a dict with names, as split({{'train': 0.9, 'val': 0.1}})."
+            f"dataset.split({rest}), of about these shares, or numbers of samples, as in {exact}; "
+            "a dict with names, as in split({'train': 0.9, 'val': 0.1}), returns a dict."
         )
     share: Any
     for name, share in shares.items():
@@ -105,7 +118,6 @@ def choose_parts(
                 f"split() needs a number for each part, got {share!r} for {name!r}. Write "
                 "split({'train': 0.9, 'val': 0.1})."
             )
-    count = dataset._shards.num_samples
     if by is None:
         keys = np.arange(count, dtype=np.uint64)
         if are_counts(shares):
@@ -120,7 +132,36 @@ def choose_parts(
         find_column(f"split(by={by!r})", by, column_names(dataset._shards.indexes))
         values = (sample[by] for sample in all_items(dataset, dataset.get_item))
         keys = np.fromiter(map(key_of, values), np.uint64, count)
-    return split_by_hash(keys, shares, seed)
+    parts = split_by_hash(keys, shares, seed)
+    _warn_of_sizes(count, shares, parts, by)
+    return parts
+
+
+def _warn_of_sizes(
+    count: int, shares: Mapping[Any, float], parts: Mapping[Any, Ids], by: str | None
+) -> None:
+    """Warn of parts whose size differs from their share by more than 2 % of all samples.
+
+    Args:
+        count: Number of all samples.
+        shares: Share of the samples by name of the part.
+        parts: Sample numbers by name of the part.
+        by: Column whose values were divided; None for samples.
+    """
+    sizes = [len(numbers) for numbers in parts.values()]
+    wanted = [share * count for share in shares.values()]
+    if all(abs(size - want) <= 0.02 * count for size, want in zip(sizes, wanted, strict=True)):
+        return
+    bounds = np.rint(np.cumsum([0, *wanted])).astype(int)
+    exact = np.diff(bounds).tolist()
+    log.warning(
+        "split(%s) of %s samples gave parts of %s, because a hash chooses the part of each %s.%s",
+        list(shares.values()),
+        f"{count:,}",
+        ", ".join(f"{size:,}" for size in sizes),
+        by or "sample",
+        "" if by else f" Write split({exact}) for exact numbers.",
+    )
 
 
 def _evaluate(dataset: ReadableDataset, where: Callable[[Any], Any], key: str | None) -> Ids:
@@ -162,11 +203,6 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     """
     if isinstance(choice, (str, os.PathLike)):
         choice = _load(choice)
-    if callable(choice):
-        raise ArgumentError(
-            "select() takes sample numbers, a boolean mask or a .npy file, got a function. For a "
-            "function, write select(where=function)."
-        )
     array = _as_array(choice, samples)
     if array.dtype == bool:
         if array.shape != (samples,):

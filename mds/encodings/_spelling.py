@@ -20,9 +20,10 @@ from mds.errors import UnknownEncodingError
 _TYPES: dict[Any, str] = {int: "int", str: "str", bytes: "bytes", bool: "bool", float: "float64"}
 _TYPES |= {np.ndarray: "ndarray", np.bool_: "bool", np.str_: "str", np.bytes_: "bytes"}
 
-#: Encodings that dtypes and `torch.Tensor` name.
+_PICTURE = "PIL.Image.Image"
+#: Encodings that dtypes, `torch.Tensor` and the class of Pillow's images name.
 _OF_DTYPES = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
-_OF_DTYPES = (_OF_DTYPES - {"float8"}) | {"bool", "str", "bytes", "tensor"}
+_OF_DTYPES = (_OF_DTYPES - {"float8"}) | {"bool", "str", "bytes", "tensor", "pil"}
 
 # "ndarray:int32[4]", "ndarray:int32:(4, 4)"; and "ndarray[int32]", "ndarray[int32, 4]".
 _BRACKETS = re.compile(r"(ndarray|tensor):(\w+):?[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]")
@@ -64,7 +65,7 @@ def encoding_name(spelling: Any) -> str:
     """Return the name of the encoding that a spelling means; a text with no other meaning as it is.
 
     - ``spelling``: A name, a Python type, a NumPy or torch dtype, ``np.ndarray``, ``torch.Tensor``,
-      ``list[T]``, ``T | None``, or a text with a shape in brackets.
+      ``PIL.Image.Image``, ``list[T]``, ``T | None``, or a text with a shape in brackets.
 
     Raises UnknownEncodingError for something else that is no text.
 
@@ -103,7 +104,7 @@ def _without_brackets(text: str) -> str:
 
 
 def _dtype_name(spelling: Any) -> str | None:
-    """Return the encoding of a dtype of NumPy or torch, or of a NumPy scalar type; else None."""
+    """Return the encoding of a dtype or class of values of NumPy, torch or Pillow; else None."""
     name = None
     if isinstance(spelling, type) and issubclass(spelling, np.generic):
         dtype = np.dtype(spelling) if spelling in np.sctypeDict.values() else None
@@ -117,6 +118,8 @@ def _dtype_name(spelling: Any) -> str | None:
         "torch._tensor.Tensor",
     ):
         name = "tensor"
+    elif f"{getattr(spelling, '__module__', '')}.{getattr(spelling, '__name__', '')}" == _PICTURE:
+        name = "pil"  # which keeps every pixel and the mode
     return name if name in _OF_DTYPES else None
 
 

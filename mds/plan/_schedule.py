@@ -55,8 +55,9 @@ _EXAMPLE = "{0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}"
 class Schedule:
     """Shares of streams that change during a run.
 
-    - ``knots`` (Mapping[int, Mapping[str, float]]): Milestones of the training, and for each the
-      weights of the streams by name. One milestone is 0. Weights need not sum to one; a stream that
+    - ``knots`` (Mapping[int, Mapping[str, float] | Sequence[float]]): Milestones of the training,
+      and for each the weights of the streams by name, or in a list for a list of streams. One
+      milestone is 0; ``"5ba"``, as in Composer, is 5. Weights need not sum to one; a stream that
       is left out gives nothing.
     - ``between`` ("hold", "linear" or "cosine", default 'hold'): Shares between two milestones:
       ``"hold"`` keeps those of the first one, ``"linear"`` is a straight line, ``"cosine"`` begins
@@ -87,7 +88,7 @@ class Schedule:
     @takes_names
     def __init__(
         self,
-        knots: Mapping[int, Mapping[str, float]],
+        knots: Mapping[int, Mapping[str, float] | Sequence[float]],
         between: Between = "hold",
         unit: Unit = "steps",
         *,
@@ -489,16 +490,19 @@ def check_weights(weights: Any, place: str) -> Weights:
     """Return weights by name as pairs of a name and a number of Python, after a check.
 
     Args:
-        weights: Weights as the user gave them, by name of a stream.
+        weights: Weights as the user gave them, by name of a stream, or in a list, whose streams
+            have their numbers as names: [0.9, 0.1] is {"0": 0.9, "1": 0.1}.
         place: Where the weights are, for messages, such as "at 1000".
 
-    Raises ConfigError for anything but a dict of names and numbers of at least 0, not all 0.
+    Raises ConfigError for anything but names, or a list, of numbers of at least 0, not all 0.
     """
+    if isinstance(weights, (list, tuple, np.ndarray)):  # of streams without names
+        weights = {str(number): weight for number, weight in enumerate(weights)}
     if not isinstance(weights, Mapping) or not weights:
         raise ConfigError(
             f"schedule: the weights {place} are {weights!r}; expected a dict of stream names and "
-            "weights. Name the streams, as in StreamingDataset({'web': Stream(...), 'math': "
-            "Stream(...)}), and write {'web': 0.9, 'math': 0.1}."
+            "weights, or a list of weights. Name the streams, as in StreamingDataset({'web': "
+            "Stream(...), 'math': Stream(...)}), and write {'web': 0.9, 'math': 0.1}."
         )
     for name, weight in weights.items():
         if not isinstance(name, str):
@@ -518,7 +522,17 @@ def check_weights(weights: Any, place: str) -> Weights:
 
 
 def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
-    """Return milestones with their values, ascending. Raises ConfigError if 0 is missing."""
+    """Return milestones with their values, ascending. Raises ConfigError if 0 is missing.
+
+    ``knots`` is a dict, or a list of pairs of a milestone and its value.
+    """
+    if isinstance(knots, Mapping):
+        knots = {_milestone_meant(milestone): value for milestone, value in knots.items()}
+    is_pairs = isinstance(knots, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in knots
+    )
+    if is_pairs and len({milestone for milestone, _ in knots}) == len(knots):
+        knots = dict(knots)
     if not isinstance(knots, Mapping) or not knots:
         raise ConfigError(
             f"schedule: expected a dict of milestones, got {str(knots)[:60]!r}. Write {_EXAMPLE}."
@@ -530,8 +544,7 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     for milestone in knots:
         if not _is_whole(milestone) or not 0 <= milestone < _MAX_AT:
             raise ConfigError(
-                f"schedule: milestone {milestone!r} must be a whole number from 0 to 2**62 - "
-                f"1.{_milestone_meant(milestone)}"
+                f"schedule: milestone {milestone!r} must be a whole number from 0 to 2**62 - 1."
             )
     if 0 not in knots:
         raise ConfigError(
@@ -541,10 +554,10 @@ def _sorted_knots(knots: Any) -> list[tuple[int, Any]]:
     return [(int(milestone), knots[milestone]) for milestone in sorted(knots)]
 
 
-def _milestone_meant(text: Any) -> str:
-    """Return a sentence with the number in a text such as "5ba" (5 batches, of Composer), or ''."""
-    digits = text.removesuffix("ba") if isinstance(text, str) else ""
-    return f" Write {int(digits)}: milestones are global batches." if digits.isdecimal() else ""
+def _milestone_meant(milestone: Any) -> Any:
+    """Return the number in a text such as "5ba" (5 batches, of Composer), else the milestone."""
+    digits = milestone.removesuffix("ba") if isinstance(milestone, str) else ""
+    return int(digits) if digits.isdecimal() and digits != milestone else milestone
 
 
 def _is_whole(value: Any) -> bool:

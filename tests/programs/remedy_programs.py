@@ -74,11 +74,6 @@ remedy(
     "StreamingDataLoader(dataset(packing=Packing(8, column='tokens'), local=tokens)).state_dict()",
 )
 remedy(
-    "dataset().select(lambda sample: sample['id'] < 5)",
-    "write select(where=function)",
-    "dataset().select(where=lambda sample: sample['id'] < 5).num_samples == 5",
-)
-remedy(
     "dataset().select([[1, 2]])",
     "Write select([0, 7])",
     "dataset().select([0, 7]).num_samples == 2",
@@ -129,12 +124,12 @@ remedy(
     "len(dataset().split([0.9, 0.1], by='id')) == 2",
 )
 remedy(
-    "Schedule([(0, {'web': 1})])",
+    "Schedule([0, {'web': 1}])",
     "Write {0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}",
     "Schedule({0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}})",
 )
 remedy(
-    "Schedule({0: [1, 0]})",
+    "Schedule({0: 1.0})",
     "Name the streams, as in StreamingDataset({'web': Stream(...), 'math': Stream(...)}), and "
     "write {'web': 0.9, 'math': 0.1}",
     "StreamingDataset({'web': Stream(d), 'math': Stream(d)}, batch_size=2, "
@@ -174,11 +169,6 @@ remedy(
     "Write streams={'web': Stream(...), ...}",
     "StreamingDataset(streams={'web': Stream(local=d)}, batch_size=2, "
     "schedule=Schedule({0: {'web': 1}}))",
-)
-remedy(
-    "StreamingDataset(streams={d: 1}, batch_size=2)",
-    "Write Stream('",
-    "StreamingDataset(streams=[Stream(d, proportion=1)], batch_size=2)[0]",
 )
 remedy(
     "StreamingDataset(batch_size=2)",

@@ -284,6 +284,13 @@ WITHOUT_PROGRAM = {
     "It takes a data frame of Spark, as in test_dataframe.py.": ["is a data frame of Spark"],
     "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],
     "It comes where a part of a state is lost that others replace.": ["a part of one"],
+    "It takes several ranks, or torchdata: test_pack_iterator.py.": [
+        "so no position is between its packs",
+        "StatefulDataLoader cannot save the position of packs",
+    ],
+    "The tests of Arrow's record batches and of LocalDataset do it.": [
+        "rows as they are stored",
+    ],
     "It takes gigabytes.": [
         "replace_samples() would drop",
         "decoded it takes more than",

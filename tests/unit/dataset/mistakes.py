@@ -86,7 +86,6 @@ MISTAKES = [
     # ---------------------------------------------------------------- methods of a dataset
     ("len(Forgetful(d))", "Forgetful", "has not called", "super().__init__("),
     ("dataset().select('abc')", "select(", "'abc'", "select(where=...)"),
-    ("dataset().select(len)", "select()", "a function", "write select(where=function)"),
     ("dataset().select([99])", "select()", "99", "from 0 to 19"),
     ("dataset().limit(2.5)", "limit", "2.5", "'10k'"),
     ("dataset().split(0.9)", "split(", "0.9", "dataset.split([0.9, 0.1])"),

@@ -204,7 +204,7 @@ def test_the_former_methods_are_told_what_to_write(folder):
     for owner, name, remedies in (
         (dataset, "drop", ["filter(", "columns=", "dataset.edits.replace_samples(ids)"]),
         (dataset, "skip", ["select(range(", "dataset.edits.skip_steps(range(a, b))"]),
-        (dataset, "set_weights", ["dataset.edits.set_weights({"]),
+        (dataset, "set_weights", ["dataset.edits.set_weights([0.9, 0.1])", "schedule={0: "]),
         (loader, "skip", ["dataset.edits.skip_steps(range(a, b))"]),
         (dataset.edits, "drop", ["replace_samples(ids, reason=...)"]),
         (dataset.edits, "undo", ["load a state from before"]),

@@ -98,8 +98,8 @@ REFUSED = [
     ("StreamingDataset('c', 's3://b/x')", "Write StreamingDataset('s3://b/x', local='c')"),
     ("StreamingDataset(3)", "Write StreamingDataset('data/train')"),
     ("StreamingDataset(Stream('a'))", "streams=[Stream('a'), Stream('b')]"),
-    ("StreamingDataset({'a': 0.75, 'b': 0.25})", "Write Stream('a', proportion=0.75)"),
-    ("StreamingDataset({'a': {'local': 'a'}})", "Write Stream(**{'local': 'a'})"),
+    ("StreamingDataset({'a': True})", "Write Stream('data/train')"),
+    ("StreamingDataset({'a': {'locl': 'a'}})", "Did you mean local="),
     ("StreamingDataset(place='a')", "without a name: StreamingDataset('a')"),
     ("Stream('a', remote='s3://b/x')", "Write Stream('s3://b/x', local='a')"),
     ("Stream(['a'])", "Write Stream('data/train')"),
@@ -162,3 +162,20 @@ def test_a_local_dataset_and_a_writer_take_the_place_first(folder):
     assert len(LocalDataset(pathlib.Path("a"))) == 10
     with pytest.raises(ArgumentError, match=r"LocalDataset\(shuffel=True\)"):
         LocalDataset("a", shuffel=True)
+
+
+def test_streams_of_a_configuration(tmp_path):
+    """A dict has the arguments of a Stream, and a number is the proportion of its key."""
+    for name in ("a", "b"):
+        with mds.MDSWriter(str(tmp_path / name), {"id": "int"}) as writer:
+            for number in range(20):
+                writer.write({"id": number})
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for streams in (
+        {"a": {"local": a, "proportion": 0.75}, "b": {"local": b, "proportion": 0.25}},
+        [{"local": a, "proportion": 0.75}, {"local": b, "proportion": 0.25}],
+        {a: 0.75, b: 0.25},
+    ):
+        dataset = mds.StreamingDataset(streams)
+        assert [stream.proportion for stream in dataset.streams] == [0.75, 0.25]
+        assert [stream.local for stream in dataset.streams] == [a, b]

@@ -126,7 +126,7 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
     """Each is refused with what to do instead."""
     listed = [Stream(local=str(folder / name)) for name in SIZES]
     schedule = Schedule(BASE)
-    with pytest.raises(ConfigError, match="needs streams with names"):
+    with pytest.raises(ConfigError, match=r"by name.*or the weights of each milestone as a list"):
         StreamingDataset(streams=listed, schedule=schedule, batch_size=4)
     with pytest.raises(ConfigError, match="Leave batching_method out"):
         dataset_of(folder, batching_method="stratified")
@@ -211,3 +211,25 @@ def test_a_dict_of_milestones_is_a_schedule(folder):
     assert by_dict.state_dict() == by_class.state_dict()
     with pytest.raises(ConfigError, match="expected a dict of stream names and weights"):
         dataset_of(folder, schedule={0: 0.5})
+
+
+def test_weights_in_a_list_are_of_streams_in_a_list(folder):
+    """The order is that of named streams, and a state goes on with it."""
+    named = {str(number): Stream(local=str(folder / name)) for number, name in enumerate(SIZES)}
+    knots = {0: [1] + [0] * (len(SIZES) - 1), 5: [1] * len(SIZES)}
+    by_name = {
+        step: {str(number): weight for number, weight in enumerate(weights)}
+        for step, weights in knots.items()
+    }
+    orders = []
+    for streams, schedule in (
+        (named, by_name),
+        ([*named.values()], knots),
+        ([*named.values()], Schedule([*knots.items()])),
+    ):
+        dataset = StreamingDataset(streams=streams, schedule=schedule, batch_size=4, shuffle=True)
+        orders.append([sample["id"] for sample in dataset])
+        resumed = StreamingDataset(streams=streams, schedule=schedule, batch_size=4, shuffle=True)
+        resumed.load_state_dict(dataset.state_dict(40, from_beginning=True))
+        assert [sample["id"] for sample in resumed] == orders[-1][40:]
+    assert orders[1:] == orders[:1] * 2

@@ -27,6 +27,7 @@ SPELLINGS = [
     (torch.int64, "int64"),
     (np.ndarray, "ndarray"),
     (torch.Tensor, "tensor"),
+    (Image.Image, "pil"),
     (list[str], "list[str]"),
     (list[float], "list[float64]"),
     (str | None, "optional[str]"),
@@ -52,7 +53,6 @@ def test_spellings_with_one_meaning(spelling, name):
     [
         (dict, "got dict. Write 'json'"),
         (list, "Write 'list[str]' with the encoding of the items, 'ndarray:int64' for numbers"),
-        (Image.Image, "Write 'jpeg', or 'png' or 'pil', which keep every pixel"),
         (np.integer, "got integer. Write 'int'"),
         (torch.bfloat16, "as in 'int' or 'ndarray:int32'"),
         (np.complex64, "got complex64. Write a name"),

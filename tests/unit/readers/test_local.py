@@ -18,7 +18,13 @@ from torch.utils.data import DataLoader
 from devtools.httpserver import http_server
 from mds import LocalDataset, MDSWriter, StreamingDataset
 from mds._cli import main
-from mds.errors import IndexFileError, NotFoundError, UnsafeTypeError
+from mds.errors import (
+    ConfigError,
+    FunctionError,
+    IndexFileError,
+    NotFoundError,
+    UnsafeTypeError,
+)
 
 
 @pytest.fixture
@@ -62,17 +68,84 @@ def test_many_samples_at_once(dataset):
 @pytest.mark.parametrize("at", [30, -31, 2**70, np.int64(30), [0, 30], np.array([30])])
 def test_out_of_range(dataset, at):
     """A number that does not exist is an IndexError."""
-    with pytest.raises(IndexError, match="among 30"):
+    with pytest.raises(IndexError, match="30 samples"):
         dataset[at]
 
 
 @pytest.mark.parametrize(
-    "at", [1.0, "1", None, {1}, np.array([1.0]), np.array([True]), True, slice(0, 1.5), b"1"]
+    "at", [1.0, None, {1}, np.array([1.0]), np.array([True]), True, slice(0, 1.5), b"1"]
 )
 def test_other_things_in_brackets(dataset, at):
     """What is no index of samples is a ValueError."""
     with pytest.raises(ValueError, match=r"integer"):
         dataset[at]
+
+
+def test_the_values_of_a_column(kit, tmp_path, dataset):
+    """By its name; of a class of the user, from its samples."""
+
+    class Doubled(LocalDataset):
+        def get_item(self, sample_id):
+            return {"id": super().get_item(sample_id)["id"] * 2}
+
+    values = [sample["id"] for sample in dataset]
+    assert dataset["id"] == values
+    assert Doubled(dataset.local)["id"] == [2 * value for value in values]
+    assert dataset.limit(3)["id"] == values[:3]
+    assert dataset.map(lambda sample: {"id": -sample["id"]})["id"] == [-v for v in values]
+    with pytest.raises(ConfigError, match=r"dataset\['ids'\]: there is no column 'ids'"):
+        dataset["ids"]
+
+
+def test_subsets_have_samples_by_number(dataset):
+    """Of one another, too, and with the shards that have them."""
+    chosen = dataset.select([3, 13, 23])
+    assert ids([*chosen]) == [3, 13, 23]
+    assert (len(chosen), chosen.num_samples, ids(chosen[-1])) == (3, 3, 23)
+    assert ids(chosen.limit(2)[:]) == [3, 13]
+    assert chosen.spanner[1] == dataset.spanner[13]
+    odd = dataset.select(lambda sample: ids(sample) % 2)
+    assert ids(odd[:3]) == ids(dataset.filter(lambda sample: ids(sample) % 2)[:3]) == [1, 3, 5]
+    assert ids(odd.select(where=lambda sample: ids(sample) > 20)[:]) == [21, 23, 25, 27, 29]
+    assert repr(chosen) == f"<LocalDataset: 3 samples of {dataset!r}>"
+    for call in (
+        lambda: chosen._read_rows(None),
+        lambda: dataset.select([3, 1]),
+        lambda: dataset.select([30]),
+        lambda: dataset.select(where=3),
+        lambda: dataset.limit(-1),
+        lambda: dataset.map(3),
+    ):
+        with pytest.raises(ValueError, match=r"Write|from 0 to 29|takes|limit|call it before"):
+            call()
+
+
+def test_functions_of_samples(dataset):
+    """They are called at each access; random numbers depend on the number of the sample."""
+    mapped = dataset.map(ids).map(lambda number: number + 100)
+    assert [mapped[0], *mapped[28:]] == [100, 128, 129]
+    assert mapped.filter(lambda number: number > 127)[:] == [128, 129]
+
+    def draw(sample, rng):
+        return ids(sample), int(rng.integers(1 << 30))
+
+    drawn = dataset.map(draw)
+    streamed = StreamingDataset(local=dataset.local).map(draw)
+    assert drawn[:] == drawn[:] == [streamed[number] for number in range(30)]
+    with pytest.raises(FunctionError, match="sample 7"):
+        dataset.map(lambda sample: 1 / (ids(sample) - 7))[7]
+
+
+def test_parts_go_to_workers(dataset):
+    """As whole datasets do."""
+    part = dataset.select(range(4, 20)).map(ids_of_text)
+    loader = DataLoader(part, batch_size=8, num_workers=1, multiprocessing_context="spawn")
+    assert [batch.tolist() for batch in loader] == [[*range(4, 12)], [*range(12, 20)]]
+
+
+def ids_of_text(sample):
+    """Return the number of a sample."""
+    return ids(sample)
 
 
 def test_facts(dataset):

@@ -3137,7 +3137,7 @@ ds = StreamingDataset("data/train").select("id", "label")
 assert all(set(s) == {"id", "label"} for s in ds)
 assert len(list(ds)) == 120
 """,
-    "For columns, write StreamingDataset(..., columns=['id', 'label']).",
+    "For columns write StreamingDataset(..., columns=['id', 'label']).",
     (
         'StreamingDataset("data/train").select("id", "label")',
         'StreamingDataset("data/train", columns=["id", "label"])',

@@ -374,7 +374,7 @@ assert e0 != e5 and sorted(e0) == sorted(e5)
     ("ds.set_epoch(0)", "ds.next_epoch = 0"),
     ("ds.set_epoch(5)", "ds.next_epoch = 5"),
 )
-refused(
+told(
     "shuffle",
     """\
 ds = mds.StreamingDataset(local="data/train").shuffle(120, seed=1, reshuffle_each_iteration=False)
@@ -383,6 +383,11 @@ two = [s["id"] for s in ds]
 assert one == two and one != sorted(one)
 """,
     "Write StreamingDataset(..., shuffle=True, shuffle_seed=1)",
+    (
+        'StreamingDataset(local="data/train").shuffle(120, seed=1, reshuffle_each_iteration=False)',
+        'StreamingDataset(local="data/train", shuffle=True, shuffle_seed=1)',
+    ),
+    ("two = [", "ds.next_epoch = 0\ntwo = ["),
 )
 told(
     "shuffle",
@@ -504,7 +509,7 @@ assert len(list(ds)) == len(ds) > 0
 """,
     "Install s3fs to access S3",
 )
-refused(
+told(
     "S3 with credentials",
     """\
 from pyarrow.fs import S3FileSystem
@@ -514,6 +519,10 @@ ds = StreamingDataset(remote="s3://bucket/train", local=out, filesystem=fs)
 assert len(list(ds)) > 0
 """,
     "Write what makes the client: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
+    (
+        "filesystem=fs",
+        "storage_options={'endpoint_url': ENDPOINT, 'aws_access_key_id': KEY, 'aws_secret_access_key': SECRET}",
+    ),
 )
 works(
     "S3 with credentials",
@@ -539,7 +548,7 @@ assert "label" in next(iter(ds))
         "storage_options={'endpoint_url': ENDPOINT, 'aws_access_key_id': KEY, 'aws_secret_access_key': SECRET}",
     ),
 )
-refused(
+told(
     "S3 with credentials",
     """\
 import boto3
@@ -549,6 +558,10 @@ ds = StreamingDataset(remote="s3://bucket/train", local=out, client=s3, batch_si
 assert len(list(ds)) > 0
 """,
     "Write what makes the client: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
+    (
+        "client=s3",
+        "storage_options={'endpoint_url': ENDPOINT, 'aws_access_key_id': KEY, 'aws_secret_access_key': SECRET}",
+    ),
 )
 works(
     "S3 with credentials",
@@ -881,7 +894,7 @@ assert b["tokens"].shape[0] == 4 and b["tokens"].ndim == 2
         "from mds.transforms import pad\nds = mds.StreamingDataLoader(mds.StreamingDataset(\"tokens\"), batch_size=4, collate_fn=pad('tokens'))",
     ),
 )
-refused(
+told(
     "batch and collate",
     """\
 ds = mds.StreamingDataset("data/train")
@@ -889,6 +902,14 @@ b = next(iter(ds.iter_batches(batch_size=16, batch_format="numpy")))
 assert isinstance(b["id"], np.ndarray) and len(b["id"]) == 16
 """,
     "Write StreamingDataLoader(dataset, batch_size=...)",
+    (
+        "",
+        """\
+ds = mds.StreamingDataset("data/train")
+b = next(iter(mds.StreamingDataLoader(ds, batch_size=16)))
+assert isinstance(b["id"].numpy(), np.ndarray) and len(b["id"]) == 16
+""",
+    ),
 )
 told(
     "batch and collate",
@@ -957,7 +978,7 @@ for b in StreamingDataLoader(ds, batch_size=4):
     assert (b["twice"] == 2 * b["id"]).all() and (b["id"] % 3 == 0).all()
 """,
 )
-refused(
+told(
     "map and filter",
     """\
 from mds import StreamingDataset
@@ -965,7 +986,16 @@ ds = StreamingDataset(local="data/train")
 ds = ds.map(lambda b: {"length": [len(t) for t in b["text"]]}, batched=True, batch_size=16)
 assert all(s["length"] >= 0 for s in ds) and len(list(ds)) == 120
 """,
-    "dataset.map_batches(function) takes a function of batches, which are those of the loader.",
+    "Write StreamingDataLoader(dataset.map_batches(function), batch_size=...): the function takes a batch of the loader, as a dict of columns.",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader
+ds = StreamingDataset(local="data/train")
+ds = StreamingDataLoader(ds.map_batches(lambda b: {"length": [len(t) for t in b["text"]]}), batch_size=16)
+assert all((b["length"] >= 0).all() for b in ds) and sum(len(b["length"]) for b in ds) == 120
+""",
+    ),
 )
 told(
     "map and filter",
@@ -974,7 +1004,7 @@ ds = mds.StreamingDataset(local="data/train").map_batches(lambda b: {"id": [i + 
 ids = [s["id"] for s in ds]
 assert len(ids) == 120 and min(ids) >= 1000
 """,
-    "dataset.map_batches(function) takes a function of batches, which are those of the loader.",
+    "Write StreamingDataLoader(dataset.map_batches(function), batch_size=...): the function takes a batch of the loader, as a dict of columns.",
     (
         'mds.StreamingDataset(local="data/train").map_batches',
         'mds.StreamingDataLoader(mds.StreamingDataset(local="data/train").map_batches',
@@ -1007,14 +1037,24 @@ print(sum(1 for _ in ds))
     "The function takes the whole sample, as in lambda sample: sample['text']",
     ('lambda label: label == 1, input_columns="label"', "lambda sample: sample['label'] == 1"),
 )
-refused(
+told(
     "map and filter",
     """\
 from mds import StreamingDataset
 ds = StreamingDataset("data/train").map(lambda s, i: {**s, "index": i}, with_indices=True)
 assert [s["index"] for s in ds][:3] == [0, 1, 2]
 """,
-    "The function takes the sample alone: store its number as a column.",
+    "The function takes the sample alone: store its number as a column, as in mds.convert(({**sample, 'index': i} for i, sample in enumerate(dataset)), out).",
+    (
+        "",
+        """\
+from mds import StreamingDataset
+dataset = StreamingDataset("data/train")
+mds.convert(({**sample, "index": i} for i, sample in enumerate(dataset)), out)
+ds = StreamingDataset(out)
+assert [s["index"] for s in ds][:3] == [0, 1, 2]
+""",
+    ),
 )
 told(
     "map and filter",
@@ -1029,15 +1069,13 @@ assert isinstance(s["image"], np.ndarray) and isinstance(s["label"], int)
         '.map(lambda s: {**s, "image": np.asarray(s["image"]), "label": int(s["label"])})',
     ),
 )
-told(
+works(
     "map and filter",
     """\
 ds = mds.StreamingDataset("data/train").select(lambda s: s["id"] % 2 == 1)
 ids = [s["id"] for s in ds]
 assert 0 < len(ids) < 120 and all(i % 2 == 1 for i in ids)
 """,
-    "write select(where=function)",
-    ("select(lambda", "select(where=lambda"),
 )
 told(
     "map and filter",
@@ -1061,7 +1099,7 @@ assert isinstance(text, str) and len(list(ds)) == 120
     "Write StreamingDataset(...).map(<lambda>)",
     (', transform=lambda s: (s["text"], s["label"]))', ').map(lambda s: (s["text"], s["label"]))'),
 )
-told(
+works(
     "map and filter",
     """\
 from mds import LocalDataset
@@ -1070,8 +1108,6 @@ texts = list(ds)
 assert len(texts) == 120 and all(isinstance(t, str) for t in texts)
 assert ds[3] == texts[3]
 """,
-    "Write StreamingDataset(folder), which has it",
-    ("LocalDataset", "StreamingDataset"),
 )
 works(
     "map and filter",
@@ -1416,19 +1452,15 @@ assert 0.65 <= sum(s["text"] in A for s in rows) / len(rows) <= 0.85
         "mds.StreamingDataset([mds.Stream('a', proportion=0.75), mds.Stream('b', proportion=0.25)])",
     ),
 )
-told(
+works(
     "mix with weights",
     """\
 from mds import StreamingDataset
 ds = StreamingDataset(streams={"a": {"local": "a", "proportion": 0.5}, "b": {"local": "b", "proportion": 0.5}}, batch_size=8)
 assert len(list(ds)) == 120
 """,
-    "Write Stream(**{'local': 'a', 'proportion': 0.5})",
-    ("import StreamingDataset", "import StreamingDataset, Stream"),
-    ('{"local": "a", "proportion": 0.5}', "Stream(**{'local': 'a', 'proportion': 0.5})"),
-    ('{"local": "b", "proportion": 0.5}', "Stream(**{'local': 'b', 'proportion': 0.5})"),
 )
-told(
+works(
     "mix with weights",
     """\
 from mds import StreamingDataset
@@ -1437,10 +1469,6 @@ ds = StreamingDataset({"a": 0.75, "b": 0.25}, epoch_size=80)
 n = sum(s["text"] in A for s in ds)
 assert 56 <= n <= 64
 """,
-    "Write Stream('a', proportion=0.75)",
-    ("import StreamingDataset", "import StreamingDataset, Stream"),
-    ('"a": 0.75', "\"a\": Stream('a', proportion=0.75)"),
-    ('"b": 0.25', "\"b\": Stream('b', proportion=0.25)"),
 )
 works(
     "mix with weights",
@@ -1532,7 +1560,7 @@ assert len(ids) == 30 == len(set(ids))
     "remainder='short' repeats no sample",
     ("repeat=False", "remainder='short'"),
 )
-refused(
+told(
     "validate without repeats",
     """\
 from mds import StreamingDataset
@@ -1542,8 +1570,12 @@ ids = sum(parts, [])
 assert len(ids) == 30 == len(set(ids))
 """,
     "batch_size=..., topology=(rank, world_size), remainder='short') has the part of one rank.",
+    (
+        "val.shard(num_shards=4, index=i)",
+        "StreamingDataset(\"data/val\", batch_size=1, topology=(i, 4), remainder='short')",
+    ),
 )
-refused(
+told(
     "validate without repeats",
     """\
 from mds import StreamingDataset, split_dataset_by_node
@@ -1552,6 +1584,11 @@ ids = [s["id"] for r in range(4) for s in split_dataset_by_node(val, rank=r, wor
 assert len(ids) == 30 == len(set(ids))
 """,
     "Ranks and workers share the samples by themselves.",
+    (", split_dataset_by_node", ""),
+    (
+        "split_dataset_by_node(val, rank=r, world_size=4)",
+        "StreamingDataset(\"data/val\", batch_size=1, topology=(r, 4), remainder='short')",
+    ),
 )
 works(
     "validate without repeats",
@@ -1563,7 +1600,7 @@ ids = [i for b in DataLoader(val, batch_size=8, sampler=SequentialSampler(val)) 
 assert ids == [val[i]["id"] for i in range(30)]
 """,
 )
-refused(
+told(
     "validate without repeats",
     """\
 from mds import StreamingDataset
@@ -1574,6 +1611,7 @@ for rank in range(4):
 assert sorted(ids) == sorted({s["id"] for s in StreamingDataset(local="data/val")})
 """,
     "Ranks are those of the launcher; topology=(rank, world_size) sets them.",
+    ("rank=rank, world_size=4, pad=False", "topology=(rank, 4), remainder='short'"),
 )
 told(
     "validate without repeats",
@@ -1666,7 +1704,7 @@ torchrun --nproc_per_node 2 v.py
 
 # ---------------------------------------- pack sequences
 
-told(
+works(
     "pack sequences",
     """\
 from mds import StreamingDataset, Packing
@@ -1676,18 +1714,6 @@ packs = [s["tokens"] for s in ds]
 assert len(packs) < 200 and all(len(p) <= 128 for p in packs)
 assert sum(map(len, packs)) == total
 """,
-    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-total = sum(len(s["tokens"]) for s in StreamingDataset(local="tokens"))
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-batches = [b["tokens"] for b in StreamingDataLoader(ds)]
-assert len(batches) < 200 and all(len(b) <= 4 * 128 for b in batches)
-assert sum(map(len, batches)) == total
-""",
-    ),
 )
 told(
     "pack sequences",
@@ -1698,15 +1724,7 @@ assert all(len(s["tokens"]) <= 128 for s in ds)
 print(sum(1 for _ in ds))
 """,
     "Packing(128)",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-batches = list(StreamingDataLoader(ds))
-assert all(len(b["tokens"]) <= 4 * 128 for b in batches)
-""",
-    ),
+    ("Packing(max_length=128)", "Packing(128)"),
 )
 told(
     "pack sequences",
@@ -1717,15 +1735,7 @@ n = [len(s["tokens"]) for s in ds]
 assert max(n) <= 128 and len(n) < 200
 """,
     "Packing(128)",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-batches = list(StreamingDataLoader(ds))
-assert all(len(b["tokens"]) <= 4 * 128 for b in batches)
-""",
-    ),
+    ('Packing(column="tokens", seq_length=128)', 'Packing(128, column="tokens")'),
 )
 told(
     "pack sequences",
@@ -1736,15 +1746,7 @@ n = [len(s["tokens"]) for s in ds]
 assert max(n) <= 128 and len(n) < 200
 """,
     "Write StreamingDataset(..., packing=8192).",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-batches = list(StreamingDataLoader(ds))
-assert all(len(b["tokens"]) <= 4 * 128 for b in batches)
-""",
-    ),
+    ('StreamingDataset("tokens").pack(128)', 'StreamingDataset("tokens", packing=128)'),
 )
 told(
     "pack sequences",
@@ -1756,16 +1758,11 @@ print(len(list(ds)))
 """,
     "Write StreamingDataset(..., packing=8192).",
     (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(256))
-batches = list(StreamingDataLoader(ds))
-assert all(len(b["tokens"]) <= 4 * 256 for b in batches)
-""",
+        'StreamingDataset("tokens").pack(max_length=256, column="tokens")',
+        'StreamingDataset("tokens", packing=256)',
     ),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Packing
@@ -1775,8 +1772,18 @@ b = next(iter(dl))
 assert b["tokens"].shape == (2, 128)
 """,
     "Packing(128)",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader, Packing
+ds = StreamingDataset(local="tokens", batch_size=2, packing=Packing(128, layout='dense'))
+dl = StreamingDataLoader(ds, batch_size=2)
+b = next(iter(dl))
+assert b["tokens"].shape == (2, 128)
+""",
+    ),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Packing
@@ -1785,15 +1792,24 @@ b = next(iter(StreamingDataLoader(ds, batch_size=4)))
 assert b["tokens"].shape == (4, 128)
 """,
     "Packing(128)",
+    ("Packing(seq_len=128, pad_id=0)", "Packing(128, layout='dense')"),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset, TokensLoader
 ds = StreamingDataset("tokens", item_loader=TokensLoader(block_size=64))
 assert len(next(iter(ds))) == 64
 """,
-    "Write mds.StreamingDataset(..., packing=8192).",
+    "Write mds.StreamingDataset(..., packing=8192): each pack is a dict with its 'tokens'.",
+    (
+        "",
+        """\
+from mds import StreamingDataset
+ds = StreamingDataset("tokens", packing=64)
+assert 0 < len(next(iter(ds))["tokens"]) <= 64
+""",
+    ),
 )
 told(
     "pack sequences",
@@ -1814,7 +1830,7 @@ assert all(len(b["tokens"]) <= 4 * 128 for b in batches)
 """,
     ),
 )
-told(
+works(
     "pack sequences",
     """\
 from mds import StreamingDataset, Packing
@@ -1822,18 +1838,8 @@ ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
 s = next(iter(ds))
 assert len(s["position_ids"]) == len(s["tokens"]) and s["position_ids"][0] == 0
 """,
-    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-s = next(iter(StreamingDataLoader(ds)))
-assert len(s["position_ids"]) == len(s["tokens"]) and s["position_ids"][0] == 0
-""",
-    ),
 )
-told(
+works(
     "pack sequences",
     """\
 from mds import StreamingDataset, Packing
@@ -1841,16 +1847,6 @@ ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
 s = next(iter(ds))
 assert s["cu_seqlens"][0] == 0 and s["cu_seqlens"][-1] <= 128
 """,
-    "iterating a dataset returns samples. Iterate StreamingDataLoader(dataset) instead.",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-s = next(iter(StreamingDataLoader(ds)))
-assert s["cu_seqlens"][0] == 0 and s["cu_seqlens"][-1] <= 4 * 128
-""",
-    ),
 )
 told(
     "pack sequences",
@@ -1861,17 +1857,9 @@ assert all(len(s["tokens"]) <= 128 for s in ds)
 print(len(list(ds)))
 """,
     "Write packing=128, the tokens of a pack.",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Packing
-ds = StreamingDataset(local="tokens", batch_size=4, packing=Packing(128))
-batches = list(StreamingDataLoader(ds))
-assert all(len(b["tokens"]) <= 4 * 128 for b in batches)
-""",
-    ),
+    ("packing=True, max_seq_length=128", "packing=128"),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset, Packing
@@ -1880,8 +1868,9 @@ rows = [s["tokens"] for s in ds]
 assert all(len(r) == 64 for r in rows[:-1])
 """,
     "Packing(64)",
+    ("Packing(seq_len=64, eos_id=1, split=True)", "Packing(64, separator=1, packer='concat')"),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset
@@ -1892,9 +1881,21 @@ ds = StreamingDataset(local="tokens").map_batches(group, batch_size=50)
 rows = list(ds)
 assert rows and all(len(r["tokens"]) == 64 for r in rows)
 """,
-    "dataset.map_batches(function) takes a function of batches, which are those of the loader.",
+    "Write StreamingDataLoader(dataset.map_batches(function), batch_size=...): the function takes a batch of the loader, as a dict of columns.",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader
+def group(b):
+    flat = np.concatenate(b["tokens"]); n = len(flat) // 64
+    return {"tokens": list(flat[:n * 64].reshape(n, 64))}
+ds = StreamingDataLoader(StreamingDataset(local="tokens").map_batches(group), batch_size=50)
+rows = [{"tokens": t} for b in ds for t in b["tokens"]]
+assert rows and all(len(r["tokens"]) == 64 for r in rows)
+""",
+    ),
 )
-refused(
+told(
     "pack sequences",
     """\
 from mds import StreamingDataset, Packing
@@ -1903,6 +1904,15 @@ n = [len(s["tokens"]) for s in packed]
 assert max(n) <= 128 and len(n) < 200
 """,
     "Packing(128)",
+    (
+        "",
+        """\
+from mds import StreamingDataset, Packing
+packed = StreamingDataset("tokens", packing=Packing(128))
+n = [len(s["tokens"]) for s in packed]
+assert max(n) <= 128 and len(n) < 200
+""",
+    ),
 )
 told(
     "pack sequences",
@@ -1914,7 +1924,7 @@ rest = [s["tokens"].tolist() for b in it for s in b]
 dl2 = make(); dl2.load_state_dict(state)
 assert [s["tokens"].tolist() for b in dl2 for s in b] == rest
 """,
-    "Move its code into map(), for each document, or map_batches(), for the packed batch",
+    "ples. Move its code into map(), for each document, or map_batches(), for the packed batch.",
     (", collate_fn=list", ""),
     ('[s["tokens"].tolist() for b in it for s in b]', '[b["tokens"].tolist() for b in it]'),
     ('[s["tokens"].tolist() for b in dl2 for s in b]', '[b["tokens"].tolist() for b in dl2]'),
@@ -1922,7 +1932,7 @@ assert [s["tokens"].tolist() for b in dl2 for s in b] == rest
 
 # ---------------------------------------- change the mixture at a step
 
-told(
+works(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream, Schedule
@@ -1932,12 +1942,8 @@ ds = StreamingDataset(streams=streams, batch_size=4, schedule=Schedule({0: [1, 0
 got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
 assert got[:5] == [4] * 5 and got[5] == 0
 """,
-    "StreamingDataset({'web': Stream(...), 'math': Stream(...)})",
-    ('[Stream(local="a"), Stream(local="b")]', '{"a": Stream(local="a"), "b": Stream(local="b")}'),
-    ("[1, 0]", "{'a': 1, 'b': 0}"),
-    ("[0, 1]", "{'a': 0, 'b': 1}"),
 )
-told(
+works(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream, Schedule
@@ -1947,18 +1953,6 @@ ds = StreamingDataset(streams=[Stream(local="a"), Stream(local="b")], batch_size
 got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
 assert got[4] == 4 and got[5] == 0
 """,
-    "{0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Stream
-A = {s["text"] for s in StreamingDataset(local="a")}
-ds = StreamingDataset({"a": Stream("a"), "b": Stream("b")}, batch_size=4,
-                      schedule={0: {"a": 1, "b": 0}, 5: {"a": 0, "b": 1}})
-got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
-assert got[4] == 4 and got[5] == 0
-""",
-    ),
 )
 works(
     "change the mixture at a step",
@@ -1987,7 +1981,7 @@ assert got[:6] == [4, 4, 4, 4, 4, 0]
         '{"a": Stream(local="a"), "b": Stream(local="b")}',
     ),
 )
-refused(
+told(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream, Schedule
@@ -1999,6 +1993,17 @@ got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_siz
 assert got[4] == 4 and got[5] == 0
 """,
     "StreamingDataset({'web': Stream(...), 'math': Stream(...)})",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader, Stream
+A = {s["text"] for s in StreamingDataset(local="a")}
+streams = [Stream(local="a"), Stream(local="b")]
+ds = StreamingDataset(streams=streams, batch_size=4, schedule={0: [1, 0], 5: [0, 1]})
+got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
+assert got[:5] == [4] * 5 and got[5] == 0
+""",
+    ),
 )
 told(
     "change the mixture at a step",
@@ -2046,7 +2051,7 @@ assert got[4] == 4 and got[5] == 0
 """,
     ),
 )
-refused(
+told(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, Stream
@@ -2057,9 +2062,15 @@ ds.set_weights([0.9, 0.1])
 rows = list(ds)
 assert 0.85 <= sum(s["text"] in A for s in rows) / len(rows) <= 0.95
 """,
-    "dataset.edits.set_weights({'web': 0.9, 'math': 0.1}), with a schedule",
+    "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as schedule={0: [0.5, 0.5]}.",
+    (
+        'Stream(local="a", proportion=0.5), Stream(local="b", proportion=0.5)',
+        'Stream(local="a"), Stream(local="b")',
+    ),
+    ("batch_size=4)", "batch_size=4, schedule={0: [0.5, 0.5]})"),
+    ("ds.set_weights", "ds.edits.set_weights"),
 )
-refused(
+told(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream
@@ -2070,7 +2081,19 @@ for step, batch in enumerate(dl):
 assert step >= 5
 print(ds.proportions)
 """,
-    "dataset.edits.set_weights({'web': 0.9, 'math': 0.1}), with a schedule",
+    "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as schedule={0: [0.5, 0.5]}.",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader, Stream
+ds = StreamingDataset(streams=[Stream(local="a"), Stream(local="b")], batch_size=4, schedule={0: [0.5, 0.5]})
+dl = StreamingDataLoader(ds, batch_size=4)
+for step, batch in enumerate(dl):
+    if step == 5: ds.edits.set_weights([0.2, 0.8])
+assert step >= 5
+print([stream.proportion for stream in ds.streams])
+""",
+    ),
 )
 refused(
     "change the mixture at a step",
@@ -2090,7 +2113,7 @@ s = Schedule([(0, {"a": 1.0, "b": 0.0}), (100, {"a": 0.0, "b": 1.0})])
 assert s(0)["a"] == 1.0
 assert s(150)["b"] == 1.0
 """,
-    "{0: {'web': 0.9, 'math': 0.1}, 1000: {'web': 0.5, 'math': 0.5}}",
+    "TypeError: 'Schedule' object is not callable",
 )
 told(
     "change the mixture at a step",
@@ -2115,7 +2138,7 @@ assert got[0] > got[-1]
 """,
     ),
 )
-told(
+works(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream, Schedule
@@ -2126,15 +2149,8 @@ rest = [b["text"] for b in it]
 dl2 = make(); dl2.load_state_dict(state)
 assert [list(t) for t in rest] == [list(b["text"]) for b in dl2]
 """,
-    "StreamingDataset({'web': Stream(...), 'math': Stream(...)})",
-    (
-        'streams=[Stream(local="a"), Stream(local="b")]',
-        '{"a": Stream(local="a"), "b": Stream(local="b")}',
-    ),
-    ("[1, 0]", "{'a': 1, 'b': 0}"),
-    ("[0, 1]", "{'a': 0, 'b': 1}"),
 )
-refused(
+told(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Schedule
@@ -2144,8 +2160,18 @@ got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_siz
 assert got[4] == 4 and got[5] == 0
 """,
     "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', proportion=0.3)], shuffle=True).",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader, Schedule
+A = {s["text"] for s in StreamingDataset("a")}
+ds = mds.StreamingDataset([mds.Stream("a"), mds.Stream("b")], batch_size=4, schedule={0: [1, 0], 5: [0, 1]})
+got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
+assert got[4] == 4 and got[5] == 0
+""",
+    ),
 )
-told(
+works(
     "change the mixture at a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader, Stream, Schedule
@@ -2155,18 +2181,6 @@ ds = StreamingDataset(streams=[Stream(local="a"), Stream(local="b")], batch_size
 got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
 assert got[4] == 4 and got[5] == 0
 """,
-    "Write 0: milestones are global batches",
-    (
-        "",
-        """\
-from mds import StreamingDataset, StreamingDataLoader, Stream
-A = {s["text"] for s in StreamingDataset(local="a")}
-ds = StreamingDataset({"a": Stream("a"), "b": Stream("b")}, batch_size=4,
-                      schedule={0: {"a": 1, "b": 0}, 5: {"a": 0, "b": 1}})
-got = [sum(t in A for t in b["text"]) for b in StreamingDataLoader(ds, batch_size=4)]
-assert got[4] == 4 and got[5] == 0
-""",
-    ),
 )
 told(
     "change the mixture at a step",
@@ -2217,13 +2231,17 @@ $ mds head data/train -n 3
 mds head docs.jsonl -n 2
 """,
 )
-refused(
+told(
     "inspect a dataset and a sample",
     """\
 $ mds show data/train 7
 mds show data/train 119
 """,
     "mds head data/train",
+    (
+        "mds show data/train 7\nmds show data/train 119",
+        "python -c \"import mds; print(mds.StreamingDataset('data/train')[7])\"\npython -c \"import mds; print(mds.StreamingDataset('data/train')[119])\"",
+    ),
 )
 works(
     "inspect a dataset and a sample",
@@ -2311,7 +2329,7 @@ print(part)
 assert [s["id"] for s in part] == [ds[i]["id"] for i in (10, 11, 12)]
 """,
 )
-refused(
+works(
     "inspect a dataset and a sample",
     """\
 ds = mds.StreamingDataset("data/train")
@@ -2319,9 +2337,8 @@ text = repr(ds)
 print(text)
 assert "120" in text and "label" in text
 """,
-    "AssertionError:",
 )
-refused(
+told(
     "inspect a dataset and a sample",
     """\
 info = mds.info("data/train")
@@ -2329,6 +2346,10 @@ print(info)
 assert "120" in str(info) and "label" in str(info)
 """,
     "Write dataset.num_samples and dataset.schema, or print(dataset.explain()), of mds.StreamingDataset(path).",
+    (
+        'info = mds.info("data/train")',
+        'dataset = mds.StreamingDataset("data/train")\ninfo = dataset.num_samples, dataset.schema',
+    ),
 )
 works(
     "inspect a dataset and a sample",
@@ -2351,29 +2372,47 @@ assert isinstance(s["image"], Image.Image) and isinstance(s["label"], int)
 
 # ---------------------------------------- find out why it is slow
 
-refused(
+told(
     "find out why it is slow",
     """\
 $ mds bench data/train
 mds bench data/train --batch-size 8 --workers 2
 """,
     "print(loader.report())",
+    (
+        "",
+        """\
+$ python -c "import mds; loader = mds.StreamingDataLoader(mds.StreamingDataset('data/train'), batch_size=8); list(loader); print(loader.report())"
+""",
+    ),
 )
-refused(
+told(
     "find out why it is slow",
     """\
 $ mds profile data/train
 mds profile pictures --num-workers 2
 """,
     "print(loader.report())",
+    (
+        "",
+        """\
+$ python -c "import mds; loader = mds.StreamingDataLoader(mds.StreamingDataset('data/train'), batch_size=8); list(loader); print(loader.report())"
+""",
+    ),
 )
-refused(
+told(
     "find out why it is slow",
     """\
 $ mds doctor data/train
 mds doctor pictures
 """,
     "print(loader.report())",
+    (
+        "",
+        """\
+$ python -c "import mds; loader = mds.StreamingDataLoader(mds.StreamingDataset('data/train'), batch_size=8); list(loader); print(loader.report())"
+""",
+    ),
 )
 told(
     "find out why it is slow",
@@ -2600,7 +2639,7 @@ assert [ds[i]["id"] for i in dl.lookup(7)] == batches[7]
     "mds.RunHistory(loader.state_dict()).step(step)",
     ("dl.lookup(7)", "[row.sample for row in mds.RunHistory(dl.state_dict()).step(7)]"),
 )
-refused(
+told(
     "look up the samples of a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader
@@ -2610,6 +2649,10 @@ batches = [b["id"].tolist() for b in dl]
 assert dl.get_batch(4)["id"].tolist() == batches[4]
 """,
     "mds.RunHistory(loader.state_dict()).step(step)",
+    (
+        'dl.get_batch(4)["id"].tolist()',
+        '[ds[row.sample]["id"] for row in mds.RunHistory(dl.state_dict()).step(4)]',
+    ),
 )
 told(
     "look up the samples of a step",
@@ -2639,7 +2682,7 @@ assert len(set(b["__key__"])) == 8
 """,
     "KeyError: '__key__'",
 )
-refused(
+told(
     "look up the samples of a step",
     """\
 from mds import StreamingDataset, StreamingDataLoader
@@ -2649,6 +2692,17 @@ b = next(iter(StreamingDataLoader(ds, batch_size=8)))
 assert [raw[i]["id"] for i in b["index"].tolist()] == b["id"].tolist()
 """,
     "store its number as a column",
+    (
+        "",
+        """\
+from mds import StreamingDataset, StreamingDataLoader
+raw = StreamingDataset(local="data/train")
+mds.convert(({**sample, "index": i} for i, sample in enumerate(raw)), out)
+ds = StreamingDataset(out, shuffle=True, batch_size=8)
+b = next(iter(StreamingDataLoader(ds, batch_size=8)))
+assert [raw[i]["id"] for i in b["index"].tolist()] == b["id"].tolist()
+""",
+    ),
 )
 refused(
     "look up the samples of a step",
@@ -2693,7 +2747,7 @@ assert ids == next(iter(StreamingDataLoader(ds, batch_size=8)))["id"].tolist()
     ),
     ("next(iter(StreamingDataLoader(ds, batch_size=8)))", "next(iter(dl))"),
 )
-refused(
+told(
     "look up the samples of a step",
     """\
 from mds import StreamingDataset
@@ -2702,7 +2756,11 @@ order = list(ds.order(epoch=0))
 assert sorted(order) == list(range(120))
 assert [ds[i]["id"] for i in order] == [s["id"] for s in ds]
 """,
-    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of its samples.",
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of its samples, for each step of an epoch.",
+    (
+        "list(ds.order(epoch=0))",
+        "[row.sample for step in range(15) for row in mds.RunHistory(ds.state_dict()).step(step)]",
+    ),
 )
 told(
     "look up the samples of a step",
@@ -2882,7 +2940,7 @@ s = StreamingDataset(local=out)[4]
 assert s["i"] == 4 and s["f"] == 2.0
 """,
 )
-refused(
+told(
     "write NumPy, PIL and torch values",
     """\
 ds = mds.from_dict({"x": np.arange(12).reshape(4, 3), "y": [0, 1, 2, 3]})
@@ -2890,7 +2948,12 @@ ds.save_to_disk(out)
 s = mds.StreamingDataset(local=out)[3]
 assert s["y"] == 3 and list(s["x"]) == [9, 10, 11]
 """,
-    "Write mds.convert(samples, out), where samples are dicts, a table or files.",
+    "Write mds.convert(({'x': x, 'y': y} for x, y in zip(xs, ys)), out), with a dict for each sample.",
+    (
+        'mds.from_dict({"x": np.arange(12).reshape(4, 3), "y": [0, 1, 2, 3]})',
+        '({"x": x, "y": y} for x, y in zip(np.arange(12).reshape(4, 3), [0, 1, 2, 3]))',
+    ),
+    ("ds.save_to_disk(out)", "mds.convert(ds, out)"),
 )
 works(
     "write NumPy, PIL and torch values",
@@ -2915,7 +2978,7 @@ assert StreamingDataset(local=out)[0]["x"].tolist() == list(range(10))
     "Write writer.finish()",
     ("w.close()", "w.finish()"),
 )
-told(
+works(
     "write NumPy, PIL and torch values",
     """\
 from mds import MDSWriter, StreamingDataset
@@ -2924,8 +2987,6 @@ with MDSWriter(out=out, columns={"id": int, "text": str, "x": np.ndarray, "image
 s = StreamingDataset(local=out)[0]
 assert s["id"] == 1 and s["text"] == "hi" and s["x"].sum() == 3 and s["image"].size == (2, 2)
 """,
-    "Write 'jpeg', or 'png' or 'pil'",
-    ('"image": Image.Image', '"image": "pil"'),
 )
 works(
     "write NumPy, PIL and torch values",
@@ -3150,7 +3211,7 @@ from mds import StreamingDataset
 ds = StreamingDataset("data/train").select(["id", "text"])
 assert set(ds[0]) == {"id", "text"}
 """,
-    "For columns, write StreamingDataset(..., columns=['id', 'text']).",
+    "Write select([0, 7]), select(dataset_mask) or select(where=function).",
     (
         'StreamingDataset("data/train").select(["id", "text"])',
         'StreamingDataset("data/train", columns=["id", "text"])',
@@ -3226,7 +3287,7 @@ ds = StreamingDataset("docs.parquet", format="parquet", columns=["id", "text"])
 assert len(list(ds)) == 50 and set(ds[0]) == {"id", "text"}
 """,
 )
-told(
+works(
     "read two columns",
     """\
 from mds import LocalDataset
@@ -3234,11 +3295,6 @@ ds = LocalDataset("data/train")
 ids, labels = list(ds["id"]), list(ds["label"])
 assert len(ids) == len(labels) == 120 and ids[5] == ds[5]["id"]
 """,
-    "For a column, write [sample['id'] for sample in dataset]",
-    (
-        'list(ds["id"]), list(ds["label"])',
-        '[sample["id"] for sample in ds], [sample["label"] for sample in ds]',
-    ),
 )
 works(
     "read two columns",
@@ -3413,7 +3469,7 @@ ids = [i for b in StreamingDataLoader(ds, batch_size=4, num_workers=2) for i in 
 assert len(ids) == 10 == len(set(ids))
 """,
 )
-refused(
+told(
     "take the first 1,000",
     """\
 from mds import StreamingDataset
@@ -3421,11 +3477,12 @@ ds = StreamingDataset("data/train", subsample=0.1)
 assert len(ds) == 12
 """,
     "Write StreamingDataset(...).split([0.1, 1 - 0.1])[0], of about this share, or .limit(n).",
+    (", subsample=0.1)", ").limit(12)"),
 )
 
 # ---------------------------------------- split
 
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
@@ -3434,17 +3491,19 @@ assert len(train) == 96 and len(val) == 24
 assert not {s["id"] for s in train} & {s["id"] for s in val}
 """,
     "Write train, val = dataset.split([0.8, 0.2])",
+    ("split(0.8)", "split([96, 24])"),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
 train, val = StreamingDataset("data/train").split([0.8, 0.2])
 assert (len(train), len(val)) == (96, 24)
 """,
-    "AssertionError:",
+    "Write split([96, 24]) for exact numbers.",
+    ("[0.8, 0.2]", "[96, 24]"),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
@@ -3452,8 +3511,9 @@ x, y, z = StreamingDataset("data/train").split(0.8, 0.1, 0.1)
 assert (len(x), len(y), len(z)) == (96, 12, 12)
 """,
     "split([0.8, 0.1, 0.1])",
+    ("split(0.8, 0.1, 0.1)", "split([96, 12, 12])"),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
@@ -3461,6 +3521,7 @@ parts = StreamingDataset("data/train").train_test_split(test_size=0.2, seed=42)
 assert len(parts["train"]) == 96 and len(parts["test"]) == 24
 """,
     "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of exactly these numbers; split({'train': 0.9, 'test': 0.1}) returns",
+    ("train_test_split(test_size=0.2, seed=42)", 'split({"train": 96, "test": 24})'),
 )
 works(
     "split",
@@ -3471,7 +3532,7 @@ train, val = random_split(LocalDataset("data/train"), [0.75, 0.25], generator=to
 assert len(train) == 90 and len(val) == 30
 """,
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset, train_test_split
@@ -3479,6 +3540,11 @@ train, val = train_test_split(StreamingDataset("data/train"), splits=[0.75, 0.25
 assert len(train) == 90 and len(val) == 30
 """,
     "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of exactly these numbers; split({'train': 0.9, 'test': 0.1}) returns",
+    ("import StreamingDataset, train_test_split", "import StreamingDataset"),
+    (
+        'train_test_split(StreamingDataset("data/train"), splits=[0.75, 0.25])',
+        'StreamingDataset("data/train").split([90, 30])',
+    ),
 )
 told(
     "split",
@@ -3517,16 +3583,17 @@ assert ids == [s["id"] for s in ds]
     "Write dataset.select(range(n, dataset.num_samples)) to leave out the first n",
     ("ds.skip(20), ds.take(20)", "ds.select(range(20, ds.num_samples)), ds.limit(20)"),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
 parts = StreamingDataset("data/train").split({"train": 0.9, "val": 0.1})
 assert len(parts["train"]) == 108 and len(parts["val"]) == 12
 """,
-    "AssertionError:",
+    "Write split([108, 12]) for exact numbers.",
+    ('{"train": 0.9, "val": 0.1}', '{"train": 108, "val": 12}'),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset
@@ -3534,9 +3601,10 @@ one, _ = StreamingDataset("data/train").split([0.8, 0.2], seed=42)
 two, _ = StreamingDataset("data/train").split([0.8, 0.2], seed=42)
 assert sorted(s["id"] for s in one) == sorted(s["id"] for s in two) and len(one) == 96
 """,
-    "AssertionError:",
+    's in one) == sorted(s["id"] for s in two) and len(one) == 96 ^^^^^^^^^^^^^^ AssertionError',
+    ("[0.8, 0.2]", "[96, 24]"),
 )
-refused(
+told(
     "split",
     """\
 from mds import StreamingDataset, StreamingDataLoader
@@ -3544,7 +3612,8 @@ train, val = StreamingDataset(local="data/train", shuffle=True, batch_size=8).sp
 assert sum(len(b["id"]) for b in StreamingDataLoader(train, batch_size=8, num_workers=2)) == 96
 assert sum(len(b["id"]) for b in StreamingDataLoader(val, batch_size=8)) == 24
 """,
-    "AssertionError:",
+    "Write split([96, 24]) for exact numbers.",
+    ("[0.8, 0.2]", "[96, 24]"),
 )
 refused(
     "split",
@@ -3629,7 +3698,7 @@ assert len(list(ds)) == sum(1 for _ in open("bad.jsonl")) - 2
     ("from mds import StreamingDataset, warn_and_continue", "from mds import StreamingDataset"),
     ("handler=warn_and_continue", 'on_error="skip"'),
 )
-refused(
+told(
     "skip bad samples",
     """\
 def f(s):
@@ -3640,6 +3709,11 @@ ids = [s["id"] for s in ds]
 assert 0 < len(ids) < 120 and all(i % 10 for i in ids)
 """,
     "Write StreamingDataset(..., on_error='skip') to leave out samples that cannot be read.",
+    (
+        "ds = mds",
+        'def caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\nds = mds',
+    ),
+    (".map(f).ignore_errors()", '.map(caught).filter(lambda s: s != "bad")'),
 )
 told(
     "skip bad samples",
@@ -3657,7 +3731,7 @@ assert 0 < len(ids) < 120 and all(i % 10 for i in ids)
         '    if s["id"] % 10 == 0: raise ValueError("bad")\n    return s\ndef caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\nds = mds.StreamingDataset(local="data/train").map(caught).filter(lambda s: s != "bad")',
     ),
 )
-refused(
+told(
     "skip bad samples",
     """\
 def f(s):
@@ -3668,6 +3742,11 @@ assert all(s["id"] % 10 for s in ds)
 print(len(list(ds)))
 """,
     "Write mds.StreamingDataset(..., on_error='skip') to leave out samples that cannot be read.",
+    (
+        "ds = mds",
+        'def caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\nds = mds',
+    ),
+    (".map(f, handler=mds.ignore_and_continue)", '.map(caught).filter(lambda s: s != "bad")'),
 )
 works(
     "skip bad samples",
@@ -3722,7 +3801,7 @@ except Exception as e:
 assert raised
 """,
 )
-refused(
+told(
     "skip bad samples",
     """\
 from mds import StreamingDataset, StreamingDataLoader
@@ -3733,7 +3812,15 @@ dl = StreamingDataLoader(StreamingDataset(local="data/train", batch_size=8).map(
 ids = [i for b in dl for i in b["id"].tolist()]
 assert 0 < len(ids) < 120 and all(i % 10 for i in ids)
 """,
-    "The dataset takes it: StreamingDataset(..., on_error='skip').",
+    "The dataset takes it, for samples that cannot be read: StreamingDataset(..., on_error='skip').",
+    (
+        "dl = Str",
+        'def caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\ndl = Str',
+    ),
+    (
+        '.map(f), batch_size=8, on_error="skip")',
+        '.map(caught).filter(lambda s: s != "bad"), batch_size=8)',
+    ),
 )
 works(
     "skip bad samples",

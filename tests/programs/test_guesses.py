@@ -105,7 +105,7 @@ def home(tmp_path_factory):
 
 
 def run_here(code, names):
-    """Run a program in a forked child; return the text of its error, or None."""
+    """Run a program in a forked child; return its error and what it printed, or None."""
     log = pathlib.Path("error.txt")
     child = os.fork()
     if not child:
@@ -130,7 +130,8 @@ def run_here(code, names):
     subprocess.run(["pkill", "-9", "-g", str(child)], check=False)
     if not status:
         return None
-    return log.read_text() if log.exists() else f"the program ended with status {status}"
+    error = log.read_text() if log.exists() else f"the program ended with status {status}"
+    return error + pathlib.Path("output.txt").read_text()  # a warning may tell the fix
 
 
 def run_in_shell(code, environment):
@@ -188,8 +189,8 @@ def test_a_guess_works_or_its_error_tells_the_fix(guess, run):
 
 
 def test_enough_guesses_work_or_are_told():
-    """Changes of the interface do not make it harder to guess."""
+    """At least 45 % work as typed, and at most 10 % are refused without a fix."""
     outcomes = Counter(guess.outcome for guess in GUESSES)
     assert len(GUESSES) >= 300
-    assert outcomes["works"] >= 0.4 * len(GUESSES)
-    assert outcomes["refused"] <= 0.18 * len(GUESSES)
+    assert outcomes["works"] >= 0.45 * len(GUESSES)
+    assert outcomes["refused"] <= 0.1 * len(GUESSES)

@@ -6,6 +6,7 @@
 import csv
 import importlib
 import json
+import logging
 import os
 import pathlib
 import random
@@ -114,6 +115,9 @@ def run_here(code, names):
         output = os.open("output.txt", os.O_CREAT | os.O_WRONLY)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        # pytest has other streams, and handlers of logging that print nothing.
+        sys.stdout = sys.stderr = os.fdopen(output, "w", buffering=1)
+        logging.getLogger().handlers.clear()
         ending = 1
         warnings.resetwarnings()  # pytest makes them errors
         try:

@@ -64,6 +64,7 @@ CHILDREN = {
     "convert": ["inputs", "writing", "guides/shard-size"],
     "storage": ["guides/credentials", "guides/own-store", "guides/ten-terabytes"],
     "parquet": ["lake", "guides/arrow"],
+    "frameworks": ["guides/grain"],
     "packing": ["recipes/packed", "recipes/instructions"],
     "rewind": ["recipes/rewind"],
     "migrating": ["door"],

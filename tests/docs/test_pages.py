@@ -62,6 +62,7 @@ NOT_RUN = {
     ("guides/arrow.md", 'reader = dataset.to_arrow_reader(columns=["text"])'): (
         "needs DuckDB; tests/programs/dataset/test_arrow_consumers.py has it"
     ),
+    ("guides/grain.md", "import grain"): "needs JAX; tests/programs/integrations has its calls",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",

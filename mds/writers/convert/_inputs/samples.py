@@ -284,7 +284,8 @@ class _SampleSource:
             self.records: Iterable[Any] = _Rows(undecoded(source))
             features = source.features
             self.columns = lambda first: columns_of_features(features, first)
-        elif hasattr(source, "__arrow_c_stream__"):
+        # A dataset of this library is iterated: Arrow has no types for some of its columns.
+        elif hasattr(source, "__arrow_c_stream__") and "HasColumns" not in classes:
             table = _table_of(source)
             self.records = _TableRows(table)
             self.columns = lambda first: _columns_of_table(table, first)

@@ -1,0 +1,113 @@
+"""Samples in the order of a dataset as a MapDataset of Grain, for JAX and MaxText.
+
+Item ``i`` is the ``i``-th sample of the order. A global batch of ``batch_size`` samples has
+consecutive items, so it is the same on any number of processes::
+
+    items          0 1 2 3 | 4 5 6 7 | 8 9 ...    batch_size=4
+    process 0 of 2 0   2   | 4   6   | 8          samples[0::2]
+    process 1 of 2   1   3 |   5   7 |   9        samples[1::2]
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from mds._dataset.samples import Samples
+from mds.errors import ConfigError, need
+from mds.world import World
+
+try:
+    import grain
+except ImportError as error:
+    raise need("grain", None, "mds.integrations.grain and its datasets") from error
+
+__all__ = ["MapDataset"]
+
+
+class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain are checked
+    """All samples of a dataset, in the order that its arguments determine.
+
+    - ``dataset`` (StreamingDataset): The dataset. Its ``batch_size`` is that of all processes
+      together, its ``shuffle=`` and ``shuffle_seed=`` make the order. Ranks have no effect.
+
+    ``len()`` counts the samples of an epoch, and ``repeat()`` goes on with the next epochs, each
+    in its own order. Divide the items among processes as Grain does, by a slice or with
+    ``grain.experimental.ElasticIterator``, whose position may be loaded on another number of
+    processes. Samples pass the functions of ``dataset.map``, which draw the same random numbers in
+    each epoch; use Grain's ``random_map`` for augmentation.
+
+    Raises ConfigError for a dataset without ``batch_size``, and for one with ``packing=`` or
+    `filter`, whose samples have no number.
+
+    >>> import grain, jax  # doctest: +SKIP
+    >>> dataset = mds.StreamingDataset("data/train", batch_size=256, shuffle=True)
+    >>> samples = mds.integrations.grain.MapDataset(dataset)
+    >>> batches = samples[jax.process_index() :: jax.process_count()].repeat().batch(64)
+    """
+
+    def __init__(self, dataset: Samples) -> None:
+        super().__init__()
+        call = f"{type(self).__module__}.{type(self).__name__}"
+        if not isinstance(dataset, Samples):
+            raise ConfigError(
+                f"{call} takes a StreamingDataset, got {type(dataset).__name__}. A LocalDataset is "
+                "a source of Grain itself: grain.MapDataset.source(dataset)."
+            )
+        if dataset.batch_size is None:
+            raise ConfigError(
+                f"{call}: the dataset has no batch_size, and its order depends on the size of a "
+                "global batch. Give StreamingDataset the batch_size of all processes together."
+            )
+        if dataset.packing is not None:
+            raise ConfigError(
+                f"{call}: packing= makes packs of several samples, which have no number. Leave "
+                "it out, and pack with grain.experimental.FirstFitPackIterDataset."
+            )
+        sample_filter = dataset._filter  # noqa: SLF001 - of this library
+        sample_filter.chain.refuse_samples()
+        sample_filter.refuse_numbers(call, "")
+        self._dataset = dataset
+        order = self._order(0)
+        # The last global batch of an epoch may be shorter than the others.
+        last = order.batch(order.steps - 1) if order.steps else None
+        missing = 0 if last is None else int((last < 0).sum())
+        self._length: int = order.steps * dataset.batch_size - missing
+        self._batch = _Batches()
+
+    def _order(self, epoch: int) -> Any:
+        """Return the order of an epoch, as one process sees it that takes whole global batches."""
+        order = self._dataset._order  # noqa: SLF001 - of this library
+        return order.epoch_order(epoch, World(1, 1, 1, 0)).samples
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the sample of an item, or a MapDataset for a slice."""
+        if isinstance(index, slice):
+            return self.slice(index)
+        epoch, item = divmod(index, self._length)
+        step, place = divmod(item, self._dataset.batch_size)
+        if self._batch.key != (epoch, step):
+            if self._batch.epoch != epoch:
+                self._batch.order, self._batch.epoch = self._order(epoch), epoch
+            ids = self._batch.order.batch(step).reshape(-1)
+            self._batch.ids = ids[ids >= 0].tolist()
+            self._batch.key = (epoch, step)
+        return self._dataset[self._batch.ids[place]]
+
+    def __repr__(self) -> str:
+        return f"MapDataset({self._dataset!r})"
+
+
+class _Batches(threading.local):
+    """The global batch that a thread looked up last, and the order of its epoch."""
+
+    epoch: int = -1
+    order: Any = None
+    key: tuple[int, int] | None = None
+    ids: list[int]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Batches, ()

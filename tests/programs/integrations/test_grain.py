@@ -1,0 +1,115 @@
+"""The order of a dataset as a MapDataset of Grain: any number of processes, epochs, resumes."""
+
+import pickle
+
+import pytest
+
+import mds
+from mds import MDSWriter, StreamingDataLoader, StreamingDataset
+from mds.errors import ConfigError
+
+grain = pytest.importorskip("grain", reason="needs the libraries of the tables: pip install grain")
+
+from mds.integrations.grain import MapDataset  # noqa: E402 - grain may be missing
+
+SAMPLES, BATCH = 103, 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = str(tmp_path_factory.mktemp("grain") / "data")
+    with MDSWriter(out, {"id": "int"}, size_limit=400) as writer:
+        for number in range(SAMPLES):
+            writer.write({"id": number})
+    return out
+
+
+def ordered(folder, **options):
+    return StreamingDataset(folder, batch_size=BATCH, shuffle=True, **options)
+
+
+def ids(items):
+    return [int(item["id"]) for item in items]
+
+
+def batches(loader):
+    return [batch["id"].tolist() for batch in loader]
+
+
+def test_items_are_the_samples_of_the_order(folder):
+    samples = MapDataset(ordered(folder))
+    assert len(samples) == SAMPLES
+    loader = StreamingDataLoader(ordered(folder))
+    assert ids(samples) == [number for batch in loader for number in batch["id"].tolist()]
+    epochs = samples.repeat(2)
+    assert ids(epochs[SAMPLES + i] for i in range(SAMPLES)) == [
+        number for batch in loader for number in batch["id"].tolist()
+    ]
+    assert batches(samples.batch(BATCH).to_iter_dataset())[0] == ids(
+        samples[i] for i in range(BATCH)
+    )
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_process_gets_what_a_rank_gets(folder, processes):
+    """Up to the last batch, which Grain divides differently."""
+    samples = MapDataset(ordered(folder))
+    for process in range(processes):
+        shares = batches(samples[process::processes].batch(BATCH // processes).to_iter_dataset())
+        dataset = StreamingDataset(
+            folder, batch_size=BATCH // processes, shuffle=True, topology=(process, processes)
+        )
+        assert (
+            shares[: SAMPLES // BATCH] == batches(StreamingDataLoader(dataset))[: SAMPLES // BATCH]
+        )
+
+
+def elastic(folder, process, processes):
+    return grain.experimental.ElasticIterator(
+        MapDataset(ordered(folder)),
+        BATCH,
+        grain.sharding.ShardOptions(shard_index=process, shard_count=processes),
+    )
+
+
+def test_a_position_of_four_processes_is_resumed_on_two(folder):
+    before = [elastic(folder, process, 4) for process in range(4)]
+    seen = [ids_ for _ in range(5) for it in before for ids_ in next(it)["id"].tolist()]
+    state = before[0].get_state()
+    assert [it.get_state() for it in before] == [state] * 4
+    after = [elastic(folder, process, 2) for process in range(2)]
+    for iterator in after:
+        iterator.set_state(state)
+    for _ in range(SAMPLES // BATCH - 5):
+        seen += [number for it in after for number in next(it)["id"].tolist()]
+    whole = ids(ordered(folder))
+    for step in range(SAMPLES // BATCH):
+        part = slice(step * BATCH, (step + 1) * BATCH)
+        assert sorted(seen[part]) == sorted(whole[part])
+
+
+def test_grains_own_check_of_checkpoints(folder):
+    data = MapDataset(ordered(folder)).batch(4).to_iter_dataset()
+    grain.experimental.assert_equal_output_after_checkpoint(data)
+
+
+def test_a_copy_in_another_process_gives_the_same(folder):
+    samples = MapDataset(ordered(folder))
+    assert samples[5] == pickle.loads(pickle.dumps(samples))[5]
+    workers = grain.MultiprocessingOptions(num_workers=2)
+    data = samples.to_iter_dataset().mp_prefetch(workers)
+    assert sorted(ids(data)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (mds.LocalDataset, r"grain\.MapDataset\.source\(dataset\)"),
+        (StreamingDataset, "has no batch_size"),
+        (lambda folder: ordered(folder).filter(bool), "decides while samples are read"),
+        (lambda folder: ordered(folder).map_batches(dict), "map_batches"),
+    ],
+)
+def test_what_has_no_such_order_is_refused(folder, make, message):
+    with pytest.raises(ConfigError, match=message):
+        MapDataset(make(folder))

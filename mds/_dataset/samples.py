@@ -752,6 +752,11 @@ class Samples(HasColumns):
         - ``from_beginning`` (bool, default False): Whether ``num_samples`` is counted from the
           beginning of the epoch, instead of from where this epoch was resumed.
 
+        Keys and their types are always the same: whole numbers, and texts of JSON for all that
+        varies in size, such as ``edits``. So `torch.save`, JSON and torch.distributed.checkpoint
+        keep all of it. ``sample_in_epoch`` counts packs with ``packing=``; ``num_canonical_nodes``
+        is negative in a state that mosaicml-streaming cannot load, with packs, a schedule or edits.
+
         Before the first epoch, the epoch of the state is -1. Raises ConfigError for a negative
         number, and for any number with ``packing=``. Without a number, it raises ConfigError if
         worker processes of torch's own DataLoader iterate: only they know how far they are. In a

@@ -475,9 +475,10 @@ class StreamingDataLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks, for `load_state_dict` on any number of ranks.
 
-        It is the dict that `load_state_dict` takes: the keys of ``dataset.state_dict()``, and the
-        ``order_hash`` of the samples so far. Returns None if the dataset is not a streaming one,
-        with a warning if a wrapper hides one.
+        It is the dict that `load_state_dict` takes: ``dataset.state_dict()`` with the
+        ``order_hash`` of the samples so far, which is ``""`` before the first batch. Its keys and
+        their types are always the same, so torch.distributed.checkpoint loads all of it. Returns
+        None if the dataset is not a streaming one, with a warning if a wrapper hides one.
         """
         if self._streaming is None:
             if find_wrapped(self.dataset) is not None:

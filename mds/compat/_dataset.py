@@ -59,7 +59,7 @@ from mds.compat._ranks import find_current_ranks
 from mds.compat._readers import Array, ShardReaders, Spanner
 from mds.compat._stream import Stream
 from mds.errors import ConfigError, NotFoundError, StateError
-from mds.plan._state import KEYS, VERSION, Position, ResumePoint, parse_state
+from mds.plan._state import Position, ResumePoint, emit_state, parse_state
 from mds.shuffle._registry import algos
 from mds.world import World, worker_group, worker_place
 
@@ -500,11 +500,13 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
         Returns False, without loading it, if the state differs otherwise.
         """
-        # Return False for anything that is not a whole state.
-        if not isinstance(obj, Mapping) or obj.get("version") != VERSION:
+        # Return False for anything that is not a whole state of samples.
+        try:
+            point = parse_state(obj)
+        except StateError:
             return False
-        order, data = obj.get("order"), obj.get("data")
-        if not isinstance(order, Mapping) or not isinstance(data, Mapping):
+        order, data = point.order, point.data
+        if not point.is_ours or point.is_extended or order is None or data is None:
             return False
         sizes = [data.get(name) for name in ("ranks", "nodes", "batch_size")]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -512,13 +514,13 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         # Check that all other fields fit: a state is not compared in fields that it does not have.
         other_fields = {name: value for name, value in order.items() if name not in _BATCH_FIELDS}
         try:
-            super().load_state_dict({**obj, "order": other_fields})
+            super().load_state_dict(emit_state(dataclasses.replace(point, order=other_fields)))
         except StateError:
             return False
         # Load only the keys that states of 0.13 have, which are not compared with the run.
-        super().load_state_dict({name: obj[name] for name in KEYS if name in obj})
+        super().load_state_dict(emit_state(dataclasses.replace(point, version=None)))
         if self._world().is_leader:
-            repeated, missed = self._count_repeated_and_missed(parse_state(obj), data)
+            repeated, missed = self._count_repeated_and_missed(point, data)
             warnings.warn(
                 f"the state is of {data['ranks']} ranks with batch_size={data['batch_size']}, and "
                 f"this run has {self.num_ranks} ranks with batch_size={self.batch_size}. "

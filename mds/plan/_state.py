@@ -6,21 +6,38 @@ Packs are made window by window, so continuing them takes a `Cursor` as well, un
 the beginning of an epoch. A `ResumePoint` is a position with the settings that the run keeps.
 
 `parse_state` makes a resume point of the user's dict, and `emit_state` makes the dict. Five keys
-are those of mosaicml-streaming and mean the same. A state of this library adds a version,
-fingerprints of the data and of the order with the settings themselves, so that a state which does
-not fit is refused with the differences, and a hash of the order so far. It is plain JSON of about a
-kilobyte. A state without the added keys is read as one of mosaicml-streaming.
+are those of mosaicml-streaming, whole numbers that mean the same. A state of this library adds a
+version, fingerprints of the data and of the order with the settings themselves, so that a state
+which does not fit is refused with the differences, and a hash of the order so far. It is plain JSON
+of about a kilobyte. A state without the added keys is read as one of mosaicml-streaming.
 
-Version 2 is written only where version 1 is not enough: for positions in packs, a schedule of the
-mixture, and edits of the order. Its position has a key of its own, and the key of
-mosaicml-streaming holds a text, so that neither library mistakes packs for samples. Only this
-module knows how the two versions are spelled.
+Version 3 is written. Every state has the same keys, and every key one type, because tools such as
+torch.distributed.checkpoint take dicts apart and load only the keys that a fresh state has. So
+everything of variable size (`TEXT_KEYS`) is one text of JSON::
+
+    epoch, sample_in_epoch, num_canonical_nodes, shuffle_seed, initial_physical_nodes    int
+    version                                                                              int
+    unit                                            "samples" or "packs"                 str
+    finished                                                                             bool
+    order_hash                                      "" if unknown                        str
+    cursor                                          {"cursors": [[0, 6]], "turn": 0}     JSON
+    schedule, dataset, order, data                  an object or null                    JSON
+    edits                                           a list                               JSON
+
+If the position counts packs, or the run has a schedule or edits, mosaicml-streaming cannot continue
+from it. Then ``num_canonical_nodes`` is negative, with the same absolute value: mosaicml-streaming
+raises ValueError for it with every batching method and every shuffle.
+
+Versions 1 and 2 are read. Version 1 has dicts in place of texts, and keys only where needed.
+Version 2 has ``schedule``, ``edits``, ``unit`` and ``position`` beside them, and in
+``sample_in_epoch`` a text. Only this module knows how the versions are spelled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import numbers
 import operator
 from collections.abc import Mapping
@@ -28,8 +45,8 @@ from typing import Any, NamedTuple
 
 from mds.errors import StateError
 
-#: Version of a state without extensions, and of one with any of them.
-VERSION, EXTENDED_VERSION = 1, 2
+#: Version of the states that are written; 1 and 2 are read as well.
+VERSION = 3
 #: What a position may count.
 UNITS = ("samples", "packs")
 #: Keys that states of mosaicml-streaming have.
@@ -40,14 +57,12 @@ KEYS = (
     "shuffle_seed",
     "initial_physical_nodes",
 )
-#: All keys that a state may have.
-ALL_KEYS = frozenset(
-    {
-        *KEYS,
-        *("version", "unit", "position", "schedule", "edits", "keys", "finished"),
-        *("dataset", "order", "order_hash", "data"),
-    }
-)
+#: Keys whose values are texts of JSON.
+TEXT_KEYS = ("cursor", "schedule", "edits", "dataset", "order", "data")
+#: Keys of a state besides those of mosaicml-streaming.
+_OWN_KEYS = ("version", "unit", "finished", "order_hash", *TEXT_KEYS)
+#: All keys that a state of any version may have.
+ALL_KEYS = frozenset({*KEYS, *_OWN_KEYS, "position", "keys"})
 
 #: Most canonical nodes of an order: 64, the default of mosaicml-streaming, for each of 4,096 nodes.
 #: The work of dealing samples out grows with them.
@@ -74,7 +89,8 @@ _MAX_FACTS, _MAX_TEXT = 64, 500  # entries of a mapping, letters of a text
 MAX_EDITS = 10_000
 _MAX_NUMBERS, _MAX_DEPTH = 1 << 20, 6  # values of schedule and edits, lists around a value
 _MAX_DATA = 1 << 16  # values that name the data
-_MOVED = "see position"  # value of a key of mosaicml-streaming whose meaning would differ
+_MAX_JSON = 1 << 25  # letters of a text of JSON
+_MOVED = "see position"  # sample_in_epoch in version 2
 
 
 class Cursor(NamedTuple):
@@ -151,7 +167,7 @@ class ResumePoint:
 
     @property
     def is_extended(self) -> bool:
-        """Whether only a state of version 2 can record this point."""
+        """Whether the keys of mosaicml-streaming alone cannot give the position of this point."""
         has_packs = self.position.unit != "samples"
         return has_packs or self.schedule is not None or bool(self.edits)
 
@@ -284,13 +300,15 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
     version = source.get("version")
     if version is not None:
         version = _as_int("version", version)
-        if not 1 <= version <= EXTENDED_VERSION:
+        if not 1 <= version <= VERSION:
             raise StateError(
-                f"the state has version {_short(version)}, this library knows up to "
-                f"{EXTENDED_VERSION}: update it."
+                f"the state has version {_short(version)}, this library knows up to {VERSION}: "
+                "update it."
             )
     _refuse_partial(source, version)
-    extension = _parse_extension(source) if version == EXTENDED_VERSION else _Extension()
+    if version == VERSION:
+        source = _as_version_2(source)
+    extension = _Extension() if version is None or version == 1 else _parse_extension(source)
     # Version 2 has the position under another key: copy it to the common keys, and read those.
     if extension.place is not None:
         epoch, place = extension.place
@@ -323,7 +341,7 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
         version=version,
         dataset=_facts("dataset", source.get("dataset")),
         order=_facts("order", source.get("order")),
-        order_hash=_text("order_hash", source.get("order_hash")),
+        order_hash=_text("order_hash", source.get("order_hash")) or None,
         schedule=extension.schedule,
         edits=extension.edits,
         data=_data(source.get("data")),
@@ -333,8 +351,8 @@ def parse_state(source: Mapping[str, Any] | ResumePoint) -> ResumePoint:
 def emit_state(point: ResumePoint) -> dict[str, Any]:
     """Return a resume point as plain JSON, with the keys of mosaicml-streaming.
 
-    A point from a state of mosaicml-streaming gets only these keys, and others get version 1, or 2
-    if only that can record the point; see the top of this module.
+    A point from a state of mosaicml-streaming gets only these keys, and others get all keys of
+    version 3; see the top of this module.
     """
     position = point.position
     state: dict[str, Any] = {
@@ -345,45 +363,43 @@ def emit_state(point: ResumePoint) -> dict[str, Any]:
     if not point.is_ours:
         return state
     if point.is_extended:
-        state |= {"sample_in_epoch": _MOVED, "version": EXTENDED_VERSION, "unit": position.unit}
-        state["position"] = {"epoch": position.epoch, "in_epoch": position.place}
-        keys = []
-        if point.schedule is not None:
-            state["schedule"] = dict(point.schedule)
-            keys.append("schedule")
-        if point.edits:
-            state["edits"] = [dict(edit) for edit in point.edits]
-            keys.append("edits")
-        if position.cursor is not None:
-            windows, node = position.cursor
-            state["position"] |= {"cursors": [list(window) for window in windows], "turn": node}
-            keys += ["position.cursors", "position.turn"]
-        # `_refuse_partial` refuses a state that lost some of these optional keys on the way.
-        state["keys"] = keys
-    else:
-        state["version"] = VERSION
-    if position.is_finished:
-        state["finished"] = True
-    # A copy of each mapping, so that the caller may change the state.
-    for key in ("dataset", "order", "order_hash", "data"):
-        value = getattr(point, key)
-        if value is not None:
-            state[key] = dict(value) if isinstance(value, Mapping) else value
-    return state
+        state["num_canonical_nodes"] *= -1
+    cursor = None
+    if position.cursor is not None:
+        cursor = {"cursors": position.cursor.windows, "turn": position.cursor.node}
+    values = {"cursor": cursor, **{key: getattr(point, key) for key in TEXT_KEYS[1:]}}
+    return {
+        **state,
+        "version": VERSION,
+        "unit": position.unit,
+        "finished": position.is_finished,
+        "order_hash": point.order_hash or "",
+        **{key: json.dumps(value, separators=(",", ":")) for key, value in values.items()},
+    }
 
 
 def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
     """Raise StateError for a state that some tool saved or loaded only in part.
 
     A state of version 2 lists its optional keys in ``keys``: "schedule", "edits" or, for a key of
-    ``position``, "position.cursors" and "position.turn". Without its key ``version`` it is known by
-    the text that it has in place of ``sample_in_epoch``.
+    ``position``, "position.cursors" and "position.turn". Without its key ``version``, a state of
+    this library is known by its other keys.
     """
+    if version is not None and version < VERSION and "cursor" in source:
+        raise StateError(
+            f"the state is made of parts of two states: it has version {version}, and keys of "
+            f"version {VERSION}, which were not in the checkpoint. Load all keys of the checkpoint "
+            "as they are; torch.distributed.checkpoint.format_utils.dcp_to_torch_save() does that."
+        )
     needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
-    if version == EXTENDED_VERSION:
+    if version == 2:
         needed += ["unit", "position"]
+    elif version == VERSION:
+        needed += [*KEYS, *_OWN_KEYS]
     elif isinstance(source["sample_in_epoch"], str) and source["sample_in_epoch"] == _MOVED:
         needed += ["version", "unit", "position"]
+    elif version is None and (_is_marked(source) or "unit" in source or "cursor" in source):
+        needed += [*KEYS, *_OWN_KEYS]
     position = source.get("position")
     position_keys = position if isinstance(position, Mapping) else {}
     missing = [
@@ -394,15 +410,57 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
     ]
     if missing:
         raise StateError(
-            f"the state is a part of one: it has no {', '.join(missing)}. Some tools, as "
-            "torch.distributed.checkpoint, load only the keys that a fresh state has. Save the "
-            "state as one text, json.dumps(state), and load json.loads(text)."
+            f"the state is a part of one: it has no {', '.join(missing)}. Save and load all keys "
+            "that state_dict() returned."
         )
+
+
+def _is_marked(source: Mapping[str, Any]) -> bool:
+    """Whether the number of canonical nodes is negative, as with packs, a schedule or edits."""
+    nodes = source["num_canonical_nodes"]
+    return type(nodes) is int and -MAX_CANONICAL_NODES <= nodes < 0
+
+
+def _as_version_2(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a complete state of version 3 with values in place of texts, as version 2 has them.
+
+    Raises StateError for a text that is not JSON, and for keys that contradict each other.
+    """
+    values = {key: _parse_json(key, source[key]) for key in TEXT_KEYS}
+    cursor = values.pop("cursor")
+    if cursor is not None and (
+        not isinstance(cursor, Mapping) or not {"cursors", "turn"} <= set(cursor)
+    ):
+        raise StateError(
+            f"the state has cursor {_short(cursor)}; expected null or cursors and turn."
+        )
+    nodes = _as_int("num_canonical_nodes", source["num_canonical_nodes"])
+    is_extended = (
+        source["unit"] != "samples" or values["schedule"] is not None or values["edits"] != []
+    )
+    if is_extended != (nodes < 0):
+        raise StateError(
+            f"the state has num_canonical_nodes {_short(nodes)}, unit {_short(source['unit'])}, "
+            f"schedule {_short(values['schedule'])} and edits {_short(values['edits'])}; the "
+            "number is negative with packs, a schedule or edits, and only then. Load the keys of "
+            "one state."
+        )
+    position = {"epoch": source["epoch"], "in_epoch": source["sample_in_epoch"], **(cursor or {})}
+    return {**source, **values, "num_canonical_nodes": abs(nodes), "position": position}
+
+
+def _parse_json(key: str, text: Any) -> Any:
+    """Return the value of a text of JSON. Raises StateError for anything else."""
+    if isinstance(text, str) and len(text) <= _MAX_JSON:
+        # RecursionError for deep lists; ValueError for other texts, and numbers of many digits.
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    raise StateError(f"the state has {key} {_short(text)}; expected a text of JSON.")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Extension:
-    """Additions of a state of version 2, empty for version 1.
+    """Additions of a state of version 2 and of its layout, empty for version 1.
 
     Attributes:
         place: Epoch and place in it, not checked yet.

@@ -543,7 +543,7 @@ remedy(
 PACKED = "dataset(local=tokens, packing=Packing(8, column='tokens'))"
 remedy(
     f"loaded({PACKED}, without(begun({PACKED}).state_dict(), 'unit'))",
-    "Save the state as one text, json.dumps(state), and load json.loads(text)",
+    "Save and load all keys that state_dict() returned",
     f"loaded({PACKED}, json.loads(json.dumps(begun({PACKED}).state_dict())))",
 )
 

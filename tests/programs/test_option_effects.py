@@ -207,7 +207,7 @@ def datasets(sources):
     (root / "state.json").write_text(json.dumps(state))
     next(iterator)
     (root / "later.json").write_text(json.dumps(loader.state_dict()))
-    state["data"]["root"] = "/nowhere/"
+    state["data"] = json.dumps({**json.loads(state["data"]), "root": "/nowhere/"})
     (root / "moved.json").write_text(json.dumps(state))
     return root
 

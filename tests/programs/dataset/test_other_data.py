@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.states import changed
 from tests.unit.dataset.other_data_helpers import state_of, write
 
 
@@ -14,5 +15,5 @@ def test_what_a_state_says_of_its_data_may_be_anything(tmp_path, data):
     """It refuses nothing."""
     write(str(tmp_path / "a"), 0)
     dataset, state = state_of(str(tmp_path / "a"), tmp_path / "one")
-    dataset.load_state_dict({**state, "data": data})
+    dataset.load_state_dict(changed(state, {"data": data}))
     assert len(list(dataset)) == 32

@@ -40,7 +40,7 @@ def test_a_step_that_is_too_far_ahead_to_be_found_is_refused(corpus, edit, monke
     with pytest.raises(ConfigError, match="more than 3 epochs of packs ahead") as caught:
         edit(loader)
     assert counted == [0, 1, 2, 3]
-    assert "edits" not in loader.state_dict()
+    assert loader.state_dict()["edits"] == "[]"
     most = int(str(caught.value).split("before step ")[1].split(",")[0])
     loader.dataset.edits.replace_samples([5], at_step=most - 1)
     assert len(loader.dataset.edits) == 1

@@ -88,7 +88,7 @@ if not os.fork():
 assert os.wait()[1] == 0
 expected = [digest for digest, _ in notes(out + ".undisturbed")]
 print(json.dumps({"kills": killed, "worlds": len(worlds), "steps": len(seen),
-                  "epochs": seen[-1][1]["position"]["epoch"],
+                  "epochs": seen[-1][1]["epoch"],
                   "other": sum(a != b for (a, _), b in zip(seen, expected, strict=True))}))
 """
 

@@ -14,6 +14,7 @@ from mds.errors import StateError
 from mds.plan._mixture import MAX_STEPS
 from mds.plan._pack_schedule import Documents, PackedRun
 from mds.plan._schedule import ScheduledRun
+from tests.states import values_of
 from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     BATCH,
@@ -73,7 +74,7 @@ def test_every_world_has_the_same_global_batches(corpus, undisturbed, ranks, wor
     assert (rows, hashes) == (undisturbed[0][:2], undisturbed[1][:2])
     plan = plan_of(loaders[0], 1)
     assert str(plan.order_hash(plan.steps)) == hashes[1]
-    assert state["position"]["epoch"] == 1
+    assert state["epoch"] == 1
 
 
 WEIGHTS = [{"web": 1}, {"code": 2, "math": 1}, {"web": 3, "code": 1, "math": 1}]
@@ -115,7 +116,7 @@ def test_weights_hold_from_the_first_window_that_has_not_begun(corpus, undisturb
     loader = loader_of(corpus)
     act = [(3, lambda loader: loader.dataset.edits.set_weights({"math": 1}))]
     rows, _, state = train([loader], 3, act)
-    (edit,) = state["edits"]
+    (edit,) = values_of(state)["edits"]
     step = edit["step"]
     assert [*loader.dataset.edits] == [f"from step {step}: weights {{'math': 1}}"]
     assert 3 <= step < 3 + 4
@@ -257,7 +258,7 @@ def test_weights_may_be_set_for_a_later_step_and_between_epochs(corpus, undistur
     rows, _, state = train([loader], 2)
     assert rows[0] == undisturbed[0][0]
     assert {stream_of(n) for row in rows[1] for n in row} == {"code"}
-    assert state["edits"][0]["window"] == plan_of(loader, 1).plan.scheduled.first
+    assert values_of(state)["edits"][0]["window"] == plan_of(loader, 1).plan.scheduled.first
 
 
 def test_dropped_documents_never_come(corpus, undisturbed):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mds.errors import ConfigError, StateError
+from tests.states import changed
 from tests.unit.dataset import schedules_helpers
 from tests.unit.dataset.schedules_helpers import (
     STEPS,
@@ -68,5 +69,5 @@ def test_broken_edits_are_refused(folder, edit, told):
     loader = loader_of(folder)
     _, state = train([loader], 5, [(3, {"web": 1}, None)])
     with pytest.raises((StateError, ConfigError), match=told):
-        loader.load_state_dict({**state, "edits": [edit]})
+        loader.load_state_dict(changed(state, {"edits": [edit]}))
     assert loader.state_dict()["edits"] == state["edits"]

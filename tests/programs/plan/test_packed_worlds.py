@@ -36,7 +36,7 @@ def test_a_run_goes_on_exactly_in_any_other_world():
     plan = packed((1, 1, 1)).plan
     for step in [*range(0, len(expected), 7), len(expected) - 1]:
         state = emit_state(plan.state(0).at(expected[step][1]))
-        assert state["version"] == 2
+        assert state["unit"] == "packs"
         world = WORLDS[step % len(WORLDS)]
         assert steps_of(packed(world, state=state), world) == expected[step + 1 :]
     rest = steps_of(packed((1, 2, 1), state=state, batch=5), (1, 2, 1))

@@ -47,7 +47,7 @@ def loader_of(folder, kind="threads", workers=0, state=None, **more):
 
 def place_of(state):
     """The step of the training at which a state is."""
-    return max(state["position"]["epoch"], 0) * STEPS + state["position"]["in_epoch"] // 16
+    return max(state["epoch"], 0) * STEPS + state["sample_in_epoch"] // 16
 
 
 def train(loaders, stop, edits=EDITS):

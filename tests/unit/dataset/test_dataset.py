@@ -385,6 +385,8 @@ def test_a_state_out_of_range_is_refused_at_once(make, monkeypatch, whose, chang
         state = {key: state[key] for key in KEYS}
         if {"dataset", "order"} & change.keys():
             state["version"] = 1
+    elif isinstance(state.get(next(iter(change))), str):
+        change = {key: json.dumps(value) for key, value in change.items()}
     loader = StreamingDataLoader(dataset)
     with monkeypatch.context() as patch:
         patch.setattr(EpochPlan, "__init__", lambda *_, **__: pytest.fail("computed"))

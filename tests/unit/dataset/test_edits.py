@@ -8,6 +8,7 @@ from mds._dataset.order_state import SharedEpochCounter
 from mds.errors import ConfigError
 from mds.plan import EpochPlan, OrderHash
 from mds.plan._state import Position, ResumePoint
+from tests.states import values_of
 from tests.unit.dataset import edits_helpers
 from tests.unit.dataset.edits_helpers import (
     BATCH,
@@ -176,14 +177,14 @@ def test_many_epochs_are_skipped_at_once(folder, monkeypatch):
     next(iter(loader))
     loader.dataset.edits.skip_steps(range(STEPS, 4000 * STEPS))
     assert noted == [3999]
-    assert len(loader.state_dict()["edits"]) == 3999
+    assert len(values_of(loader.state_dict())["edits"]) == 3999
 
 
 def test_a_step_is_a_number_of_numpy_too(folder):
     """As counters are."""
     loader = loader_of(folder)
     loader.dataset.edits.replace_samples([1], at_step=np.int64(40))
-    assert as_json(loader.state_dict())["edits"][0]["from"] == 40 * BATCH
+    assert values_of(as_json(loader.state_dict()))["edits"][0]["from"] == 40 * BATCH
 
 
 def test_the_last_step_that_a_training_can_have_is_skipped(folder):
@@ -275,7 +276,7 @@ def test_a_skip_of_more_epochs_than_a_state_has_room_for_is_refused(folder):
     loader = loader_of(folder)
     with pytest.raises(ConfigError, match=r"belong to more than 10,000 epochs"):
         loader.dataset.edits.skip_steps(range(2, 10_002 * STEPS))
-    assert "edits" not in loader.state_dict()
+    assert loader.state_dict()["edits"] == "[]"
 
 
 def test_too_many_dropped_samples_name_their_stream(folder):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from mds import MDSWriter, Stream, StreamingDataset
+from tests.states import changed, values_of
 from tests.unit.dataset.other_data_helpers import state_of, write
 
 
@@ -43,10 +44,10 @@ def test_what_was_replaced_is_told_with_both_digests(published, tmp_path, caplog
     """At the same URL: the position is taken, and one line names the URL, then and now."""
     place = published("data", 100)
     _, state = state_of(place, tmp_path / "one")
-    (before,) = (stream["index"] for stream in state["data"]["streams"])
+    (before,) = (stream["index"] for stream in values_of(state)["data"]["streams"])
     published("data", 500)
     dataset, now = state_of(place, tmp_path / "two")
-    (after,) = (stream["index"] for stream in now["data"]["streams"])
+    (after,) = (stream["index"] for stream in values_of(now)["data"]["streams"])
     assert before != after
     dataset.load_state_dict(state)
     (line,) = told(caplog)
@@ -95,8 +96,9 @@ def test_of_many_streams_a_few_are_named(tmp_path, caplog):
     streams = [Stream(local=str(tmp_path / f"s{number}")) for number in range(5)]
     dataset = StreamingDataset(streams=streams, batch_size=4)
     state = dataset.state_dict(8, True)
-    for stream in state["data"]["streams"]:
+    data = values_of(state)["data"]
+    for stream in data["streams"]:
         stream["index"] = "0" * 16
-    dataset.load_state_dict(state)
+    dataset.load_state_dict(changed(state, {"data": data}))
     (line,) = told(caplog)
     assert "and 2 more streams" in line

@@ -52,7 +52,7 @@ def test_a_pack_of_dropped_documents_alone_is_padding(corpus, layout):
     else:
         assert batch["document_ids"].max() == -1
         assert batch["labels"].max() == -100
-    assert loader.state_dict()["position"]["in_epoch"] == 2 * BATCH
+    assert loader.state_dict()["sample_in_epoch"] == 2 * BATCH
 
 
 def test_steps_of_packs_count_over_epochs(corpus, unedited):

@@ -10,6 +10,7 @@ from mds import Packing, Schedule
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan._pack_schedule import Documents, PackedRun
 from mds.plan._schedule import ScheduledRun
+from tests.states import changed
 from tests.unit.dataset import packed_schedules_helpers
 from tests.unit.dataset.packed_schedules_helpers import (
     COUNT,
@@ -93,16 +94,16 @@ def test_states_fit_one_schedule(corpus, undisturbed):
         loader_of(corpus, schedule=Schedule({0: {"web": 1}})).dataset.load_state_dict(state)
     loader = loader_of(corpus)
     for wrong, match in (
-        ({"position": {**state["position"], "cursors": [[0, 0]] * 4}}, "with a schedule one"),
+        ({"cursor": {"cursors": [[0, 0]] * 4, "turn": 0}}, "with a schedule one"),
         ({"edits": [{"step": 1, "weights": {"web": 1}}]}, "does not know"),
         ({"edits": [{"step": 1, "weights": {"web": 1}, "window": -1}]}, "window '-1'"),
     ):
         with pytest.raises(StateError, match=match):
-            loader.dataset.load_state_dict({**state, **wrong})
+            loader.dataset.load_state_dict(changed(state, wrong))
     unpacked = loader_of(corpus, packing=None)
     edits = [{"step": 1, "weights": {"web": 1}, "window": 3}]
     with pytest.raises(StateError, match="does not know"):
-        unpacked.dataset.load_state_dict({**unpacked.dataset.state_dict(0), "edits": edits})
+        unpacked.dataset.load_state_dict(changed(unpacked.dataset.state_dict(0), {"edits": edits}))
 
 
 def test_explain_and_len_know_windows(corpus, undisturbed):

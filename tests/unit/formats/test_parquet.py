@@ -18,6 +18,7 @@ from mds import Stream, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import ConfigError, FormatError, ReplacedError, StateError  # noqa: E402
 from mds.formats import Parquet  # noqa: E402
 from mds.testing import FormatContract  # noqa: E402
+from tests.states import changed, values_of  # noqa: E402
 
 
 class TestParquet(FormatContract):
@@ -310,8 +311,9 @@ def test_a_state_of_other_files_is_refused(tmp_path):
     (tmp_path / "moved" / "part-002.parquet").rename(tmp_path / "moved" / "part-003.parquet")
     with pytest.raises(StateError, match=r"3 files .*new: part-003.*gone: part-002"):
         of(tmp_path / "moved", tmp_path / "b").load_state_dict(state)
-    state["data"]["streams"][0] |= {"pin": "x", "files": None, "kind": 5}
-    of(tmp_path / "moved", tmp_path / "c").load_state_dict(state)
+    data = values_of(state)["data"]
+    data["streams"][0] |= {"pin": "x", "files": None, "kind": 5}
+    of(tmp_path / "moved", tmp_path / "c").load_state_dict(changed(state, {"data": data}))
 
 
 def test_what_it_will_take_is_told_before(tmp_path):

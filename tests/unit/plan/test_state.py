@@ -8,7 +8,17 @@ import pytest
 from ordertools import joined, make_plan, steps_of
 
 from mds.errors import StateError
-from mds.plan._state import KEYS, Cursor, Position, ResumePoint, emit_state, parse_state
+from mds.plan._state import (
+    KEYS,
+    TEXT_KEYS,
+    VERSION,
+    Cursor,
+    Position,
+    ResumePoint,
+    emit_state,
+    parse_state,
+)
+from tests.states import values_of
 
 THEIRS = {
     "epoch": 2,
@@ -280,36 +290,89 @@ EXTENDED = {
 }
 
 
-def test_a_state_of_version_2_comes_back_as_it_was():
-    """Text and back; the position lies apart, and the incumbent finds no number of samples."""
+def test_a_state_of_version_2_is_read_and_written_as_version_3():
+    """Its values are those of version 3, whose place is a number, and no other keys."""
     point = parse_state(json.loads(json.dumps(EXTENDED)))
     assert point.position[:3] == (3, 840, "packs")
     assert point.position.cursor == Cursor(((0, 12),), 0)
     state = emit_state(point)
-    keys = state.pop("keys")
-    assert state == {**EXTENDED, "epoch": 3}
-    assert keys == ["schedule", "edits", "position.cursors", "position.turn"]
-    assert parse_state(emit_state(point)) == point
-    assert not isinstance(state["sample_in_epoch"], int)
+    assert values_of(state) == {
+        "epoch": 3,
+        "sample_in_epoch": 840,
+        "num_canonical_nodes": -2,
+        "shuffle_seed": 7,
+        "initial_physical_nodes": 2,
+        "version": 3,
+        "unit": "packs",
+        "finished": False,
+        "order_hash": "",
+        "cursor": {"cursors": [[0, 12]], "turn": 0},
+        "dataset": None,
+        **{key: EXTENDED[key] for key in ("schedule", "edits", "order", "data")},
+    }
+    assert parse_state(json.loads(json.dumps(state))) == dataclasses.replace(point, version=VERSION)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_state_has_the_same_keys_and_types_whatever_is_in_it(version):
+    """So DCP loads all of it into a fresh one: no value is a dict or a list, and none is None."""
+    state = emit_state(parse_state(OURS if version == 1 else EXTENDED))
+    fresh = emit_state(ResumePoint(Position(-1), 1, 2, 1, version=VERSION))
+    assert {key: type(value) for key, value in state.items()} == {
+        **dict.fromkeys(KEYS, int),
+        "version": int,
+        "unit": str,
+        "finished": bool,
+        "order_hash": str,
+        **dict.fromkeys(TEXT_KEYS, str),
+    }
+    assert list(state) == list(fresh)
+
+
+@pytest.mark.parametrize("is_extended", [True, False])
+def test_a_state_that_lost_a_key_is_refused_by_its_name(is_extended):
+    """Key by key, and all but one: what a tool did not keep is named."""
+    state = emit_state(parse_state(EXTENDED if is_extended else OURS))
+    for lost in state:
+        part = {key: value for key, value in state.items() if key != lost}
+        with pytest.raises(StateError, match=rf"the state (is a part of one: it )?has no {lost}"):
+            parse_state(part)
+        if lost in {"unit", "cursor"}:  # they tell a part even without the version
+            part = {key: state[key] for key in (*KEYS, lost)}
+            with pytest.raises(StateError, match=r"it has no version, .*finished, order_hash"):
+                parse_state(part)
 
 
 @pytest.mark.parametrize(
     "lost", ["schedule", "edits", "unit", "position", "position.cursors", "position.turn"]
 )
-def test_a_state_that_lost_a_key_is_refused_by_its_name(lost):
-    """Loading into the keys of a fresh state, as DCP does, would lose an edit without a word."""
-    state = json.loads(json.dumps(emit_state(parse_state(EXTENDED))))
+def test_a_state_of_version_2_that_lost_a_key_is_refused_by_its_name(lost):
+    """Version 2 lists the keys that it has."""
+    keys = ["schedule", "edits", "position.cursors", "position.turn"]
+    state = json.loads(json.dumps({**EXTENDED, "keys": keys}))
     outer, _, inner = lost.rpartition(".")
     del (state[outer] if outer else state)[inner]
-    with pytest.raises(StateError, match=rf"part of one: it has no {lost}.*json\.dumps"):
+    with pytest.raises(StateError, match=rf"part of one: it has no {lost}"):
         parse_state(state)
 
 
 def test_the_common_keys_of_a_state_of_packs_are_a_part_of_one():
     """Their position is none without the others, and the message names these."""
     state = emit_state(parse_state(EXTENDED))
-    with pytest.raises(StateError, match="it has no version, unit, position"):
+    with pytest.raises(StateError, match="it has no version, unit, finished"):
         parse_state({key: state[key] for key in KEYS})
+    with pytest.raises(StateError, match="it has no version, unit, position"):
+        parse_state({key: EXTENDED[key] for key in KEYS})
+
+
+def test_parts_of_two_states_are_refused():
+    """An old checkpoint over the keys of a fresh state, and an edit over a state without any."""
+    state = emit_state(parse_state(OURS))
+    with pytest.raises(StateError, match="parts of two states: it has version 1"):
+        parse_state({**state, "version": 1})
+    edits = emit_state(parse_state(EXTENDED))["edits"]
+    with pytest.raises(StateError, match="Load the keys of one state"):
+        parse_state({**state, "edits": edits})
 
 
 def test_other_settings_of_an_extended_run_have_no_way_around():
@@ -321,13 +384,13 @@ def test_other_settings_of_an_extended_run_have_no_way_around():
         assert ("common keys" in str(caught.value)) is is_advised
 
 
-def test_without_extensions_nothing_changes():
-    """A state of samples alone has version 1 and the keys that it had, whatever was parsed."""
-    assert emit_state(parse_state(OURS)) == OURS
+def test_the_common_keys_of_samples_mean_what_they_meant():
+    """So mosaicml-streaming goes on from them, whatever version was read."""
+    assert {key: emit_state(parse_state(OURS))[key] for key in KEYS} == THEIRS
     samples = {key: EXTENDED[key] for key in EXTENDED if key not in {"schedule", "edits", "data"}}
     point = parse_state({**samples, "unit": "samples", "position": {"epoch": 1, "in_epoch": 5}})
-    assert emit_state(point) == {**THEIRS, "epoch": 1, "sample_in_epoch": 5, "version": 1,
-                                 "order": {"shuffle": True}}  # fmt: skip
+    state = emit_state(point)
+    assert {key: state[key] for key in KEYS} == {**THEIRS, "epoch": 1, "sample_in_epoch": 5}
 
 
 def test_a_cursor_belongs_to_its_position():
@@ -340,7 +403,32 @@ def test_a_cursor_belongs_to_its_position():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 3}, "update it"),
+        ({"edits": "[5"}, "edits '.5'; expected a text of JSON"),
+        ({"edits": []}, "expected a text of JSON"),
+        ({"schedule": "[" * 100_000}, "expected a text of JSON"),
+        ({"data": None}, "data None; expected a text of JSON"),
+        ({"cursor": "[]"}, "expected null or cursors and turn"),
+        ({"cursor": '{"cursors": [[0, -1]], "turn": 0}'}, "they count from 0"),
+        ({"unit": 5}, "unit"),
+        ({"finished": 1}, "finished 1"),
+        ({"order": '{"shuffle": [1]}'}, "expected short texts"),
+        ({"num_canonical_nodes": 2}, "num_canonical_nodes 2, unit 'packs'"),
+        ({"num_canonical_nodes": -(10**9)}, "num_canonical_nodes 1000000000"),
+        ({"version": 4}, "update it"),
+    ],
+    ids=str,
+)
+def test_the_texts_of_a_state_are_checked(change, says):
+    """Every value that a plan would believe, in a short sentence."""
+    with pytest.raises(StateError, match=says) as caught:
+        parse_state(emit_state(parse_state(EXTENDED)) | change)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 4}, "update it"),
         ({"version": 1}, "see position"),
         ({"unit": "tokens"}, "unit 'tokens'"),
         ({"unit": None}, "unit"),

@@ -247,6 +247,7 @@ class BatchPacker:
         self._tokens, self._capacity = column_of(packing), packing.capacity
         self._dataset, self._epoch, self._maker, self._watch = dataset, epoch, maker, watch
         self._layout, self._allocate = packing.layout, allocate
+        self._is_shifted = packing.labels == "shifted"
         self._documents, self._dropped = documents, dropped
         self._is_masked = dataset.remainder == "mask" or not dataset._filter.keeps_everything
         self._ramp = np.arange(1)  # 0, 1, 2, ...: positions in the longest document so far
@@ -350,6 +351,7 @@ class BatchPacker:
             tokens        [ 5, 6, 7,    8, 9]
             position_ids  [ 0, 1, 2,    0, 1]
             labels        [-100, 6, 7, -100, 9]
+            labels        [6, 7, -100, 9, -100]    with Packing(labels="shifted")
 
         Without documents, ``flat`` has one token of padding (`DocumentValues.collect`).
         """
@@ -363,7 +365,12 @@ class BatchPacker:
             flat[LABELS] = labels
         if LABELS in flat:
             first_tokens = np.cumsum(sizes) - sizes  # index of the first token of each piece
-            flat[LABELS].numpy()[first_tokens] = IGNORED
+            labels_array = flat[LABELS].numpy()
+            labels_array[first_tokens] = IGNORED
+            if self._is_shifted:
+                # Each label moves one token to the front: the ignored first label of a document
+                # becomes that of the token before, the last one of the previous document.
+                labels_array[:] = np.roll(labels_array, -1, axis=0)
 
     def _positions(self, sizes: Ids) -> torch.Tensor:
         """Return the place of each token in its piece of a document, int64 of shape (tokens,).

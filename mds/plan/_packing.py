@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 
 from mds._arguments import plain_fields, takes_names
-from mds._words import Balance, Overflow, PackLayout
+from mds._words import Balance, Overflow, PackLabels, PackLayout
 from mds.errors import ConfigError
 from mds.plan._packers import BEST_FIT, find_packer
 
@@ -56,6 +56,13 @@ class Packing:
       to end, with ``cu_seqlens`` and ``max_seqlen``. ``"dense"`` has a row for each pack, with
       ``document_ids``. Both have ``labels`` and ``position_ids``. A resumed run may have another
       layout.
+    - ``labels`` (Literal, default 'masked'): Alignment of the column ``labels`` with the tokens.
+      ``"masked"``: the label of a token is the token itself, and -100 for the first token of a
+      document. The loss shifts them, as in models of Hugging Face (Trainer, TRL, axolotl).
+      ``"shifted"``: the label of a token is the next token, and -100 for the last token of a
+      document. Take it for a loss that does not shift, such as ``cross_entropy(logits, labels)``:
+      torchtitan and NeMo Automodel shift in their own datasets. A resumed run may have other
+      labels.
     - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
       take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
       they have at most so many tokens together.
@@ -84,6 +91,7 @@ class Packing:
     packer: str = BEST_FIT
     separator: int | None = None
     layout: PackLayout = "varlen"
+    labels: PackLabels = "masked"
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -119,6 +127,7 @@ class Packing:
             ("overflow", get_args(Overflow)),
             ("balance", (None, *get_args(Balance))),
             ("layout", get_args(PackLayout)),
+            ("labels", get_args(PackLabels)),
         ):
             if getattr(self, name) not in choices:
                 raise ConfigError(

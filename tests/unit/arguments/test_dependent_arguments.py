@@ -309,7 +309,7 @@ ALONE = {
     "Stream": "format place",
     "LocalDataset": "allow_unsafe_types copy",
     "StreamingDataLoader": "dataset",
-    "Packing": "capacity column overflow balance budget window packer separator layout",
+    "Packing": "capacity column overflow balance budget window packer separator layout labels",
     "Schedule": "knots between unit exhausted max_passes",
     "RunHistory": "state data select",
     "MDSWriter": "samples_per_shard durable strict",

@@ -122,6 +122,28 @@ def test_what_a_dense_batch_has(corpus):
                 assert mask[: len(numbers)].all()
 
 
+@pytest.mark.parametrize("layout", ["varlen", "dense"])
+@pytest.mark.parametrize("overflow", ["split", "drop"])
+def test_shifted_labels_are_the_next_tokens_of_a_document(corpus, layout, overflow):
+    """A loss that compares them in place is the loss of a model that shifts masked ones itself."""
+
+    def batches(labels):
+        packing = Packing(CAPACITY, overflow=overflow, layout=layout, labels=labels)
+        return StreamingDataLoader(make(corpus, packing=packing))
+
+    for masked, shifted in zip(batches("masked"), batches("shifted"), strict=True):
+        assert torch.equal(masked["tokens"], shifted["tokens"])
+        positions = shifted["position_ids"].flatten()
+        begins = positions == 0
+        if layout == "dense":
+            begins |= shifted["document_ids"].flatten() < 0
+        tokens, labels = shifted["tokens"].flatten(), shifted["labels"].flatten()
+        expected = torch.where(begins[1:], -100, tokens[1:])
+        assert torch.equal(labels[:-1], expected)
+        assert labels[-1] == -100
+        assert torch.equal(labels[:-1], masked["labels"].flatten()[1:])
+
+
 def test_a_budget_makes_a_batch_of_each_pack(corpus):
     """Documents of like lengths, one a row, below the budget when padded."""
     settings = {"packing": Packing(budget=1000, overflow="split", layout="dense"), "batch_size": 1}

@@ -114,6 +114,7 @@ def test_a_budget_makes_batches_of_like_lengths():
         ({"capacity": 5, "overflow": "wrap"}, "'error', 'split', 'truncate', 'drop'"),
         ({"capacity": 5, "column": 3}, "name of a column"),
         ({"capacity": 5, "layout": "padded"}, "'varlen', 'dense'"),
+        ({"capacity": 5, "labels": "next"}, "'masked', 'shifted'"),
         ({"capacity": 5, "balance": "flops"}, "'attention', 'tokens'"),
     ],
     ids=str,

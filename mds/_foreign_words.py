@@ -78,7 +78,7 @@ _LENGTH_OF_PACKS = (
 )
 #: Arguments of a dataset and of a loader; each is refused by the other class.
 _OF_A_DATASET = (
-    "cache_limit columns epoch_size format images local on_error packing predownload remote "
+    "cache_limit columns epoch_size format images local packing predownload remote "
     "replication schedule shuffle_algo shuffle_block_size shuffle_seed streams storage_options "
     "topology"
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mds._cli.storage_options import storage_option, with_options
 from mds._cli.terminal import (
     FAULTY,
     Group,
@@ -66,11 +67,23 @@ _select = click.option(
 )
 
 
-def _open_history(state: str, places: tuple[str, ...], select: str | None = None) -> RunHistory:
+def _open_history(
+    state: str,
+    places: tuple[str, ...],
+    storage_options: dict[str, str],
+    select: str | None = None,
+) -> RunHistory:
     """Return the history of a run. For a folder, print the file that was taken to stderr."""
     from mds._dataset.rewind import RunHistory
+    from mds.errors import ConfigError
 
-    history = RunHistory(state, data=places, select=select)
+    if storage_options and not places:
+        raise ConfigError(
+            "--storage-option is a setting of the store of a URL. Name the URL of each stream with "
+            "--data."
+        )
+    data = with_options(storage_options, *places) if places else places
+    history = RunHistory(state, data=data, select=select)
     if os.path.isdir(state):
         note = f"Note: the state is {history.path}."
         console(stderr=True).print(cell(note), soft_wrap=True)
@@ -92,6 +105,7 @@ def _open_history(state: str, places: tuple[str, ...], select: str | None = None
     help="Number of rows to fetch and show for each rank.",
 )
 @_data
+@storage_option
 @_select
 @json_option("Print a JSON line for each sample.")
 def step(
@@ -100,6 +114,7 @@ def step(
     rank: int | None,
     show: int,
     places: tuple[str, ...],
+    storage_options: dict[str, str],
     select: str | None,
     as_json: bool,
 ) -> None:
@@ -110,7 +125,7 @@ def step(
     fetched, and no others.
     """
     with errors():
-        history = _open_history(state, places, select)
+        history = _open_history(state, places, storage_options, select)
         epoch, inside = history.place_of(step)
         rows = [row for row in history.step(step) if rank is None or row.rank == rank]
         # One bool per row: whether it is one of the first `show` rows of its rank. Only the samples
@@ -165,10 +180,16 @@ def _first_value(sample: Mapping[str, Any]) -> str:
 @click.argument("state", type=_state_type)
 @click.argument("number", type=click.IntRange(0))
 @_data
+@storage_option
 @_select
 @json_option()
 def show_sample(
-    state: str, number: int, places: tuple[str, ...], select: str | None, as_json: bool
+    state: str,
+    number: int,
+    places: tuple[str, ...],
+    storage_options: dict[str, str],
+    select: str | None,
+    as_json: bool,
 ) -> None:
     """Show the steps and ranks that saw a sample, and those of this epoch that will.
 
@@ -176,7 +197,7 @@ def show_sample(
     file of torch.save with it inside, or the folder of a run. The ranks are the ranks of the state.
     """
     with errors():
-        history = _open_history(state, places, select)
+        history = _open_history(state, places, storage_options, select)
         rows = table("epoch", "step", "rank", "", right=("epoch", "step", "rank"))
         visits = history.sample(number)
         epoch, step = history.position
@@ -207,10 +228,16 @@ def show_sample(
 @click.argument("first", metavar="STATE", type=_state_type)
 @click.argument("second", metavar="STATE", type=_state_type)
 @_data
+@storage_option
 @_select
 @json_option()
 def diff(
-    first: str, second: str, places: tuple[str, ...], select: str | None, as_json: bool
+    first: str,
+    second: str,
+    places: tuple[str, ...],
+    storage_options: dict[str, str],
+    select: str | None,
+    as_json: bool,
 ) -> None:
     """Show the first step at which two runs had other samples in their global batch, and why.
 
@@ -218,7 +245,9 @@ def diff(
     the runs differ.
     """
     with errors():
-        histories = [_open_history(each, places, select) for each in (first, second)]
+        histories = [
+            _open_history(each, places, storage_options, select) for each in (first, second)
+        ]
         difference = histories[0].diff(histories[1])
         if as_json:
             print_json(difference._asdict())
@@ -249,9 +278,15 @@ _RIGHT_OF_MIXTURE = ("at first", "at last", "samples", "passes")
     help="Last step to show.  [a quarter after the last change of weights]",
 )
 @_data
+@storage_option
 @json_option()
 def mixture(
-    state: str, plot: bool, until: int | None, places: tuple[str, ...], as_json: bool
+    state: str,
+    plot: bool,
+    until: int | None,
+    places: tuple[str, ...],
+    storage_options: dict[str, str],
+    as_json: bool,
 ) -> None:
     """Show what share of the samples each stream of a schedule has from step 0 on.
 
@@ -266,7 +301,7 @@ def mixture(
 
         from mds._cli.plots import plot_mixture, stream_letters
 
-        run_mixture = _open_history(state, places).mixture(until)
+        run_mixture = _open_history(state, places, storage_options).mixture(until)
         terminal = console()
         # The steps are cut into one interval for each column of the plot.
         columns = min(max(terminal.width - _MARGIN, 8), _PLOT_COLUMNS)

@@ -545,6 +545,11 @@ def refuse_store_settings(
     """
     pairs = [*zip(streams, sources, strict=True)]
     takers = [pair for pair in pairs if pair[0].storage_options is options]
+    if options and not takers:
+        raise ConfigError(
+            f"{owner}(storage_options=...): every stream has settings of its own, so these have no "
+            "effect. Leave them out, or remove those of a stream."
+        )
     if options and takers and all(_unused_settings(options, *pair) for pair in takers):
         raise _unused_error(owner, options, *takers[0])
     for stream, source in pairs:

@@ -6,6 +6,7 @@ is entered in one of them. Arguments of mosaicml-streaming, `INCUMBENT`, are acc
 """
 
 import inspect
+import json
 import re
 
 import click
@@ -54,6 +55,8 @@ def _folder(tmp_path_factory):
                     writer.write({"id": number, "text": "a", "tokens": tokens})
         with MDSWriter("pictures", {"image": "jpeg", "id": "int"}) as writer:
             writer.write({"image": Image.new("RGB", (8, 8)), "id": 1})
+        with open("state.json", "w", encoding="utf-8") as file:
+            json.dump(StreamingDataset("data", batch_size=2).state_dict(), file)
         parquet = pytest.importorskip("pyarrow.parquet")
         table = pytest.importorskip("pyarrow").table({"id": [1, 2], "text": ["a", "b"]})
         parquet.write_table(table, "table.parquet")
@@ -392,6 +395,8 @@ COMMAND_LINES = [
         for command in (
             *("clean data", "info data", "lengths data", "verify data", "merge data", "head data"),
             "index table.parquet",
+            *("run step state.json 0 --data data", "run sample state.json 0 --data data"),
+            *("run diff state.json state.json --data data", "run mixture state.json --data data"),
         )
     ],
     ("index data/shard.00000.mds --set columns=id", "--set needs --format"),
@@ -464,6 +469,21 @@ def test_what_has_an_effect_is_accepted():
     assert LocalDataset("pictures", images={"image": "array"})[0]["image"].shape == (8, 8, 3)
     options = {"compare_versions": False}  # of every store, so of a path that is fetched from, too
     assert StreamingDataset(remote="data", local="copy", storage_options=options)[0]["id"] == 0
+
+
+def test_settings_of_a_dataset_whose_streams_have_their_own_are_refused():
+    """Settings of all stores are taken for a path that is fetched."""
+    options = {"concurrency": 4}
+    stream = Stream(remote="data", local="copy2", storage_options=options)
+    with pytest.raises(ConfigError, match="every stream has settings of its own"):
+        StreamingDataset([stream], storage_options={"concurrency": 2})
+
+
+def test_settings_of_a_store_need_the_url_of_a_run():
+    arguments = ["run", "step", "state.json", "0", "--storage-option", "region=a"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "Name the URL of each stream with --data." in result.output.replace("\n", " ")
     with open_store("memory://x", options={"concurrency": 3}):
         assert open_store("data", options={"part_size": 1 << 20}).head("index.json").size
     assert len(parquet(encodings={"id": "int32"})) == 2

@@ -98,7 +98,10 @@ ARGUMENTS = [
     ("Own(d).map(len, batched=True)", "dataset.map_batches(function)"),
     ("Own(d).map(len, num_proc=4)", "StreamingDataLoader(dataset, num_workers=4)"),
     ("Own(d).filter(len, input_columns=['text'])", "the whole sample"),
-    ("Own(d).map(lambda s: s).map_batches(len, batch_size=4)", "those of the loader"),
+    (
+        "Own(d).map(lambda s: s).map_batches(len, batch_size=4)",
+        "the function takes a batch of the loader",
+    ),
     ("Own(d).map(fn=len)", "Give the function first: Own.map(len)."),
     ("Own(d).map(len, 4)", "See help(Own.map)."),
     ("Own(d).map()", "Own.map() needs function="),
@@ -113,7 +116,7 @@ ARGUMENTS = [
     ("Own(d, epoch=3)", "Write dataset.next_epoch = 3"),
     ("Own(d).select('id', 'label')", "StreamingDataset(..., columns=['id', 'label'])"),
     ("Own(d).select(ids=[1])", "It takes choice, key, where."),
-    ("Own(d).split(0.8, 0.1, 0.1)", "Give the parts in a list: split([0.8, 0.1, 0.1])."),
+    ("Own(d).split(0.8, 0.1, 0.1)", "Give the parts in a list: split([0.8, 0.1, 0.1])"),
     ("Own(d).limit(n=5)", "It takes samples."),
     ("MDSWriter(path='x', columns={})", "Write out='x'."),
     ("MDSWriter('x')", "needs columns=, and was given out="),
@@ -195,7 +198,7 @@ def test_unknown_attributes_of_a_dataset(folder, name, way_out):
 
 def test_unknown_attributes_of_others(folder):
     """A LocalDataset and a loader answer, too."""
-    with pytest.raises(AttributeError, match=r"Write dataset\[:n\]"):
+    with pytest.raises(AttributeError, match=r"Write dataset\.limit\(n\), or dataset\[:n\]"):
         LocalDataset(folder).take(5)
     loader = StreamingDataLoader(StreamingDataset(folder, batch_size=2))
     with pytest.raises(AttributeError, match=r"loader\.dataset\.stats\(\)"):
@@ -263,7 +266,7 @@ PACKAGE = [
     ("interleave_datasets", "mds.Stream('a', proportion=0.7)"),
     ("random_split", "dataset.split("),
     ("col", "dataset.filter(lambda sample: sample['id'] < 10)"),
-    ("from_dict", "mds.convert(samples, out)"),
+    ("from_dict", "mds.convert(({"),
     ("base", "with 'import mds.compat.streaming'"),
     ("pad", "Write from mds.transforms import pad."),
     ("JsonLines", "Write from mds.formats import JsonLines."),

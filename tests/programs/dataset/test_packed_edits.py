@@ -41,7 +41,7 @@ def test_a_step_that_is_too_far_ahead_to_be_found_is_refused(corpus, edit, monke
         edit(loader)
     assert counted == [0, 1, 2, 3]
     assert loader.state_dict()["edits"] == "[]"
-    most = int(str(caught.value).split("before step ")[1].split(",")[0])
+    most = int(str(caught.value).split("a step before ")[1].split(",")[0])
     loader.dataset.edits.replace_samples([5], at_step=most - 1)
     assert len(loader.dataset.edits) == 1
 

@@ -28,13 +28,13 @@ def test_changed_files_are_refused_by_name(tmp_path):
     (folder / "007.jsonl").unlink()
     write(folder, "new one.jsonl")
     for _ in range(2):  # a later start knows it too
-        with pytest.raises(StateError, match=r"new: new one\.jsonl; gone: 007\.jsonl\. Put back"):
+        with pytest.raises(StateError, match=r"new: new one\.jsonl; gone: 007\.jsonl\. Restore"):
             of(folder, tmp_path / "a").load_state_dict(state)
     (folder / "new one.jsonl").unlink()
     (folder / "007.jsonl").write_text('{"x": 1}\n')
     of(folder, tmp_path / "a").load_state_dict(state)
     (folder / "007.jsonl").write_text('{"x": 17}\n')
-    with pytest.raises(StateError, match=r"replaced: 007\.jsonl\. Put back"):
+    with pytest.raises(StateError, match=r"replaced: 007\.jsonl\. Restore"):
         of(folder, tmp_path / "a").load_state_dict(state)
 
 
@@ -43,7 +43,9 @@ def test_a_cache_folder_that_never_had_the_files_refuses_them_too(tmp_path):
     folder = write(tmp_path / "lines", "a.jsonl", "b.jsonl")
     state = of(folder, tmp_path / "a").state_dict(num_samples=1)
     write(folder, "c.jsonl")
-    expected = r"the state is of 2 files of jsonl, and .* has 3 .*: their names or sizes differ\."
+    expected = (
+        r"the state belongs to 2 files of jsonl, but .* has 3 .*: their names or sizes differ\."
+    )
     with pytest.raises(StateError, match=expected):
         of(folder, tmp_path / "b").load_state_dict(state)
 

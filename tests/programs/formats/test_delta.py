@@ -382,7 +382,7 @@ def test_a_state_names_its_version(tmp_path, caplog):
     later = StreamingDataLoader(of(folder, tmp_path, shuffle=True), batch_size=4)
     with pytest.raises(
         StateError,
-        match=r"of 3 files of delta, version 2, and .* has 4 files of delta, version 3: .*"
+        match=r"to 3 files of delta, version 2, but .* has 4 files of delta, version 3: .*"
         r"format=Delta\(version=2\)",
     ):
         later.load_state_dict(state)

@@ -178,7 +178,7 @@ def test_another_index_beside_a_file_makes_another_plan(counted, tmp_path):
 
 def test_columns_without_a_length_are_told(pair, tmp_path):
     """A column of text is no document of tokens."""
-    with pytest.raises(ConfigError, match="is stored as 'str', and packing goes by"):
+    with pytest.raises(ConfigError, match="is stored as 'str', but packing needs"):
         packs(
             remote=str(pair[0]),
             local=str(tmp_path / "c"),

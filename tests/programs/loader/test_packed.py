@@ -80,7 +80,7 @@ def test_every_world_has_the_same_global_batches(corpus, world):
     assert [[p for p in row if p != (0,)] for row in rows] == [
         [p for p in row if p != (0,)] for row in expected
     ]
-    names = ("position", "unit", "dataset", "order")
+    names = ("epoch", "sample_in_epoch", "cursor", "unit", "dataset", "order")
     assert [[s[n] for n in names] for s in others] == [[s[n] for n in names] for s in states]
 
 

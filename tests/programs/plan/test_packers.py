@@ -105,7 +105,7 @@ def test_concat_fills_all_packs_but_the_last(room, separator):
 
 def test_what_concat_and_separators_refuse():
     """An overflow that cannot be, and what is no token."""
-    with pytest.raises(ConfigError, match=r"overflow 'truncate'.*Leave overflow out"):
+    with pytest.raises(ConfigError, match=r"overflow='truncate'.*Leave overflow out"):
         Packing(100, packer="concat", overflow="truncate")
     for token in (-1, True, 1.5, 1 << 63):
         with pytest.raises(ConfigError, match=r"separator .* must be a token"):

@@ -25,7 +25,7 @@ def test_a_trainer_that_shards_once_more_is_refused(make, start):
     """Half of the samples would never be seen; with one rank, or all samples on each, they are."""
     options = {} if start is None else {"num_workers": 1, "multiprocessing_context": start}
     dataset = StreamingDataset(local=make(), batch_size=4, topology=(0, 2))
-    with pytest.raises(ConfigError, match="IterableDatasetShard deals the samples out"):
+    with pytest.raises(ConfigError, match="IterableDatasetShard divides the samples"):
         list(DataLoader(IterableDatasetShard(dataset), batch_size=4, **options))
     assert len(list(dataset)) == 50
     whole = StreamingDataset(local=make(), batch_size=4, topology=(0, 1))
@@ -48,5 +48,5 @@ def test_a_process_that_reads_for_all_ranks_is_refused(make, start):
     """It would read the part of its own rank alone."""
     options = {} if start is None else {"num_workers": 1, "multiprocessing_context": start}
     dataset = StreamingDataset(local=make(), batch_size=4, topology=(0, 2))
-    with pytest.raises((ConfigError, RuntimeError), match="DataLoaderDispatcher deals"):
+    with pytest.raises((ConfigError, RuntimeError), match="DataLoaderDispatcher divides"):
         list(DataLoaderDispatcher(DataLoader(dataset, batch_size=4, **options)))

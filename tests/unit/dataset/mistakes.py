@@ -14,7 +14,7 @@ MISTAKES = [
     ("dataset(shuffle_algo='py1x')", "shuffle_algo", "'py1x'", "Did you mean 'py1"),
     ("dataset(shuffle_seed='x')", "shuffle_seed", "'x'", "is a whole number"),
     ("dataset(shuffle_block_size=0)", "shuffle_block_size", "=0", "of at least 1"),
-    ("dataset(num_canonical_nodes=0)", "num_canonical_nodes", "=0", "None for the usual"),
+    ("dataset(num_canonical_nodes=0)", "num_canonical_nodes", "=0", "None for the default"),
     ("dataset(topology=(3, 2))", "topology", "(3, 2)", "such as (0, 2)"),
     ("dataset(columns='id')", "columns", "'id'", "Write columns=['id']"),
     ("dataset(columns=['nam'])", "/d: there is no column", "'nam'", "Did you mean 'name'?"),
@@ -69,7 +69,12 @@ MISTAKES = [
     ("Stream(local=d, choose=1.5)", "choose", "1.5", "whole number"),
     # ---------------------------------------------------------------- a loader
     ("loader(batch_size='4')", "batch_size", "'4'", "Write batch_size=4"),
-    ("loader(batch_size=4, num_workers=2)", "batches of 4", "of 2", "batch_size to one of the two"),
+    (
+        "loader(batch_size=4, num_workers=2)",
+        "batch_size 4",
+        "has 2",
+        "batch_size to one of the two",
+    ),
     ("loader(collate_fn=3)", "collate_fn", "=3", "function that makes a batch"),
     ("loader(num_workers='2')", "num_workers", "'2'", "Write num_workers=2"),
     ("loader(num_worker=2)", "StreamingDataLoader(", "num_worker=2", "mean num_workers=?"),

@@ -402,7 +402,7 @@ def test_what_cannot_be_an_input_is_refused():
     """A name of ours, a name with a comma, and a class that cannot read."""
     with pytest.raises(ConfigError, match="the input 'csv' is built in"):
         register_input("csv", Pairs)
-    with pytest.raises(ConfigError, match="'a,b' cannot name an input"):
+    with pytest.raises(ConfigError, match="'a,b' cannot be the name of an input"):
         register_input("a,b", Pairs)
     for kind in (dict, Pairs.infer_columns, Input, FileInput):
         with pytest.raises(ConfigError, match=r"inherit mds\.writers\.convert\.Input"):

@@ -267,7 +267,7 @@ class PlanError(MdsError, ValueError):
     >>> mds.plan.get_sampling([4, 4], choose=2, granularity=0, seed=1, epoch=0)
     Traceback (most recent call last):
         ...
-    mds.errors.PlanError: sampling_granularity 0 must be at least 1.
+    mds.errors.PlanError: sampling_granularity must be at least 1, got 0.
     """
 
 
@@ -487,7 +487,7 @@ class IterationError(MdsError, RuntimeError):
     >>> next(samples)
     Traceback (most recent call last):
         ...
-    mds.errors.IterationError: this iteration was ended by KeyboardInterrupt. ...
+    mds.errors.IterationError: KeyboardInterrupt ended this iteration. ...
     """
 
 

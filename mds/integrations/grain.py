@@ -41,9 +41,10 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
     `filter`, whose samples have no number.
 
     >>> import grain, jax  # doctest: +SKIP
-    >>> dataset = mds.StreamingDataset("data/train", batch_size=256, shuffle=True)
-    >>> samples = mds.integrations.grain.MapDataset(dataset)
-    >>> batches = samples[jax.process_index() :: jax.process_count()].repeat().batch(64)
+    >>> dataset = mds.StreamingDataset("data/train", batch_size=4, shuffle=True)
+    >>> samples = mds.integrations.grain.MapDataset(dataset)  # doctest: +SKIP
+    >>> mine = samples[jax.process_index() :: jax.process_count()]  # doctest: +SKIP
+    >>> batches = mine.repeat().batch(64)  # doctest: +SKIP
     """
 
     def __init__(self, dataset: Samples) -> None:
@@ -52,7 +53,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         if not isinstance(dataset, Samples):
             raise ConfigError(
                 f"{call} takes a StreamingDataset, got {type(dataset).__name__}. A LocalDataset is "
-                "a source of Grain itself: grain.MapDataset.source(dataset)."
+                "a source of Grain itself: give it to grain.MapDataset.source."
             )
         if dataset.batch_size is None:
             raise ConfigError(

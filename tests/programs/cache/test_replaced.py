@@ -82,7 +82,7 @@ def test_ranges_of_two_objects_are_not_mixed(tmp_path, folder, kind):
         assert one_by_one(cache, [3, 13, 5]) == [3, 13, 5]
         assert cache.stats()["ranged_reads"] >= 3
         publish_anew(remote, tmp_path, salt=7000)
-        with pytest.raises(ReplacedError, match=r"shard\.00000.*version.*start again") as caught:
+        with pytest.raises(ReplacedError, match=r"shard\.00000.*version.*Restart") as caught:
             one_by_one(cache, [8])
         assert isinstance(caught.value, VanishedError)
 

@@ -101,7 +101,7 @@ def test_a_wrapper_that_holds_samples_back_is_named_once(make, workers):
             exact += 1
             continue
         (message,) = told
-        given = rf"given {4 * steps}, .*Packing .*filter.*state_dict"
+        given = rf"returned {4 * steps}\. .*Packing .*filter.*state_dict"
         assert re.search(r"Buckets has read \d+ .*" + given, message)
         inexact += seen != [*range(96)]
     assert exact or workers

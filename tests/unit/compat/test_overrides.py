@@ -480,7 +480,7 @@ def test_small_differences(numbers, tmp_path, monkeypatch):
     """Empty texts and lists, paths, truths and the world of construction are taken as there."""
     for given in ({"streams": []}, {"streams": (), "remote": ""}, {"remote": ""}):
         assert len(StreamingDataset(local=numbers, batch_size=1, **given)) == 200
-    with pytest.raises(ValueError, match="no data was named"):
+    with pytest.raises(ValueError, match="there is nothing to read"):
         StreamingDataset(streams=[], batch_size=1)
     folder, split = pathlib.Path(numbers).parent, pathlib.Path("numbers")
     dataset = StreamingDataset(local=str(folder), split=split, batch_size=1)

@@ -121,5 +121,5 @@ def test_packing_needs_a_column_of_numbers(photos):
     """Pictures cannot be packed, and the error says so."""
     from mds import Packing
 
-    with pytest.raises(ConfigError, match="column 'image' is stored as 'jpeg', and packing"):
+    with pytest.raises(ConfigError, match="column 'image' is stored as 'jpeg', but packing"):
         next(iter(StreamingDataLoader(of(photos, packing=Packing(64, column="image")))))

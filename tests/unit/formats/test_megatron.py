@@ -130,7 +130,7 @@ DAMAGES = {
     "first cut": (lambda p: overwrite(p / "a.idx", CUTS, "<q", 1), rf"byte {CUTS}: the first cut"),
     "cuts": (
         lambda p: overwrite(p / "a.idx", CUTS + 8, "<q", 4),
-        rf"a\.idx, byte {CUTS + 16}: cut 3 comes after 4; cuts do not increase",
+        rf"a\.idx, byte {CUTS + 16}: cut 3 follows 4; cuts must increase",
     ),
     "last cut": (
         lambda p: overwrite(p / "a.idx", END - 8, "<q", 4),

@@ -164,7 +164,7 @@ def test_headers_of_shards_tell_the_lengths_of_a_column_alone(tmp_path, columns)
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    ({"columns": {"tokens": "ndarray:int32", "text": "str"}}, "text too has no fixed size"),
+    ({"columns": {"tokens": "ndarray:int32", "text": "str"}}, "text has no fixed size either"),
     ({"compression": "zstd"}, "compressed"),
     ({"columns": {"tokens": "ndarray"}}, "stored as 'ndarray'"),
 ], ids=["two", "compressed", "untyped"])  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_packing_of_a_column_that_is_not_there_is_refused(tmp_path):
     """With those that are."""
     write(tmp_path / "d")
     dataset = StreamingDataset(local=str(tmp_path / "d"), batch_size=1, packing=Packing(9, "ids"))
-    with pytest.raises(ConfigError, match=r"column 'ids'.* has tokens"):
+    with pytest.raises(ConfigError, match=r"column 'ids'.* has only tokens"):
         dataset.explain()
 
 

@@ -24,7 +24,8 @@ import mds
 
 count = 0
 for info in pkgutil.walk_packages(mds.__path__, "mds."):
-    if info.name.endswith("__main__"):
+    # A module of an integration needs its library.
+    if info.name.endswith("__main__") or info.name.startswith("mds.integrations."):
         continue
     module = importlib.import_module(info.name)
     if not info.ispkg and not hasattr(module, "__all__"):

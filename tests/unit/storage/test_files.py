@@ -119,10 +119,10 @@ def test_names_of_every_length_can_be_published(tmp_path):
 def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
     """Something in the way of a file is an error of ours, with the way out."""
     (tmp_path / "folder" / "inside").mkdir(parents=True)
-    with pytest.raises(StoreError, match=r"folder: Is a directory\. Remove what is in the way"):
+    with pytest.raises(StoreError, match=r"folder: Is a directory\. Remove the file or folder"):
         write_file(str(tmp_path / "folder"), b"whole")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"Not a directory\. Remove what is in the way"):
+    with pytest.raises(StoreError, match=r"Not a directory\. Remove the file or folder"):
         write_file(str(tmp_path / "file" / "below" / "it"), b"whole")
     assert os.listdir(tmp_path / "folder") == ["inside"]
 

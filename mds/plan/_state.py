@@ -389,7 +389,7 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
         raise StateError(
             f"the state is made of parts of two states: it has version {version}, and keys of "
             f"version {VERSION}, which were not in the checkpoint. Load all keys of the checkpoint "
-            "as they are; torch.distributed.checkpoint.format_utils.dcp_to_torch_save() does that."
+            "as they are; torch.distributed.checkpoint.format_utils.dcp_to_torch_save does that."
         )
     needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
     if version == 2:

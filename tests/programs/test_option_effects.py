@@ -74,6 +74,15 @@ COMMANDS = {
         (command, "--storage-option"): (["{}/data"], ["--storage-option", "anonymous=true"])
         for command in ("info", "head", "verify", "lengths", "clean", "index", "merge")
     },
+    **{  # refused without --data
+        ("run " + command, "--storage-option"): (places, ["--storage-option", "anonymous=true"])
+        for command, places in {
+            "step": ["{}/state.json", "1"],
+            "sample": ["{}/state.json", "1"],
+            "diff": ["{}/state.json", "{}/later.json"],
+            "mixture": ["{}/state.json"],
+        }.items()
+    },
     ("info", "--json"): (["{}/data"], ["--json"]),
     ("head", "--limit"): (["{}/data"], ["--limit", "1"]),
     ("head", "--columns"): (["{}/data"], ["--columns", "id"]),

@@ -268,7 +268,8 @@ def packs(folder, *arguments, **settings):
         return packing
     columns = ["tokens", packing.column or "tokens"]
     dataset = make(folder, packing=packing, columns=columns, batch_size=2, topology=(1, 4))
-    return outcome(lambda: [batch["tokens"].tolist() for batch in StreamingDataLoader(dataset)])
+    values = lambda batch: (batch["tokens"].tolist(), batch["labels"].tolist())
+    return outcome(lambda: [values(batch) for batch in StreamingDataLoader(dataset)])
 
 
 register_packer("alone", lambda sizes, room: (np.arange(len(sizes)), len(sizes)))
@@ -283,6 +284,7 @@ PACKINGS = {
     "separator": (((16,), {}), ((16,), {"separator": 1})),
     "packer": (((16,), {}), ((16,), {"packer": "alone"})),
     "layout": (((16,), {}), ((16,), {"layout": "dense"})),
+    "labels": (((16,), {}), ((16,), {"labels": "shifted"})),
 }
 
 
@@ -453,6 +455,14 @@ class MethodChecks:
         before = dataset.cache_usage
         dataset.evict_shard(1)
         return before, dataset.cache_usage
+
+    def check_to_arrow_reader_columns(self):
+        names = lambda **arguments: self.make().to_arrow_reader(**arguments).schema.names
+        return names(), names(columns=["label"])
+
+    def check_to_arrow_reader_batch_rows(self):
+        rows = lambda **a: [batch.num_rows for batch in self.make().to_arrow_reader(**a)]
+        return rows(), rows(batch_rows=3)
 
     def check_replace_samples_ids(self):
         dataset = self.make()

@@ -142,7 +142,7 @@ def test_a_recipe_ends_the_process_group_that_it_begins(section):
 
 def test_iteration_without_torch(shards, tmp_path):
     """The numpy recipe sees the epoch in two runs as well, and never imports torch."""
-    runs = Runs("JAX, or numpy alone", ALONE, shards, tmp_path)
+    runs = Runs("JAX or NumPy without torch", ALONE, shards, tmp_path)
     out = runs.to(4) + runs.to(6)
     ids = [int(n) for line in out.splitlines() for n in line.split()[1:]]
     assert len(out.splitlines()) == 6
@@ -155,7 +155,7 @@ def test_the_variables_of_slurm_are_enough(shards, tmp_path):
     for task in range(4):
         folder = tmp_path / str(task)
         folder.mkdir()
-        runs = Runs("JAX, or numpy alone", ALONE, shards, folder)
+        runs = Runs("JAX or NumPy without torch", ALONE, shards, folder)
         text = runs.script.read_text().replace(", topology=(0, 1)", "")
         runs.script.write_text(text.replace("16", "8"))
         told = {"SLURM_PROCID": task, "SLURM_NTASKS": 4, "SLURM_NTASKS_PER_NODE": "2(x2)"}

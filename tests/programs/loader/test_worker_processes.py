@@ -220,7 +220,9 @@ KILLED = textwrap.dedent("""
             try:
                 [*iterator]
             except RuntimeError as error:
-                print("exited unexpectedly" in str(error), flush=True)
+                # torch has two messages; which one comes first depends on the moment of the kill
+                messages = ("exited unexpectedly", "is killed by signal")
+                print(any(message in str(error) for message in messages), flush=True)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 """)

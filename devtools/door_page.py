@@ -76,7 +76,8 @@ receive replacements by pickle.
 
 Names of shared memory and process groups, such as `TICK` and `barrier`, cause one warning and have
 no effect. Setting any other name raises `SealedNameError`. The same rules hold for attributes of a
-single dataset, stream or writer ([design](decisions/0027-names-are-live-or-sealed.md)). Instead of:
+single dataset, stream or writer
+([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Instead of:
 
 | replaced name | use |
 |---|---|

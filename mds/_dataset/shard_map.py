@@ -128,6 +128,25 @@ class ShardMap:
             return ShardMap(self.indexes, Selection(samples))
         return ShardMap(self.indexes, self.selection.within(samples))
 
+    def stored_bytes(self, samples: int) -> int:
+        """Return the average bytes of ``samples`` samples in uncompressed shards."""
+        stored = sum(int(index.raw_size.sum()) for index in self.indexes)
+        return stored * samples // max(int(self.stored_ends[-1]), 1)
+
+    def groups(self, count: int) -> list[range]:
+        """Return at most ``count`` ranges of samples that divide the dataset between shards.
+
+        The shards of each range have about the same bytes together. No range is empty.
+        """
+        sizes = np.concatenate([np.asarray(index.raw_size, np.int64) for index in self.indexes])
+        stored = np.diff(self.stored_ends)
+        ends = _ends(sizes * self.samples_per_shard // np.maximum(stored, 1))
+        # Cut behind the first shard that ends at or after each share of the bytes.
+        cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+        samples = _ends(self.samples_per_shard)
+        bounds = np.unique([0, *samples[cuts].tolist(), self.num_samples]).tolist()
+        return [range(first, last) for first, last in itertools.pairwise(bounds)]
+
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the shard of a sample, and its row in the shard.
 

@@ -278,6 +278,11 @@ class _SampleSource:
                 f"{name} is a data frame of Spark: write it with "
                 "mds.writers.dataframe_to_mds(frame, mds_kwargs={'out': OUT})."
             )
+        if package == "ray":
+            raise ConfigError(
+                f"{name} is a dataset of Ray: write it with dataset.write_datasink("
+                "mds.integrations.ray.MDSDatasink(OUT))."
+            )
         if "DataLoader" in classes:
             raise ConfigError(f"{name} yields batches: give its dataset, which yields samples.")
         if package == "datasets" and getattr(source, "features", None) is not None:

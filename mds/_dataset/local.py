@@ -69,7 +69,8 @@ class OpenReaders(dict[int, Reader]):
 class LocalDataset(HasColumns, Dataset[Any]):
     """Samples of the uncompressed shards in a folder, by number.
 
-    ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples.
+    ``dataset[i]`` is a sample; slices, lists and arrays give lists of samples. The number of
+    samples is ``num_samples``, or ``size`` as in mosaicml-streaming.
 
     - ``local`` (str | os.PathLike[str]): Folder of the shards and their ``index.json``.
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder, such as ``"train"``.

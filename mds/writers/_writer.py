@@ -176,6 +176,10 @@ FINISHED = "has finished"
 class Writer(ABC):
     """Base of the writers; a context manager. `MDSWriter` lists the arguments.
 
+    A subclass sets the attributes `extra_bytes_per_shard`, the bytes of a shard without samples,
+    and `extra_bytes_per_sample`, the bytes of a sample beyond its own; both count toward
+    `size_limit`.
+
     Raises ConfigError (a ValueError) for arguments that make no sense, FileExistsError for a
     destination that is not empty and WriterError for a folder that another writer is filling.
     """

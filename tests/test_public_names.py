@@ -166,7 +166,8 @@ def test_help_of_the_loader_lists_every_argument_once():
     listed = listed_arguments(StreamingDataLoader)
     assert len(dict(listed)) == len(listed)
     assert torchs.items() <= dict(listed).items()
-    assert {name for name, _ in listed} - torchs.keys() <= {"worker_type", "in_order"}
+    own = {"microbatches", "worker_type"}
+    assert {name for name, _ in listed} - torchs.keys() <= {*own, "in_order"}
 
 
 def test_reprs_say_what_a_user_wants_to_know(folder):

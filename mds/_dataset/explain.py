@@ -161,7 +161,7 @@ def _settings(
         ("ranks", f"{world.num_ranks} on {nodes}", f"found: {ranks.source}"),
         (
             "batch_size",
-            f"{batch:,}",
+            f"{batch // spec.microbatches:,}",
             _steps(plan, batch * world.num_ranks, has_batches, packs),
         ),
         *_packing(plan, packs),
@@ -256,13 +256,13 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
 
 def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCount | None) -> str:
     """Describe the batch size: of what, over all ranks, and how many steps make an epoch."""
+    parts = plan.spec.microbatches
+    of_step = "for each rank" if parts == 1 else f"times {parts} microbatches for each rank"
     if packs is not None:
         steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
-        return f"packs for each rank; {global_batch:,} for all ranks, {steps}"
+        return f"packs {of_step}; {global_batch:,} for all ranks, {steps}"
     if has_batches:
-        return (
-            f"samples for each rank; {global_batch:,} for all ranks, {plan.steps:,} steps an epoch"
-        )
+        return f"samples {of_step}; {global_batch:,} for all ranks, {plan.steps:,} steps an epoch"
     return f"not set: single samples, {plan.steps:,} for each rank in an epoch"
 
 

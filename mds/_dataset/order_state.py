@@ -42,9 +42,11 @@ if TYPE_CHECKING:
 
 log = get_logger("mds.dataset")
 
-#: Names of the settings of an order, which are also arguments of a dataset.
+#: Names of the settings of an order that are also arguments of a dataset.
 SETTING_NAMES = tuple(
-    field.name for field in dataclasses.fields(OrderSpec) if field.name != "skip_empty_streams"
+    field.name
+    for field in dataclasses.fields(OrderSpec)
+    if field.name not in {"microbatches", "skip_empty_streams"}
 )
 
 
@@ -310,6 +312,11 @@ class OrderState:
         """Return the minimum and maximum number of samples of a rank from ``begin`` to the end."""
         return self.plan(ResumePoint(begin), world).global_batches.shares
 
+    def remaining_samples(self, world: World, begin: Position) -> int:
+        """Return the number of samples of this rank from ``begin`` to the end of the epoch."""
+        plan = self.plan(ResumePoint(begin), world)
+        return plan.remaining_samples(world.node, world.rank_of_node)
+
     def worker_samples(self, world: World) -> list[int]:
         """Return the number of samples of each worker of this rank in a whole epoch."""
         plan = self.plan(ResumePoint(Position(0)), world)
@@ -513,7 +520,8 @@ class OrderState:
     def _warn_past_end(self, position: Position, world: World) -> None:
         """Warn if a state is so far past the end of its epoch that padding cannot explain it."""
         size = self.weights.epoch_size
-        if position.place > size + world.num_ranks * (self.spec.batch_size or 1):
+        batch = self.spec.batch() if self.spec.batch_size else 1
+        if position.place > size + world.num_ranks * batch:
             warnings.warn(
                 f"the state has sample_in_epoch {position.place:,}, but an epoch has only "
                 f"{size:,} samples, so epoch {position.epoch} has no samples left. Compare the "

@@ -12,7 +12,7 @@ place in the epoch of all ranks. With two ranks of one worker each, whose batche
 
 Some places have no sample: they are *padding*, -1 in the plan, so that ranks get equally many
 places. A *block* is an array of some thousand consecutive ids, and a *stretch* an iterator over the
-samples of consecutive places. Worker n of a rank has the steps n, n + workers, n + 2 * workers ...
+samples of consecutive places. Worker n of a rank has its batches n, n + workers, ...
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
     def most_samples(self) -> int:
         """Maximum number of samples of this worker."""
         # The plan has ``length`` places for each worker, in full batches. At most ``filled`` places
-        # of a batch have a sample: fewer than its size if the epoch has less than a global batch.
-        shape = self.plan.shape
-        return self.plan.length // shape.batch * self.plan.global_batches.filled
+        # of a step have a sample: fewer than all if the epoch has less than a global batch.
+        batch = self.plan.microbatch
+        return self.plan.length // batch * min(self.plan.global_batches.filled, batch)
 
     @property
     def position(self) -> int:
@@ -421,11 +421,11 @@ class PaddedWorkerEpoch(WorkerEpoch):
             mask                 1  1  0  0      kept in ``masks``
         """
         world, last_id = self.world, np.int64(0)
-        batch, workers = self.plan.shape.batch, world.workers_per_rank
-        # The plan pads all workers of a rank to the same number of steps. Batches beyond this
-        # worker's last step are padding on all ranks, so they are left out.
-        steps_of_worker = len(range(world.worker_of_rank, self.plan.steps, workers))
-        place, remaining = self.start, steps_of_worker * batch - self.start
+        # The plan pads all workers of a rank to the same number of batches. Batches beyond this
+        # worker's last one are padding on all ranks, so they are left out.
+        batches_of_rank = range(self.plan.steps * self.plan.spec.microbatches)
+        batches = len(batches_of_rank[world.worker_of_rank :: world.workers_per_rank])
+        place, remaining = self.start, batches * self.plan.microbatch - self.start
         for padded_block in self.plan.blocks(*self._worker_numbers, self.start):
             block = padded_block[: max(remaining, 0)]
             remaining -= len(block)

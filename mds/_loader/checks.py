@@ -40,6 +40,7 @@ LOADER_RULES: dict[str, Rule] = {
     "batch_size": whole(1, unit="samples").or_none("samples one by one"),
     "num_workers": whole(0),
     "worker_type": one_of(*get_args(WorkerType)),
+    "microbatches": whole(1, unit="batches"),
     "collate_fn": function("a function that makes a batch of a list of samples")
     ._replace(fix=lambda value: "mds.transforms.pad('tokens')" if _is_pad_word(value) else "")
     .or_none(),
@@ -92,6 +93,31 @@ def refuse_workers(owner: str, arguments: Mapping[str, Any]) -> None:
         raise ArgumentError(
             f"{owner}(workers={shown(value)}): the argument is named {name}=. Write "
             f"{name}={shown(value)}."
+        )
+
+
+def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
+    """Refuse micro-batches of a loader whose batches are no equal parts of a step (ConfigError).
+
+    ``dataset``: StreamingDataset that the loader reads, or None.
+    """
+    count, size = loader.microbatches, loader.batch_size
+    if dataset is None or not dataset._is_strict:
+        kind = type(loader.dataset)
+        raise ConfigError(
+            f"microbatches={count}: steps are divided for a StreamingDataset of mds, but this "
+            f"loader reads a {kind.__module__}.{kind.__name__}. Leave it out."
+        )
+    if size is None:
+        raise ConfigError(
+            f"microbatches={count}: a step has so many batches, but batch_size=None makes single "
+            "samples. Give a batch_size."
+        )
+    if size != dataset.batch_size:
+        raise ConfigError(
+            f"microbatches={count}: batch_size is {size} for the loader but {dataset.batch_size} "
+            f"for the dataset. It is the size of a batch that arrives, of which a step has {count}."
+            f" Give batch_size={size} to both, or to only one of them."
         )
 
 

@@ -1,7 +1,9 @@
 """Batches of an epoch as the trainer gets them: their count, which is the position, and waits.
 
 A batch counts when the trainer receives it, not when it is made, so batches that workers made ahead
-are not part of the position.
+are not part of the position. A step of the optimizer may take several batches (``microbatches``).
+Then the position moves only with the last batch of a step: in its middle, nothing was learned yet
+from its samples.
 
 *Places* are the numbers of samples in the order of an epoch, from 0, over all ranks. A rank's batch
 of 8 samples takes 8 places. With ``remainder="short"``, the last batch of some ranks is smaller or
@@ -25,6 +27,7 @@ from mds.report._account import WaitAccount
 
 if TYPE_CHECKING:
     from mds._dataset.order_state import OrderState
+    from mds._loader.rows import BatchInfo
     from mds.plan._state import Position, ResumePoint
 
 log = get_logger("mds.loader")
@@ -37,24 +40,26 @@ class EpochCount:
 
     Attributes:
         samples: Places of the order that the batches of this rank took.
-        steps: Batches, of which ``empty_steps`` had no kept sample.
-        share: ``samples``, or at the end of an epoch the samples of the rank with the most. So it
-            is equal on all ranks, and their position is ``begin`` plus ``share`` times the number
-            of ranks.
+        batches: Batches, of which ``empty_batches`` had no kept sample.
+        share: ``samples`` in whole steps, or at the end of an epoch the samples of the rank with
+            the most. So it is equal on all ranks, and their position is ``begin`` plus ``share``
+            times the number of ranks.
         begin: Position at which the iteration began; None before the first batch.
-        end: Position after the last batch, with packs; else None.
+        end: Position after the last whole step, with packs; else None.
         dropped: Samples that a filter dropped.
         wrapper_samples: Number of samples that a wrapper around the dataset has returned. It may
             return lists of samples, which are counted in two ways: (2, 16) for two lists of 8.
         is_finished: Whether the epoch has ended on all ranks.
         is_over: Whether the iteration has ended, by the end of the epoch, an error or deletion.
         order_hash: Hash of the samples that came.
+        hash_of_steps: Hash of those in whole steps; the same object if each step is one batch.
         waits: Times that the trainer waited for batches, for `StreamingDataLoader.report`.
     """
 
-    def __init__(self) -> None:
-        self.samples = self.steps = self.empty_steps = self.share = self.dropped = 0
+    def __init__(self, microbatches: int = 1) -> None:
+        self.samples = self.batches = self.empty_batches = self.share = self.dropped = 0
         self.order_hash = OrderHash()
+        self.hash_of_steps = self.order_hash if microbatches == 1 else OrderHash()
         self.begin: Position | None = None
         self.end: Position | None = None
         self.wrapper_samples = (0, 0)
@@ -64,10 +69,10 @@ class EpochCount:
     @property
     def is_under_way(self) -> bool:
         """Whether batches were given and more may come."""
-        return self.steps > 0 and not self.is_over
+        return self.batches > 0 and not self.is_over
 
     def position(self, order: OrderState, ranks: int) -> Position | None:
-        """Return the position of all ranks after the last batch; None before the first batch."""
+        """Return the position of all ranks after the last step; None before the first batch."""
         begin = self.begin
         if begin is None:
             return None
@@ -93,7 +98,8 @@ class CountedBatches:
         self._loader = loader
         self._inner: Iterator[Any] = inner
         self._clock = loader._clock
-        self.count = EpochCount()
+        self._microbatches: int = loader.microbatches
+        self.count = EpochCount(self._microbatches)
         self._failure: Exception | None = None
         # Value of count.samples at which batches are made anew, see `change_at`.
         self._until = _NEVER
@@ -106,6 +112,11 @@ class CountedBatches:
         # Fewest and most samples of a rank from the beginning of this iteration on; None until
         # `_find_shares` computes them.
         self._shares: tuple[int, int] | None = None
+        # With packs, the position after the step of the last batch.
+        self._end_of_step: Position | None = None
+        # Value of count.samples after which whole steps are left out by ``drop_last``; None until
+        # `_is_dropped` computes it. A worker leaves out only batches that are not full.
+        self._most_samples: int | None = None
         _living.add(self)  # all iterators of this process, for `_leave_to_parent`
 
     def __iter__(self) -> CountedBatches:
@@ -125,6 +136,8 @@ class CountedBatches:
                 self._make_anew()
             try:
                 info, batch = next(self._inner)
+                while self._microbatches > 1 and self._is_dropped(info):
+                    info, batch = next(self._inner)
             except StopIteration:
                 self._finish()
                 self._warn_if_empty()
@@ -137,21 +150,25 @@ class CountedBatches:
             self._loader._samples_read += info.samples
             if info.dropped or info.is_empty:
                 self._loader._note_dropped(info)
-            samples, share = count.samples + info.samples, count.share + info.samples
+            samples = share = count.samples + info.samples
             # Only the first batch sets it: batches that were made anew report a later beginning.
             begin = count.begin or info.begin
             is_finished = count.is_finished
             if self._is_uneven:
-                share, is_finished = self._level(info.samples, samples, share, begin)
+                share, is_finished = self._level(info.samples, samples, begin)
+            ends_step = self._microbatches == 1 or self._ends_step(samples, begin)
             order_hash, (added, places) = count.order_hash, info.order
+            hash_of_steps = count.hash_of_steps
             # Store the new counts. No function is called from here to the return: CPython handles
             # signals at calls, so an interrupt changes all of these counts or none.
-            count.samples, count.share, count.begin = samples, share, begin
+            count.samples, count.begin, self._end_of_step = samples, begin, info.end
             order_hash.total = (order_hash.total + added) & SUM_BITS
             order_hash.count += places
-            count.steps += 1
-            count.empty_steps += info.is_empty
-            count.end, count.is_finished = info.end, is_finished
+            count.batches += 1
+            count.empty_batches += info.is_empty
+            if ends_step:
+                count.share, count.end, count.is_finished = share, info.end, is_finished
+                hash_of_steps.total, hash_of_steps.count = order_hash.total, order_hash.count
             count.dropped += info.dropped
             if info.wrapper_samples[0]:  # samples of a wrapper, see EpochCount
                 samples_before, entries_before = count.wrapper_samples
@@ -184,14 +201,63 @@ class CountedBatches:
 
     @property
     def position(self) -> Position | None:
-        """Position of the next batch of all ranks; None before the first batch.
+        """Position of the first step of all ranks that has not begun; None before the first batch.
 
         After the last batch it is the beginning of the next epoch.
         """
-        position = self.count.position(self._loader._streaming._order, self._ranks)
-        if position is None or not position.is_finished:
+        count, order = self.count, self._loader._streaming._order
+        position = count.position(order, self._ranks)
+        if position is None or count.begin is None:
+            return None
+        if position.is_finished:
+            return position.following()
+        if count.samples <= count.share:
             return position
-        return position.following()
+        # In the middle of a step.
+        steps = -(-count.samples // self._step_samples)  # rounded up
+        end = order.position_after(count.begin, steps * self._step_samples * self._ranks)
+        return self._end_of_step or end
+
+    @property
+    def _step_samples(self) -> int:
+        """Number of samples of this rank in a step of the optimizer."""
+        size: int = self._loader.batch_size or 1
+        return size * self._microbatches
+
+    def _ends_step(self, samples: int, begin: Position | None) -> bool:
+        """Whether a step of all ranks ends with the batch that comes next in ``count``.
+
+        The last step may have fewer batches than others. For example, with batches of 4, two in a
+        step, and 11 samples of this rank, the third batch ends the second step.
+
+        Args:
+            samples: Samples of this rank, including those of the batch.
+            begin: Position at which the iteration began.
+        """
+        if (self.count.batches + 1) % self._microbatches == 0:
+            return True
+        streaming = self._loader._streaming
+        if begin is None or streaming.packing is not None or streaming.remainder == "mask":
+            return False  # the last step is padded
+        _, most_samples = self._find_shares(begin)
+        return self._batches_of(samples) >= self._batches_of(most_samples)
+
+    def _batches_of(self, samples: int) -> int:
+        """Return the number of batches that a rank gets of so many samples."""
+        size: int = self._loader.batch_size
+        if self._loader.drop_last:
+            return samples // self._step_samples * self._microbatches
+        return -(-samples // size)  # rounded up
+
+    def _is_dropped(self, info: BatchInfo) -> bool:
+        """Whether ``drop_last`` leaves a batch out, because its step is not full on this rank."""
+        streaming, begin = self._loader._streaming, self.count.begin or info.begin
+        if not self._loader.drop_last or begin is None or streaming.packing is not None:
+            return False  # workers leave out the last step of packs
+        if self._most_samples is None:
+            remaining = streaming._order.remaining_samples(streaming._world(), begin)
+            self._most_samples = remaining - remaining % self._step_samples
+        return self.count.samples + info.samples > self._most_samples
 
     def warn_if_inexact(self) -> None:
         """Warn once if a class of the user makes the position inexact."""
@@ -215,7 +281,7 @@ class CountedBatches:
         Workers may have made batches after that place already, in the old order: `__next__`
         discards them when it arrives there. For example, with 2 ranks, ``batch_size=8``, an
         iteration that began at place 0 and a change at place 100, each rank gets 50 samples of the
-        old order. Rounded down to whole batches, batches are made anew after 48 samples.
+        old order. Rounded down to whole steps, batches are made anew after 48 samples.
 
         Args:
             epoch: Epoch of the change.
@@ -227,10 +293,10 @@ class CountedBatches:
         order = self._loader._streaming._order
         # Samples that this rank gets in this iteration before the change; skipped ones do not come.
         samples: int = order.given_before(epoch, begin.place, sample) // self._ranks
-        self._shares = None  # fewer samples may follow than before
-        # Round down to a whole batch: the change may begin inside a batch if the state was saved
+        self._shares = self._most_samples = None  # fewer samples may follow than before
+        # Round down to a whole step: the change may begin inside a step if the state was saved
         # with another global batch.
-        self._until = min(self._until, samples - samples % (self._loader.batch_size or 1))
+        self._until = min(self._until, samples - samples % self._step_samples)
 
     @property
     def _ranks(self) -> int:
@@ -261,9 +327,11 @@ class CountedBatches:
                 count.begin = start.position
                 loader._take_over(self)
                 self._log_nothing_left(start)
+        count.share = max(count.share, count.samples)
         if self._is_uneven and count.begin is not None:
             _, most_samples = self._find_shares(count.begin)
             count.share = max(count.share, most_samples)  # equal on all ranks
+        count.hash_of_steps = count.order_hash
         count.is_over = count.is_finished = True
 
     def _log_nothing_left(self, start: ResumePoint) -> None:
@@ -286,9 +354,7 @@ class CountedBatches:
                 epoch + 1,
             )
 
-    def _level(
-        self, added: int, samples: int, share: int, begin: Position | None
-    ) -> tuple[int, bool]:
+    def _level(self, added: int, samples: int, begin: Position | None) -> tuple[int, bool]:
         """Return ``share`` and ``is_finished`` of `EpochCount` after a batch, equal on all ranks.
 
         For example, with ``batch_size=8``, rank 0 gets batches of 8, 8 and 1 samples in the rest of
@@ -300,18 +366,12 @@ class CountedBatches:
         Args:
             added: Samples of the batch.
             samples: Samples of this rank, including those of the batch.
-            share: Share of `EpochCount`, including the samples of the batch.
             begin: Position at which the iteration began.
         """
         fewest, largest = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
-        size = self._loader.batch_size
-        if added >= size and samples < largest:  # not the last batch
-            return share, self.count.is_finished
-        if self._loader.drop_last:
-            fewest_batches, most_batches = fewest // size, largest // size
-        else:
-            fewest_batches, most_batches = -(-fewest // size), -(-largest // size)  # rounded up
-        return max(share, largest), fewest_batches < most_batches
+        if added >= self._loader.batch_size and samples < largest:  # not the last batch
+            return samples, self.count.is_finished
+        return max(samples, largest), self._batches_of(fewest) < self._batches_of(largest)
 
     def _find_shares(self, begin: Position | None) -> tuple[int, int]:
         """Return the fewest and the most samples that a rank gets in this iteration.
@@ -326,10 +386,10 @@ class CountedBatches:
 
     def _warn_if_empty(self) -> None:
         """Warn if a filter dropped every sample of an epoch."""
-        steps = self.count.steps
-        if steps and steps == self.count.empty_steps:
+        batches = self.count.batches
+        if batches and batches == self.count.empty_batches:
             warnings.warn(
-                f"all {steps} batches of this rank are empty: the filter or on_error='skip' "
+                f"all {batches} batches of this rank are empty: the filter or on_error='skip' "
                 "dropped every sample. See dataset.skipped for the reasons.",
                 stacklevel=3,
             )

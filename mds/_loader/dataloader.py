@@ -9,13 +9,14 @@ gathered column by column into the memory of its tensors.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
@@ -28,6 +29,7 @@ from mds._loader.checks import (
     LOADER_RULES,
     check_generators,
     check_loader,
+    check_microbatches,
     check_same_columns,
     check_threads,
     check_wrapper,
@@ -62,7 +64,8 @@ _PASSED_ON = (
     "in_order",
 )
 # Arguments that are read when the loader is made; torch refuses its own (``batch_size``, ...).
-_FIXED = frozenset({"collate_fn", "worker_type"})
+_FIXED = frozenset({"collate_fn", "microbatches", "worker_type"})
+_OWN = ("worker_type", "microbatches")  # that torch's loader does not take
 _ORDERED = ("shuffle", "sampler", "batch_sampler")  # after dataset and batch_size
 # Options of worker processes. If one is given, worker_type="auto" chooses processes.
 _ABOUT_PROCESSES = ("multiprocessing_context", "worker_init_fn", "persistent_workers", "timeout")
@@ -88,9 +91,14 @@ class StreamingDataLoader(DataLoader[Any]):
       at once, which is faster if they release the interpreter's lock. Options of worker processes
       (``timeout``, ``worker_init_fn``, ``multiprocessing_context``, ``persistent_workers``) are
       then refused. Both kinds need ``num_workers``.
+    - ``microbatches`` (int, default 1, batches): Number of batches of this rank in a step of the
+      optimizer (gradient accumulation). All that counts steps then counts steps of the optimizer:
+      schedules, ``dataset.edits``, `steps_per_epoch`, ``mds run step`` and the state. ``len()``
+      counts batches.
     - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
       samples.
-    - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out.
+    - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out. With
+      ``microbatches``, it is the whole last step.
     - ``prefetch_factor`` (int | None, default None, batches): Number of batches that each worker
       keeps ready; None is 2.
     - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.
@@ -116,6 +124,11 @@ class StreamingDataLoader(DataLoader[Any]):
     Consecutive batches may be views of one tensor of at most 4 MB: ``clone()`` a batch that you
     keep for long or save by itself.
 
+    With ``microbatches=k``, a step has ranks times k times ``batch_size`` samples. If this product
+    stays the same, all steps have the same samples in the same order, so 4 ranks with one batch can
+    go on as 2 ranks with two. In the middle of a step, the state is that of the beginning of the
+    step, whose batches then come again. The last step of an epoch may have fewer batches.
+
     Raises ConfigError (a ValueError) for arguments that contradict each other or the dataset, and
     for threads if a class of yours iterates by itself.
 
@@ -126,6 +139,18 @@ class StreamingDataLoader(DataLoader[Any]):
     >>> loader.load_state_dict(state)
     >>> next(iter(loader))["id"]
     tensor([2, 3])
+
+    Two batches for each step of the optimizer:
+
+    >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
+    >>> loader = mds.StreamingDataLoader(dataset, microbatches=2, drop_last=True)
+    >>> for number, batch in enumerate(loader, 1):  # doctest: +SKIP
+    ...     (model(batch) / 2).backward()
+    ...     if number % 2 == 0:
+    ...         optimizer.step()
+    ...         optimizer.zero_grad()
+    >>> len(loader), loader.steps_per_epoch
+    (4, 2)
     """
 
     #: Whether arguments that break a rule are refused.
@@ -139,9 +164,12 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset: Any,
         *args: Any,
         worker_type: WorkerType = "auto",
+        microbatches: int = 1,
         **kwargs: Any,
     ) -> None:
-        self._check_arguments(dataset, args, {"worker_type": worker_type, **kwargs})
+        microbatches = plain_scalar(microbatches)
+        own = {"worker_type": worker_type, "microbatches": microbatches}
+        self._check_arguments(dataset, args, {**own, **kwargs})
         if "batch_size" in kwargs:
             kwargs["batch_size"] = plain_scalar(kwargs["batch_size"])
         self._streaming = find_streaming(dataset)
@@ -149,6 +177,9 @@ class StreamingDataLoader(DataLoader[Any]):
             self._refuse_sampling(args, kwargs)
             self._agree_on_batch_size(args, kwargs)
         super().__init__(dataset, *args, **kwargs)
+        self.microbatches = microbatches
+        if microbatches > 1:
+            check_microbatches(self, self._streaming)
         self._check_fit(dataset)
         if self._streaming is not None and self._is_packed:
             from mds._loader.packed_batches import check_packs
@@ -173,20 +204,35 @@ class StreamingDataLoader(DataLoader[Any]):
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
+            order = self._streaming._order
+            if order.spec.microbatches != microbatches:
+                order.spec = dataclasses.replace(order.spec, microbatches=microbatches)
+
+    def _check_steps(self) -> None:
+        """Raise ConfigError if the dataset no longer divides its steps as this loader does."""
+        if self._streaming is None:
+            return
+        if self.microbatches > 1:
+            check_microbatches(self, self._streaming)  # batch_size may have been assigned
+        count = self._streaming._order.spec.microbatches
+        if count != self.microbatches:
+            raise ConfigError(
+                f"microbatches={self.microbatches}: another StreamingDataLoader has divided the "
+                f"steps of this dataset into {count}. Create a StreamingDataset for each loader."
+            )
 
     def _check_arguments(self, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only one.
+        """Check the arguments by `LOADER_RULES`; a loader of mds.compat checks only its own.
 
-        That one is ``worker_type``. ``args`` and ``kwargs`` are all arguments besides the dataset.
-        Raises ConfigError.
+        ``args`` and ``kwargs`` are all arguments besides the dataset. Raises ConfigError.
         """
         if self._is_strict:
             # Names of torch's parameters after self and dataset, to which args belong.
             names = [*inspect.signature(DataLoader.__init__).parameters][2:]
             arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-            check_loader(type(self).__name__, dataset, arguments, [*names, "worker_type"])
-        elif kwargs["worker_type"] not in get_args(WorkerType):
-            rules = {"worker_type": LOADER_RULES["worker_type"]}
+            check_loader(type(self).__name__, dataset, arguments, [*names, *_OWN])
+        else:
+            rules = {name: LOADER_RULES[name] for name in _OWN}
             check_arguments(type(self).__name__, kwargs, rules)
 
     def _check_threads(self, kwargs: Mapping[str, Any]) -> None:
@@ -269,22 +315,25 @@ class StreamingDataLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Return ``len(dataset)`` in batches, as mosaicml-streaming does.
 
-        `steps_per_epoch` is the exact number of batches of this rank. Both are equal with
-        ``remainder``, ``schedule`` and ``packing``; if they differ, a warning is given once.
+        The exact number of batches of this rank is `steps_per_epoch`, if no step is divided. Both
+        are equal with ``remainder``, ``schedule`` and ``packing``; if they differ, a warning is
+        given once. With ``microbatches`` the result is always exact.
         """
         if not self._counts_steps:
             return super().__len__()
         streaming = self._streaming
         assert streaming is not None
+        if self._is_packed:
+            return self.steps_per_epoch * self.microbatches
         if (
-            self._is_packed
+            self.microbatches > 1
             or streaming._order.spec.is_exact
             or streaming._order.schedule is not None
         ):
-            return self.steps_per_epoch
+            return self._batches_per_epoch
         length = super().__len__()
         try:
-            steps = self.steps_per_epoch
+            steps = self._batches_per_epoch
         except PlanError:  # impossible for these ranks, but a state may still be loaded
             return length
         if length != steps and not self._has_warned_of_length:
@@ -304,19 +353,27 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches of a whole epoch on this rank.
+        """Number of steps of a whole epoch on this rank, of ``microbatches`` batches each.
 
-        Batches before a resume and batches that `skip` leaves out are counted; a filter makes
-        batches smaller and not fewer. For a dataset that this library does not iterate, it is
-        ``len(loader)``.
+        Steps before a resume and steps that `OrderEdits.skip_steps` leaves out are counted; a
+        filter makes batches smaller and not fewer. For a dataset that this library does not
+        iterate, it follows from ``len(loader)``.
         """
         streaming = self._streaming
-        if streaming is None or not self._counts_steps:
-            return super().__len__()
-        if self._is_packed:
+        if streaming is not None and self._is_packed:
             from mds._dataset.steps import count_steps
 
+            self._check_steps()
             return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
+        batches = self._batches_per_epoch if self._counts_steps else super().__len__()
+        return -(-batches // self.microbatches)
+
+    @property
+    def _batches_per_epoch(self) -> int:
+        """Number of batches of a whole epoch of samples on this rank, if `_counts_steps`."""
+        streaming = self._streaming
+        assert streaming is not None
+        self._check_steps()
         spec, workers = streaming._order.spec, max(1, self.num_workers)
         counted = self._counted
         # Counting is slow, so count again only for other settings. Loading a state makes another
@@ -340,6 +397,8 @@ class StreamingDataLoader(DataLoader[Any]):
         # Each worker makes batches of its own samples, so each may have a last one that is smaller.
         samples = streaming._order.worker_samples(streaming._world(workers))
         size = self.batch_size or 1
+        if self.drop_last and self.microbatches > 1:  # only whole steps come
+            return sum(samples) // (size * self.microbatches) * self.microbatches
         return sum(count // size if self.drop_last else -(-count // size) for count in samples)
 
     @property
@@ -400,6 +459,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Begin an epoch, and return an iterator over its batches."""
         if self._streaming is None:
             return super().__iter__()
+        self._check_steps()
         batches = CountedBatches(self, self._make_batches())
         # While an earlier iterator is in use, state_dict() is about that one. The new one takes
         # over with its first batch.
@@ -465,7 +525,8 @@ class StreamingDataLoader(DataLoader[Any]):
         name = type(self).__name__
         kind = "threads" if self._threaded else "processes"
         workers = f"{self.num_workers} {kind}" if self.num_workers else "no workers"
-        head = f"<{name}: batches of {self.batch_size} by {workers}"
+        steps = f", {self.microbatches} in a step," if self.microbatches > 1 else ""
+        head = f"<{name}: batches of {self.batch_size}{steps} by {workers}"
         if self._streaming is None:
             return f"{head}, from a {type(self.dataset).__name__}, without a state>"
         return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
@@ -485,6 +546,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 warnings.warn(self._no_position(), stacklevel=2)
             return None  # type: ignore[return-value]
         count, streaming = self._count, self._streaming
+        self._check_steps()
         self._warn_of_wrapper()
         position = count.position(streaming._order, streaming.num_ranks)
         state: dict[str, Any] = {}
@@ -500,8 +562,9 @@ class StreamingDataLoader(DataLoader[Any]):
             state = own_keys | streaming._order.state(streaming._world(), position)
         # Before the first batch there is no hash to compare. Steps without packs add no samples to
         # the hash, but they have a position.
-        has_hash = count.order_hash.count or count.end is not None
-        return {**state, "order_hash": str(count.order_hash)} if has_hash else state
+        order_hash = count.hash_of_steps
+        has_hash = order_hash.count or count.end is not None
+        return {**state, "order_hash": str(order_hash)} if has_hash else state
 
     def _warn_of_wrapper(self, stacklevel: int = 3) -> None:
         """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
@@ -561,6 +624,7 @@ class StreamingDataLoader(DataLoader[Any]):
         [2, 3]
         """
         if self._streaming is not None:
+            self._check_steps()
             self._streaming.load_state_dict(obj)  # type: ignore[arg-type]
             self._count = EpochCount()
         elif obj is not None and find_wrapped(self.dataset) is not None:

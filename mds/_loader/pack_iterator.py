@@ -155,20 +155,24 @@ class PackIterator(Iterator[dict[str, Any]]):
         batches = Batches(dataset, dataset.batch_size, False, default_convert)
         watch = Stopwatch(time.perf_counter)
         packer, steps = batches.pack_stages(epoch, watch, TensorPool())
-        begin = epoch.begin
+        begin = end = epoch.begin
+        first = 0  # place in the step of the first pack of a batch
         try:
             watch.start()
             for step in steps:
-                end = step[0].end
+                if step[0].end != end:  # else it is another micro-batch of the step
+                    begin, end, first = end, step[0].end, 0
                 # One pack is held back: after the last one of a step comes the end of the step.
                 waiting: tuple[int, dict[str, Any]] | None = None
                 for place, pack in packer.split(step, is_padded=self._is_padded):
                     if waiting is not None:
-                        yield _Taken(begin, waiting[0] + 1, end), waiting[1]
+                        yield _Taken(begin, first + waiting[0] + 1, end), waiting[1]
                     waiting = place, pack
+                is_end = first + len(step[0].counts) == epoch.order.shape.batch
                 if waiting is not None:
-                    yield _Taken(begin, None, end), waiting[1]
-                begin = end
+                    packs = None if is_end else first + waiting[0] + 1
+                    yield _Taken(begin, packs, end), waiting[1]
+                first += len(step[0].counts)
         finally:
             epoch.close_windows()
 

@@ -73,7 +73,8 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         # The last global batch of an epoch may be shorter than the others.
         last = order.batch(order.steps - 1) if order.steps else None
         missing = 0 if last is None else int((last < 0).sum())
-        self._length: int = order.steps * dataset.batch_size - missing
+        self._step_samples: int = order.shape.global_batch
+        self._length: int = order.steps * self._step_samples - missing
         self._batch = _Batches()
 
     def _order(self, epoch: int) -> Any:
@@ -89,7 +90,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         if isinstance(index, slice):
             return self.slice(index)
         epoch, item = divmod(index, self._length)
-        step, place = divmod(item, self._dataset.batch_size)
+        step, place = divmod(item, self._step_samples)
         if self._batch.key != (epoch, step):
             if self._batch.epoch != epoch:
                 self._batch.order, self._batch.epoch = self._order(epoch), epoch

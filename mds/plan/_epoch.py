@@ -21,11 +21,20 @@ samples of the epoch; a `StreamOrder` shuffles them; global batches (`global_bat
 `stream_batches`) deal the positions of that order to steps, ranks and workers. A *lookup* is a
 function from positions of an order to sample ids. A *slot* is the index of a sample in its global
 batch.
+
+What a rank has of a step is one batch or, with ``microbatches``, several parts of equal size, which
+are batches for its loader. These *micro-batches* are numbered through the steps of the rank, and
+number n is for worker n % workers. With 2 in a step, and 3 workers::
+
+    step            0  0  1  1  2  2
+    micro-batch     0  1  2  3  4  5
+    worker          0  1  2  0  1  2
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -365,6 +374,11 @@ class EpochPlan:
             world.num_nodes, world.ranks_per_node, world.workers_per_rank, self.spec.batch()
         )
 
+    @property
+    def microbatch(self) -> int:
+        """Samples of a batch that a worker makes; a rank has `OrderSpec.microbatches` in a step."""
+        return self.shape.batch // self.spec.microbatches
+
     @cached_property
     def inputs(self) -> EpochInputs:
         """Data and parameters of the epoch."""
@@ -486,21 +500,42 @@ class EpochPlan:
         # Only the last steps may have padding, no more than nodes + 1 of them: look at these.
         full_steps = max(batches.count - shape.nodes - 1, 0)
         last_steps = np.arange(full_steps, batches.count)
-        real = np.full(len(last_steps), shape.batch)  # samples of the rank in each of these
-        # With masks or a schedule all batches are full, so nothing is looked up.
-        if self.spec.remainder != "mask" and self.schedule is None:
-            device = node * shape.ranks + rank
-            slots = shape.slots(device, device + 1, batches.filled)
-            # Lookups that return 0 for every position, as only padding (-1) matters here. These
-            # cost less than an order.
-            ids = batches.block(last_steps, slots, [np.zeros_like] * len(self.orders))
-            real = (ids >= 0).sum(axis=1)
-        # Step n is for worker n % workers: full steps of the worker, then the last ones.
+        real = self._samples_in(batches, last_steps, node, rank)
+        # Samples of each micro-batch of the last steps, since those of a step fill the first ones.
+        size, parts = self.microbatch, self.spec.microbatches
+        real = np.clip(real[:, None] - np.arange(parts) * size, 0, size).reshape(-1)
+        # Micro-batch n is for worker n % workers: full ones of the worker, then the last ones.
+        full = full_steps * parts
+        numbers = np.arange(full, full + len(real))
         return [
-            len(range(worker, full_steps, shape.workers)) * shape.batch
-            + int(real[last_steps % shape.workers == worker].sum())
+            len(range(worker, full, shape.workers)) * size
+            + int(real[numbers % shape.workers == worker].sum())
             for worker in range(shape.workers)
         ]
+
+    def _samples_in(self, batches: GlobalBatches, steps: Ids, node: int, rank: int) -> Ids:
+        """Return the number of samples that a rank gets in each of some steps, int64 (steps,)."""
+        # With masks or a schedule all batches are full, so nothing is looked up.
+        if self.spec.remainder == "mask" or self.schedule is not None:
+            return np.full(len(steps), self.shape.batch)
+        slots = self._slots(node, rank, batches.filled)
+        # Lookups that return 0 for every position, as only padding (-1) matters here. These cost
+        # less than an order.
+        ids = batches.block(steps, slots, [np.zeros_like] * len(self.orders))
+        return np.asarray((ids >= 0).sum(axis=1))
+
+    def remaining_samples(self, node: int, rank: int) -> int:
+        """Return the number of samples that a rank gets in the global batches that remain.
+
+        ``rank`` counts within the ``node``. Padding does not count, except under masks.
+        """
+        batches = self.global_batches
+        # Besides the last steps, as in `worker_samples`, the first one may lack samples: those that
+        # were seen.
+        last_steps = np.arange(max(batches.count - self.shape.nodes - 1, 1), batches.count)
+        steps = np.concatenate([np.arange(min(batches.count, 1)), last_steps])
+        samples = self._samples_in(batches, steps, node, rank)
+        return (batches.count - len(steps)) * self.shape.batch + int(samples.sum())
 
     @cached_property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -527,7 +562,8 @@ class EpochPlan:
     @property
     def length(self) -> int:
         """Number of ids of one worker that remain, padding included."""
-        return -(-self.global_batches.count // self.shape.workers) * self.shape.batch
+        microbatches = self.global_batches.count * self.spec.microbatches
+        return -(-microbatches // self.shape.workers) * self.microbatch
 
     def blocks(
         self, node: int, rank: int, worker: int, start: int = 0, *, is_padded: bool = True
@@ -541,20 +577,21 @@ class EpochPlan:
         - ``is_padded`` (bool, default True): Whether each worker gets as many ids, with -1 for
           padding at the end. Otherwise padding after the last id may be left out.
         """
-        shape, batches = self.shape, self.global_batches
+        batches, batch = self.global_batches, self.microbatch
         lookups = [order.lookup() for order in self.orders]
-        slots = self._slots(node, rank)
+        count = batches.count * self.spec.microbatches
+        width = min(batches.filled, batch)
         # Count the batches of this worker; of the first one ``skip`` ids are left out.
-        first, skip = divmod(start, shape.batch)
-        last = self.length // shape.batch
+        first, skip = divmod(start, batch)
+        last = self.length // batch
         size = _FIRST_BLOCK_IDS
         while first < last:
-            end = min(first + max(1, size // shape.batch), last)  # of this piece, in batches
-            # Batch k of worker w is step k * workers + w.
-            steps = np.arange(first, end) * shape.workers + worker
-            real_steps = steps[steps < batches.count]
-            ids = batches.block(real_steps, slots, lookups).reshape(-1)
-            missing = len(steps) * shape.batch - len(ids)
+            end = min(first + max(1, size // batch), last)  # of this piece, in batches
+            # Batch k of worker w is micro-batch k * workers + w of the rank.
+            numbers = np.arange(first, end) * self.shape.workers + worker
+            steps, slots = self._steps_and_slots(numbers[numbers < count], node, rank, width)
+            ids = batches.block(steps, slots, lookups).reshape(-1)
+            missing = len(numbers) * batch - len(ids)
             if missing and is_padded:
                 ids = np.concatenate([ids, np.full(missing, -1, np.int64)])
             yield ids[skip:]
@@ -587,24 +624,36 @@ class EpochPlan:
         (ids of a worker, workers of all ranks), with -1 for padding. Padding after the last id may
         be left out. Only the ranks 0, ``every``, 2 * ``every``, ... of the node take part.
         """
-        shape, batches = self.shape, self.global_batches
+        shape, batches, parts = self.shape, self.global_batches, self.spec.microbatches
+        workers, ranks = shape.workers, range(0, shape.ranks, every)
         lookups = [order.lookup() for order in self.orders]
-        slots = np.concatenate([self._slots(node, rank) for rank in range(0, shape.ranks, every)])
-        width = batches.filled  # slots of each rank
+        # Slots of each rank, and of each of its micro-batches.
+        rank_width = batches.filled if parts == 1 else shape.batch
+        width = rank_width // parts
+        slots = np.concatenate([self._slots(node, rank, rank_width) for rank in ranks])
         # Count the batches of each worker; of the first one ``skip`` ids are left out.
-        first, skip = divmod(start, shape.batch)
-        last = self.length // shape.batch
+        first, skip = divmod(start, self.microbatch)
+        last = self.length // self.microbatch
+        # An item has a multiple of so many rounds, so that it ends with the last part of a step.
+        multiple = parts // math.gcd(parts, workers)
         size = _FIRST_BLOCK_IDS
         while first < last:
-            end = min(first + max(1, size // (len(slots) * shape.workers)), last)
+            wanted = max(1, size // (len(ranks) * width * workers))
+            end = min(first + -(-wanted // multiple) * multiple, last)
             rounds = end - first  # batches of each worker in this item
-            steps = np.arange(first * shape.workers, min(end * shape.workers, batches.count))
-            # The last round may lack steps; their ids stay padding.
-            ids = np.full((rounds * shape.workers, len(slots)), -1, np.int64)
-            ids[: len(steps)] = batches.block(steps, slots, lookups)
+            first_step = first * workers // parts
+            steps = np.arange(first_step, min(-(-end * workers // parts), batches.count))
+            ids_of_steps = batches.block(steps, slots, lookups)
+            # From (step, rank, part of the step, place) to (micro-batch, rank, place).
+            by_rank = ids_of_steps.reshape(len(steps), len(ranks), parts, width)
+            microbatches = by_rank.swapaxes(1, 2).reshape(-1, len(ranks), width)
+            begin = first * workers - first_step * parts  # of the first step
+            microbatches = microbatches[begin : begin + rounds * workers]
+            # The last round may lack micro-batches; their ids stay padding.
+            ids = np.full((rounds * workers, len(ranks), width), -1, np.int64)
+            ids[: len(microbatches)] = microbatches
             # From (batch, worker, rank, place in the batch) to (batch, place, rank, worker).
-            batches_of_ranks = ids.reshape(rounds, shape.workers, len(slots) // width, width)
-            by_worker = batches_of_ranks.transpose(0, 3, 2, 1)
+            by_worker = ids.reshape(rounds, workers, len(ranks), width).transpose(0, 3, 2, 1)
             yield by_worker.reshape(rounds * width, -1)[skip:]
             first, skip, size = end, 0, _BLOCK_IDS
 
@@ -615,15 +664,14 @@ class EpochPlan:
         world. ``start`` and ``stop`` count the ids of `blocks`. ``rank`` counts within the
         ``node``, ``worker`` within the rank.
         """
-        batch = self.shape.batch
+        batch = self.microbatch
         # Batch of the worker that has the id ``start``, and the ids of it that come before.
         first, skip = divmod(start, batch)
-        # Batch k of worker w is step k * workers + w.
-        steps = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
-        device = node * self.shape.ranks + rank
+        # Batch k of worker w is micro-batch k * workers + w of the rank.
+        numbers = np.arange(first, -(-stop // batch)) * self.shape.workers + worker
         # All places of a batch, or only the first ones if all ids are in a single batch.
         width = min(stop - first * batch, batch)
-        slots = self.shape.slots(device, device + 1, width)
+        steps, slots = self._steps_and_slots(numbers, node, rank, width)
         marks = self.global_batches.marks(steps, slots).reshape(-1)
         return marks[skip : skip + stop - start]
 
@@ -676,7 +724,8 @@ class EpochPlan:
                     sample_here = drops.at(np.array([source]), mark)[0]
                     if sample_here == sample:
                         rank, place_in_batch = divmod(slot, self.shape.batch)
-                        worker = step % self.shape.workers
+                        number = step * self.spec.microbatches + place_in_batch // self.microbatch
+                        worker = number % self.shape.workers
                         places.add(Place(step, rank, worker, place_in_batch))
         return sorted(places)
 
@@ -807,10 +856,24 @@ class EpochPlan:
         plan._init_from(point)
         return plan
 
-    def _slots(self, node: int, rank: int) -> Ids:
-        """Return the slots of a rank of a node in a global batch that may have samples, int64."""
+    def _slots(self, node: int, rank: int, width: int) -> Ids:
+        """Return the first ``width`` slots of a rank of a node in a global batch, int64."""
         device = node * self.shape.ranks + rank
-        return self.shape.slots(device, device + 1, self.global_batches.filled)
+        return self.shape.slots(device, device + 1, width)
+
+    def _steps_and_slots(self, numbers: Ids, node: int, rank: int, width: int) -> tuple[Ids, Ids]:
+        """Return the steps and slots of micro-batches of a rank, for `GlobalBatches.block`.
+
+        Args:
+            numbers: Numbers of the micro-batches among those of the rank.
+            node, rank: Node, and rank within it.
+            width: Number of slots of each micro-batch, the first ones.
+        """
+        parts, slots = self.spec.microbatches, self._slots(node, rank, width)
+        if parts == 1:
+            return numbers, slots
+        steps, part = np.divmod(numbers, parts)
+        return steps, slots + part[:, None] * self.microbatch
 
     def __repr__(self) -> str:
         return (
@@ -835,6 +898,15 @@ def epoch_order(streams: Sequence[Mapping[str, Any]], world: World, **order: Any
     [[1, 3], [5, 7]]
     """
     plan = EpochPlan(streams, world, **order)
-    return all_batches(
-        plan.shape, plan.global_batches, [each.materialize() for each in plan.orders]
-    )
+    lookups = [each.materialize() for each in plan.orders]
+    if plan.spec.microbatches == 1:
+        return all_batches(plan.shape, plan.global_batches, lookups)
+    # All micro-batches of each rank, which are then dealt to its workers.
+    nodes, ranks, workers, _ = plan.shape
+    ids = all_batches(plan.shape._replace(workers=1), plan.global_batches, lookups)
+    microbatches = ids.reshape(nodes, ranks, -1, plan.microbatch)
+    lacking = -microbatches.shape[2] % workers  # of the last round
+    microbatches = np.pad(microbatches, ((0, 0), (0, 0), (0, lacking), (0, 0)), constant_values=-1)
+    rounds = microbatches.reshape(nodes, ranks, -1, workers, plan.microbatch)
+    by_worker: Ids = rounds.swapaxes(2, 3)
+    return by_worker

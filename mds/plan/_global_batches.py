@@ -164,6 +164,7 @@ class GlobalBatches(Protocol):
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
 
+        ``slots`` has the shape (slots,), or (steps, slots) for other slots in each step.
         ``lookups`` has the lookup of each order: one for random batches, else one for each stream.
         """
 
@@ -180,7 +181,7 @@ class GlobalBatches(Protocol):
         """
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
-        """Return the places in the epoch of steps and slots, int64 (steps, slots).
+        """Return the places in the epoch of steps and slots, int64 (steps, slots); see `block`.
 
         A place counts the samples of all ranks since the epoch began. It is the same in all worlds
         with equal global batches, so it can be compared between runs.
@@ -199,7 +200,7 @@ class NoBatches:
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return an array without slots."""
         del lookups
-        return np.empty((len(steps), len(slots)), np.int64)
+        return np.empty((len(steps), slots.shape[-1]), np.int64)
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return an array without steps."""
@@ -213,7 +214,7 @@ class NoBatches:
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return an array without slots."""
-        return np.empty((len(steps), len(slots)), np.int64)
+        return np.empty((len(steps), slots.shape[-1]), np.int64)
 
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return an empty array."""
@@ -312,7 +313,7 @@ class RandomBatches:
             ids[real] = lookups[0](self.partition.positions(indices[real]))
         else:
             ids = lookups[0](self.partition.positions(indices))
-        return ids.reshape(len(steps), len(slots))
+        return ids.reshape(len(steps), slots.shape[-1])
 
     def whole(self, first: int, last: int, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of all slots of the steps ``first`` to ``last`` - 1."""

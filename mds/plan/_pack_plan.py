@@ -91,7 +91,7 @@ class DocumentLengths(Protocol):
 
 
 class RankPacks(NamedTuple):
-    """Packs of one rank in one step: the pieces of all its packs end to end.
+    """Packs of one rank in one step, or in a micro-batch of it: the pieces of all end to end.
 
     Attributes:
         ids, starts, sizes: Sample id of the document, first token and number of tokens of each
@@ -102,7 +102,7 @@ class RankPacks(NamedTuple):
             place of the batch without a pack.
         order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
         end: Position of the run after this step.
-        packs: Packs that all ranks together have in this step.
+        packs: Packs that all ranks together have in the whole step.
         dropped: Number of pieces that were dropped, so that their tokens are padding.
     """
 
@@ -321,16 +321,25 @@ class PackPlan:
         return Position(self.epoch, place, self.unit, reading.cursor)
 
     def rank_packs(self, node: int, rank: int, worker: int, start: int = 0) -> Iterator[RankPacks]:
-        """Yield the packs of a worker, step by step, from its ``start``-th batch on.
+        """Yield the packs of each batch of a worker, from its ``start``-th batch on.
 
-        ``rank`` counts within the node and ``worker`` within the rank, after replication.
+        ``rank`` counts within the node and ``worker`` within the rank, after replication. A step
+        has `OrderSpec.microbatches` batches of a rank, also if the last of them have no packs.
         """
-        shape, reading = self.shape, self.reading()
-        # Step n is batch n // workers of worker n % workers.
+        workers, parts = self.shape.workers, self.spec.microbatches
+        reading = self.reading()
         for step, packs in enumerate(self._steps(reading)):
-            if step % shape.workers == worker and step // shape.workers >= start:
-                numbers = self._numbers_of_ranks(packs.packs, node)[rank]
-                yield self._rank_packs(packs, numbers, reading.cursor)
+            # Batch n of the rank is batch n // workers of worker n % workers.
+            mine = [
+                part
+                for part in range(parts)
+                if (step * parts + part) % workers == worker
+                and (step * parts + part) // workers >= start
+            ]
+            if mine:
+                numbers = self._numbers_of_ranks(packs.packs, node)[rank].reshape(parts, -1)
+                for part in mine:
+                    yield self._rank_packs(packs, numbers[part], reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
         """Return all canonical nodes, since packs of each of them are dealt to every node."""
@@ -351,8 +360,8 @@ class PackPlan:
         # any more before the least of these times, so all reads before it are yielded.
         counts = np.zeros((len(range(0, shape.ranks, every)), shape.workers), np.int64)
         times, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for step, documents_of_ranks in enumerate(self._node_documents(node, every)):
-            worker = step % shape.workers
+        for number, documents_of_ranks in enumerate(self._node_documents(node, every)):
+            worker = number % shape.workers
             for rank, documents in enumerate(documents_of_ranks):
                 times.append(counts[rank, worker] + np.arange(len(documents)))
                 ids.append(documents)
@@ -368,17 +377,21 @@ class PackPlan:
             yield sorted_times, sorted_ids
 
     def _node_documents(self, node: int, every: int) -> Iterator[list[Ids]]:
-        """Yield for each global batch the documents of each ``every``-th rank of a node.
+        """Yield for each batch of the ranks of a node the documents of each ``every``-th rank.
 
         An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
         """
         for step_packs, places in self._steps(self.reading()):
-            documents = []
-            for numbers in self._numbers_of_ranks(step_packs, node)[::every]:
-                pieces = step_packs.pieces(numbers)
-                piece_places = self._places_of_pieces(places, numbers, pieces.counts)
-                documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
-            yield documents
+            numbers_of_ranks = self._numbers_of_ranks(step_packs, node)[::every]
+            # From (rank, place in the step) to (batch of the step, rank, place in the batch).
+            parts = numbers_of_ranks.reshape(len(numbers_of_ranks), self.spec.microbatches, -1)
+            for numbers_of_batch in parts.swapaxes(0, 1):
+                documents = []
+                for numbers in numbers_of_batch:
+                    pieces = step_packs.pieces(numbers)
+                    piece_places = self._places_of_pieces(places, numbers, pieces.counts)
+                    documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
+                yield documents
 
     def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
         """Yield the packs of all ranks, step by step, without skipped ones.
@@ -560,12 +573,10 @@ class PackPlan:
             step_packs = self._step_packs(step).packs
             for node in range(shape.nodes):
                 for rank, numbers in enumerate(self._numbers_of_ranks(step_packs, node)):
-                    mine = np.flatnonzero(numbers == number)
                     global_rank = node * shape.ranks + rank
-                    located |= {
-                        Place(step, global_rank, step % shape.workers, place)
-                        for place in mine.tolist()
-                    }
+                    for place in np.flatnonzero(numbers == number).tolist():
+                        batch = step * self.spec.microbatches + place // self.plan.microbatch
+                        located.add(Place(step, global_rank, batch % shape.workers, place))
         return sorted(located)
 
     def step_rows(self, step: int) -> list[StepSample]:

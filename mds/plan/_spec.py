@@ -52,6 +52,8 @@ class OrderSpec:
             that build batches by stream refuse it, as mosaicml-streaming does.
         packing: Settings of packs, which are then dealt instead of samples. A number of tokens
             becomes a Packing.
+        microbatches: Batches of one rank in a step of the optimizer. They are consecutive parts of
+            what one batch of all their samples would be, so the order does not depend on them.
 
     Raises ConfigError for numbers out of range, and UnknownNameError for unknown methods.
     """
@@ -69,6 +71,7 @@ class OrderSpec:
     remainder: str = "repeat"
     skip_empty_streams: bool = False
     packing: Packing | None = None
+    microbatches: int = 1
 
     def __post_init__(self) -> None:
         plain_fields(self)
@@ -90,6 +93,8 @@ class OrderSpec:
                 f"num_canonical_nodes must be at most {MAX_CANONICAL_NODES}, got "
                 f"{self.num_canonical_nodes}."
             )
+        if self.microbatches < 1:
+            raise ConfigError(f"microbatches must be at least 1, got {self.microbatches}.")
         if self.shuffle_seed < 0:
             raise ConfigError(f"shuffle_seed must not be negative, got {self.shuffle_seed}.")
         if self.packing is not None:
@@ -147,7 +152,10 @@ class OrderSpec:
         return self.shuffle and algorithm is not None and algorithm.is_random_access
 
     def batch(self) -> int:
-        """Return the batch size. Raises ConfigError if it was not given or is below one."""
+        """Return the samples of a rank in a step: the batch size times ``microbatches``.
+
+        Raises ConfigError if the batch size was not given or is below one.
+        """
         size: Any = self.batch_size
         if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise ConfigError(
@@ -156,7 +164,7 @@ class OrderSpec:
             )
         if size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {size}.")
-        return int(size)
+        return int(size) * self.microbatches
 
     def canonical_nodes(self, nodes: int) -> int:
         """Return the number of canonical nodes of a run that begins on ``nodes`` physical nodes.

@@ -257,7 +257,10 @@ _SETTINGS_OF = {
     "choose": " (a digest of epoch_size and of proportion, repeat and choose of the streams)",
     "schedule": " (a digest of the schedule)",
     "exact": " (remainder='repeat' is False, 'short' and 'mask' are True)",
+    "global_batch_size": " (ranks times batch_size times microbatches of the StreamingDataLoader)",
 }
+#: Facts of an order of packs that a state lacks if they are None.
+_PACKING_OPTIONS = ("packing_capacity", "packing_budget", "packing_separator")
 
 
 def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
@@ -266,10 +269,14 @@ def differences(kind: str, before: Mapping[str, Any] | None, now: Mapping[str, A
     Args:
         kind: Subject of the values for the message, "dataset" or "order".
         before: Facts that the state recorded; None for a state without them.
-        now: Facts of this run. Those that the state does not have are left out.
+        now: Facts of this run. Those that the state does not have are left out, except options of
+            packing, which are None then.
     """
     if before is None:
         return []
+    if "packing" in before and "packing" in now:
+        absent = dict.fromkeys(_PACKING_OPTIONS)
+        before, now = absent | dict(before), absent | dict(now)
     return [
         f"{kind} {name} was {_short(before[name])} and is {value!r}{_SETTINGS_OF.get(name, '')}"
         for name, value in now.items()

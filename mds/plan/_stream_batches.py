@@ -95,7 +95,8 @@ class StreamBatches(abc.ABC):
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
 
-        ``steps`` count the steps that remain. ``lookups`` has the lookup of each stream's order.
+        ``steps`` count the steps that remain. ``slots`` has the shape (slots,), or (steps, slots)
+        for other slots in each step. ``lookups`` has the lookup of each stream's order.
         """
         out = self._fill(self._gaps.places(steps), slots, lookups)
         if self._seen_slots and len(steps) and int(steps.min()) == 0:
@@ -127,7 +128,7 @@ class StreamBatches(abc.ABC):
         place of its first sample: which slot has which sample depends on the world.
         """
         first = self._gaps.places(steps)[:, None] * self.shape.global_batch
-        return np.broadcast_to(first, (len(steps), len(slots)))
+        return np.broadcast_to(first, (len(steps), slots.shape[-1]))
 
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return all canonical nodes: every node reads from each of them."""
@@ -141,8 +142,7 @@ class StreamBatches(abc.ABC):
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding.
 
-        Steps count from the beginning of the epoch. ``lookups`` has the lookup of each stream's
-        order.
+        Steps count from the beginning of the epoch. ``slots`` and ``lookups`` are those of `block`.
         """
 
     @abc.abstractmethod
@@ -229,11 +229,13 @@ class PerStreamBatches(StreamBatches):
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         stream, number = self._origins.stream[steps], self._origins.number[steps]
-        out = np.empty((len(steps), len(slots)), np.int64)
+        out = np.empty((len(steps), slots.shape[-1]), np.int64)
         for i in np.unique(stream).tolist():
             mine = stream == i
+            own_slots = slots if slots.ndim == 1 else slots[mine]
             # Batches of the stream alone, so their only lookup is the one of this stream.
-            out[mine] = self._batches[i].block(number[mine].astype(np.int64), slots, [lookups[i]])
+            numbers = number[mine].astype(np.int64)
+            out[mine] = self._batches[i].block(numbers, own_slots, [lookups[i]])
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
@@ -290,15 +292,15 @@ class StratifiedBatches(StreamBatches):
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         # The slot of the initial world that has the same number in the step.
         slots = self._initial_shape.dealt(self.shape.deal(slots))
+        slots = np.broadcast_to(slots, (len(steps), slots.shape[-1]))
         stream = np.searchsorted(self._ends, slots, side="right")
-        out = np.empty((len(steps), len(slots)), np.int64)
+        out = np.empty(slots.shape, np.int64)
         for i in np.unique(stream).tolist():
-            mine = np.flatnonzero(stream == i)
             part = self._parts[i]
+            step, _ = mine = np.nonzero(stream == i)
             offset = slots[mine] - (self._ends[i] - part)  # in the stream's part
-            numbers = (steps[:, None] * part + offset).reshape(-1)
-            ids = lookups[i](self._partitions[i].positions(numbers))
-            out[:, mine] = ids.reshape(len(steps), len(mine))
+            numbers = steps[step] * part + offset
+            out[mine] = lookups[i](self._partitions[i].positions(numbers))
         return out
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
@@ -525,7 +527,7 @@ class ScheduledBatches(StreamBatches):
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
         # Slot -> number dealt in the step -> place in the layout -> stream and sample number -> id.
         positions = self._positions(steps + self._begin, self._places[self.shape.deal(slots)])
-        return lookups[0](positions).reshape(len(steps), len(slots))
+        return lookups[0](positions).reshape(len(steps), slots.shape[-1])
 
     def _positions(self, steps: Ids, places: Ids) -> Ids:
         """Return the stream and the sample number of places in steps, int64 (2, steps * places).
@@ -539,7 +541,7 @@ class ScheduledBatches(StreamBatches):
 
         Args:
             steps: Steps of the run, ascending.
-            places: Places in the layout of a step.
+            places: Places in the layout of a step, of shape (n,), or (steps, n).
         """
         streams, size = self._mixture.streams, self._mixture.batch
         # Sample numbers with which the lines begin and end, of shape (steps, streams).

@@ -545,6 +545,10 @@ class LoaderChecks:
         passed_on = lambda **a: self.loader(num_workers=2, **a)._passed_on()["in_order"]
         return passed_on(), passed_on(in_order=False)
 
+    def check_microbatches(self):
+        steps = lambda **a: self.loader(**a).steps_per_epoch
+        return steps(), steps(microbatches=2)
+
     def check_worker_type(self):
         kind = lambda **a: self.pids(num_workers=1, collate_fn=pid_of, **a) == {os.getpid()}
         return kind(), kind(worker_type="threads")

@@ -66,6 +66,8 @@ NOT_RUN = {
     ("guides/grain.md", "import itertools"): "takes arguments; tests/programs/frameworks runs it",
     ("guides/ray.md", "import ray"): "needs Ray; tests/programs/integrations has its calls",
     ("guides/ray.md", "MDSDatasink(out"): "needs Ray; tests/programs/integrations has its calls",
+    ("guides/spark.md", "from pyspark"): "needs Java; tests/programs/integrations has its calls",
+    ("guides/spark.md", "encodings = {"): "needs Java; tests/programs/integrations has its calls",
     ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",

@@ -165,11 +165,59 @@ def ray_jobs(source, out, workers):
     return lambda dying: rows(source).write_datasink(DyingSink(out, dying)), read
 
 
+def spark_jobs(source, out, workers):
+    """Start Spark, and return the same two functions."""
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mds.integrations.spark import MDSDataSource
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{workers},4]")  # a task may fail three times
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(MDSDataSource)
+
+    class DyingSource(MDSDataSource):
+        dying = None
+
+        @classmethod
+        def name(cls):
+            return "dying"
+
+        def writer(self, schema, overwrite):
+            writer, dying = super().writer(schema, overwrite), self.dying
+            kind = type(writer)
+
+            class Writer(kind):
+                def write(self, iterator):
+                    return super().write(dying(iterator))
+
+            return Writer(writer.out)
+
+    def rows(folder):
+        return session.read.format("mds").option("partitions", workers * 4).load(folder)
+
+    def copy(dying):
+        DyingSource.dying = dying
+        session.dataSource.register(DyingSource)
+        rows(source).write.format("dying").mode("append").save(out)
+
+    def read(dying):
+        def digest(batches):
+            yield pa.record_batch({"digest": [digest_of(dying(batches))]})
+
+        parts = rows(out).mapInArrow(digest, "digest long").collect()
+        return sum(part["digest"] for part in parts) % (1 << 62)
+
+    return copy, read
+
+
 def main(engine, folder, megabytes="24", workers="4"):
     """Run both jobs, and print what happened."""
     source, out = (str(pathlib.Path(folder).resolve() / name) for name in ("source", "out"))
     rows = make_source(source, int(megabytes))
-    copy, read = {"ray": ray_jobs}[engine](source, out, int(workers))
+    copy, read = {"ray": ray_jobs, "spark": spark_jobs}[engine](source, out, int(workers))
     facts = {}
     _, facts["write"] = measured(out, Dying(source, rows), copy)
     in_engine, facts["read"] = measured(out, Dying(out, rows), read)

@@ -276,7 +276,8 @@ class _SampleSource:
         if package == "pyspark":
             raise ConfigError(
                 f"{name} is a data frame of Spark: write it with "
-                "mds.writers.dataframe_to_mds(frame, mds_kwargs={'out': OUT})."
+                "frame.write.format('mds').mode('append').save(OUT), after "
+                "spark.dataSource.register(mds.integrations.spark.MDSDataSource)."
             )
         if package == "ray":
             raise ConfigError(

@@ -1,0 +1,244 @@
+"""Datasets as a data source of Spark, on a real local Spark."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mds import LocalDataset, MDSWriter
+from tests.unit.writers.convert.conftest import spark
+
+__all__ = ["spark"]
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from mds.integrations.spark import MDSDataSource
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark and what it brings warn of each other
+JOB = pathlib.Path(__file__).with_name("engine_job.py")
+COLUMNS = {
+    "flag": "bool",
+    "half": "float16",
+    "huge": "uint64",
+    "id": "int",
+    "image": "ndarray:uint8:2,2",
+    "meta": "json",
+    "note": "optional[str]",
+    "raw": "bytes",
+    "tokens": "ndarray:int32",
+    "word": "uint16",
+}
+ENCODINGS = json.dumps(COLUMNS)
+
+
+def sample(number):
+    return {
+        "flag": number % 2 == 0,
+        "half": np.float16(number / 2),
+        "huge": np.uint64(2**64 - 1 - number),
+        "id": number,
+        "image": np.full((2, 2), number, np.uint8),
+        "meta": {"number": [number]},
+        "note": None if number % 3 else f"note {number}",
+        "raw": b"\0" * (number % 5),
+        "tokens": np.arange(1 + number % 4, dtype=np.int32),
+        "word": np.uint16(60_000 + number),
+    }
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A dataset of 100 samples with columns of all kinds, in many shards."""
+    out = str(tmp_path_factory.mktemp("spark") / "data")
+    with MDSWriter(out, COLUMNS, size_limit=1000) as writer:
+        for number in range(100):
+            writer.write(sample(number))
+    return out
+
+
+@pytest.fixture
+def session(spark):
+    spark.dataSource.register(MDSDataSource)
+    return spark
+
+
+def read(session, folder, **options):
+    return session.read.format("mds").options(**options).load(folder)
+
+
+def save(frame, out, mode="append", **options):
+    frame.write.format("mds").options(**options).mode(mode).save(out)
+
+
+def ids(folder):
+    return sorted(sample["id"] for sample in LocalDataset(folder))
+
+
+def folders(out):
+    return sorted(entry.name for entry in os.scandir(out) if entry.is_dir())
+
+
+def test_columns_have_the_nearest_types_of_spark(session, source):
+    """Unsigned and half numbers get wider types, tensors become lists, JSON is text."""
+    frame = read(session, source, partitions="3")
+    assert dict(frame.dtypes) == {
+        "flag": "boolean",
+        "half": "float",
+        "huge": "decimal(20,0)",
+        "id": "bigint",
+        "image": "array<smallint>",
+        "meta": "string",
+        "note": "string",
+        "raw": "binary",
+        "tokens": "array<int>",
+        "word": "int",
+    }
+    rows = sorted(frame.collect(), key=lambda row: row.id)
+    for number, row in enumerate(rows):
+        expected = sample(number)
+        assert row.note == expected["note"]
+        assert row.huge == int(expected["huge"])
+        assert row.image == expected["image"].reshape(-1).tolist()
+        assert json.loads(row.meta) == expected["meta"]
+        assert (row.flag, row.half, row.word) == (number % 2 == 0, number / 2, 60_000 + number)
+        assert (bytes(row.raw), row.tokens) == (expected["raw"], expected["tokens"].tolist())
+    assert frame.rdd.getNumPartitions() == 3
+
+
+def test_only_the_columns_that_are_named_are_read(session, source):
+    """In the order of the option; a schema of the caller is a choice of columns too."""
+    frame = read(session, source, columns="word, id")
+    assert frame.columns == ["word", "id"]
+    assert frame.filter("id >= 98").collect() == [(60_098, 98), (60_099, 99)]
+    narrow = session.read.schema("id int, note string").format("mds").load(source)
+    assert narrow.filter("id = 3").collect() == [(3, "note 3")]
+
+
+def test_a_copy_equals_its_source(session, source, tmp_path):
+    """With the encodings of the source, all but the shapes of tensors come back."""
+    out = str(tmp_path / "out")
+    frame = read(session, source).drop("image", "half", "huge")
+    kept = {name: COLUMNS[name] for name in frame.columns}
+    save(frame, out, encodings=json.dumps(kept), size_limit="1kb", hashes="sha1,xxh3_64")
+    copy = LocalDataset(out)
+    assert copy.schema == kept
+    assert {*copy.shards[0].raw.hashes} == {"sha1", "xxh3_64"}
+    for values in copy:
+        expected = sample(values["id"])
+        for name in kept:
+            np.testing.assert_equal(values[name], expected[name])
+    assert ids(out) == [*range(100)]
+
+
+def test_encodings_follow_from_the_types(session, tmp_path):
+    """As for tables of Arrow: times become text, nested values JSON."""
+    out = str(tmp_path / "out")
+    row = session.sql(
+        "select 1Y as byte, 2S as short, 3 as number, 4L as long, 1.5F as real, true as flag, "
+        "cast(2.5 as decimal(5,2)) as price, binary('x') as raw, array(1, 2) as list, "
+        "array('x') as words, named_struct('p', 1) as pair, timestamp'2026-01-02 03:04:05' as at"
+    )
+    save(row, out)
+    assert LocalDataset(out).schema == {
+        "at": "str",
+        "byte": "int8",
+        "flag": "bool",
+        "list": "ndarray:int32",
+        "long": "int",
+        "number": "int32",
+        "pair": "json",
+        "price": "str_decimal",
+        "raw": "bytes",
+        "real": "float32",
+        "short": "int16",
+        "words": "json",
+    }
+    values = LocalDataset(out)[0]
+    assert values["at"].startswith("2026-01-02T")
+    assert (values["pair"], values["words"]) == ({"p": 1}, ["x"])
+
+
+def test_modes(session, source, tmp_path):
+    """Rows are added, or replace the dataset when all are written; other files stay."""
+    out, foreign = str(tmp_path / "out"), tmp_path / "out" / "README"
+    frame = read(session, source, columns="id,note")
+    with pytest.raises(Exception, match='cannot be written in the "ErrorIfExists" mode'):
+        save(frame, out, "error")
+    save(frame, out, encodings='{"note": "optional[str]"}')
+    foreign.write_text("by hand")
+    save(frame.limit(10), out)  # with the encodings of the dataset there
+    assert len(ids(out)) == 110
+    with pytest.raises(Exception, match=r"'note' is 'optional\[str\]' in the dataset at"):
+        save(frame.select("id"), out)
+    save(frame.filter("id < 0"), out)
+    assert len(ids(out)) == 110
+    old = folders(out)
+    few = read(session, out).filter("id < 5 and note is null")  # of the dataset to replace
+    save(few, out, "overwrite", encodings='{"note": "optional[str]"}')
+    assert {*ids(out)} == {1, 2, 4}
+    assert not set(old) & set(folders(out))
+    assert foreign.read_text() == "by hand"
+
+
+def test_a_failed_job_leaves_what_was_there(session, source, tmp_path):
+    """Its own folders are deleted; a dataset that it would replace stays."""
+    out = str(tmp_path / "out")
+    with MDSWriter(out, {"id": "int"}) as writer:
+        writer.write({"id": 7})
+    frame = read(session, source, columns="id,note")
+    with pytest.raises(Exception, match=r"'optional\[str\]'"):  # null in a column of text
+        save(frame, out, "overwrite")
+    with pytest.raises(Exception, match="there are no rows to write"):
+        save(frame.filter("id < 0"), out, "overwrite", encodings='{"note": "optional[str]"}')
+    assert folders(out) == []
+    assert ids(out) == [7]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"column": "id"}, "no argument 'column'"),
+        ({"columns": "idd"}, "'idd'"),
+        ({"partitions": "many"}, "a whole number of partitions"),
+        ({"storage_options": "key"}, "storage_options is a JSON object"),
+    ],
+)
+def test_options_to_read_are_checked(session, source, options, message):
+    """Before Spark plans a task."""
+    with pytest.raises(Exception, match=message):
+        read(session, source, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"comprssion": "zstd"}, "Did you mean compression="),
+        ({"compression": "zip"}, "compression"),
+        ({"encodings": "{'id': 'int32'}"}, "encodings is a JSON object"),
+        ({"encodings": '{"idd": "int32"}'}, "names the column 'idd'"),
+    ],
+)
+def test_options_to_write_are_checked(session, tmp_path, options, message):
+    """Before Spark starts a task."""
+    with pytest.raises(Exception, match=message):
+        save(session.range(3), str(tmp_path / "out"), **options)
+
+
+def test_killed_workers_change_nothing(session, tmp_path):
+    """A worker dies while it writes and one while it reads: no row is lost or comes twice."""
+    assert session is not None  # Java is installed
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(JOB), "spark", str(tmp_path), "8", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["write"]["killed"]
+    assert facts["read"]["killed"]
+    assert len(set(facts["digests"])) == 1
+    assert facts["unnamed"] == []

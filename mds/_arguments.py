@@ -80,9 +80,9 @@ class ShuffleFlag(int):
         is_same = options.get("reshuffle_each_iteration") is False
         same = " dataset.next_epoch = 0 before a loop gives the first order again." * is_same
         raise ArgumentError(
-            f"dataset.shuffle is a setting and no method, and it is {self!r}. Write "
+            f"dataset.shuffle is a setting with the value {self!r}, not a method. Write "
             f"StreamingDataset(..., shuffle=True{seeded}): it needs no buffer, and each epoch has "
-            f"another order.{same}"
+            f"a different order.{same}"
         )
 
     def __repr__(self) -> str:
@@ -110,39 +110,39 @@ def plain_fields(settings: Any) -> None:
             object.__setattr__(settings, field.name, plain_scalar(value))
 
 
-def check_arguments(owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Raise an error for the first argument of ``given`` that breaks its rule.
+def check_arguments(owner: str, arguments: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Raise an error for the first of the ``arguments`` that breaks its rule.
 
     Args:
         owner: Name of the class or function in errors.
-        given: Values by argument.
+        arguments: Values by argument.
         rules: Rules by argument; other arguments are not checked.
 
     Raises ArgumentError (a TypeError and ValueError) for another type and ConfigError (a
     ValueError) for another value.
     """
-    for fault in find_faults(owner, given, rules):
+    for fault in find_faults(owner, arguments, rules):
         raise fault
 
 
 def find_faults(
-    owner: str, given: Mapping[str, Any], rules: Mapping[str, Rule]
+    owner: str, arguments: Mapping[str, Any], rules: Mapping[str, Rule]
 ) -> Iterator[ConfigError]:
-    """Yield the error of each argument of ``given`` that breaks its rule; see `check_arguments`."""
+    """Yield the error of each of the ``arguments`` that breaks its rule, see `check_arguments`."""
     for name, rule in rules.items():
-        if name not in given:
+        if name not in arguments:
             continue
-        value = given[name]
+        value = arguments[name]
         if _is_beyond(value, rule.most):  # huge numbers could overflow in the checks below
             yield ConfigError(
-                f"{owner}({name}={shown(value)}): {name} is {rule.expected}, and a number of at "
-                f"most {rule.most:,}."
+                f"{owner}({name}={shown(value)}): {name} must be {rule.expected}, and at most "
+                f"{rule.most:,}."
             )
             continue
         if isinstance(value, (str, os.PathLike)) and _has_raw_bytes(os.fspath(value)):
             yield ConfigError(
-                f"{owner}({name}={shown(value)}): {name} is not UTF-8. Rename what it names, or "
-                "give a link to it."
+                f"{owner}({name}={shown(value)}): {name} is not UTF-8. Rename the file or folder, "
+                "or give a link to it."
             )
             continue
         is_kind = rule.is_kind(value)
@@ -151,7 +151,7 @@ def find_faults(
         kind = ConfigError if is_kind else ArgumentError
         fix = rule.fix(value)
         way_out = f" Write {name}={fix}." if fix else ""
-        yield kind(f"{owner}({name}={shown(value)}): {name} is {rule.expected}.{way_out}")
+        yield kind(f"{owner}({name}={shown(value)}): {name} must be {rule.expected}.{way_out}")
 
 
 def shown(value: Any) -> str:
@@ -194,58 +194,62 @@ def takes_names(function: F) -> F:
     kind = function.__qualname__.partition(".")[0] + method
 
     @functools.wraps(function)
-    def checked(self: Any, *args: Any, **given: Any) -> Any:
+    def checked(self: Any, *args: Any, **keywords: Any) -> Any:
         owner = type(self).__name__ + method
         # Check the arguments in this order: too many, unknown, missing.
         if len(args) > len(positional):
             names = [name for name in by_name if name not in positional]
             raise _positional(owner, args, len(positional), names, required, kind)
         if not is_open:
-            refuse_unknown(owner, given, by_name, kind)
-        missing = [n for n in required if n not in given and n not in positional[: len(args)]]
+            refuse_unknown(owner, keywords, by_name, kind)
+        missing = [n for n in required if n not in keywords and n not in positional[: len(args)]]
         if missing:
             from mds._foreign_words import argument_advice, missing_advice
 
-            advice = [argument_advice(kind, owner, n, shown(given[n])) for n in given]
+            advice = [argument_advice(kind, owner, n, shown(keywords[n])) for n in keywords]
             advice += [missing_advice(kind, owner, n) for n in missing]
-            listed = _listed([*positional[: len(args)], *given])
+            listed = _listed([*positional[: len(args)], *keywords])
             raise ArgumentError(
-                f"{owner}() needs {_listed(missing)}, and was given {listed}: see "
+                f"{owner}() needs {_listed(missing)}, but got {listed}: see "
                 f"help({owner}).{''.join(advice)}"
             )
-        return function(self, *args, **given)
+        return function(self, *args, **keywords)
 
     return checked  # type: ignore[return-value]
 
 
 def refuse_unknown(
-    owner: str, given: Mapping[str, Any], names: Sequence[str] | Any, kind: str = ""
+    owner: str, arguments: Mapping[str, Any], names: Sequence[str] | Any, kind: str = ""
 ) -> None:
-    """Raise ArgumentError for the arguments of ``given`` that are not among ``names``.
+    """Raise ArgumentError for the first of ``arguments`` that is not among ``names``.
 
     Args:
         owner: Name of the user's class or of the function, for the error.
-        given: Values by argument.
+        arguments: Values by argument.
         names: Names of all arguments.
         kind: Class of `mds` from which the user's class is derived, such as "StreamingDataset". The
             error then says what to write in place of words of other libraries.
     """
-    unknown_names = [name for name in given if name not in names]
+    unknown_names = [name for name in arguments if name not in names]
     if not unknown_names:
         return
     from mds._foreign_words import argument_advice  # on the way to an error only
 
     values = {
-        name: "..." if isinstance(given[name], str) and is_telling(name) else shown(given[name])
+        name: "..."
+        if isinstance(arguments[name], str) and is_telling(name)
+        else shown(arguments[name])
         for name in unknown_names
     }
     advice = {
         name: argument_advice(kind, owner, name, value) or did_you_mean(name, names, "{}=")
         for name, value in values.items()
     }
-    name, *others = unknown_names
-    near = advice[name] or ("" if others else f" It takes {', '.join(sorted(names))}.")
-    near += "".join(f" There is no argument {other!r}, either.{advice[other]}" for other in others)
+    name, *further_names = unknown_names
+    near = advice[name] or ("" if further_names else f" It takes {', '.join(sorted(names))}.")
+    near += "".join(
+        f" There is no argument {other!r}, either.{advice[other]}" for other in further_names
+    )
     raise ArgumentError(f"{owner}({name}={values[name]}): there is no argument {name!r}.{near}")
 
 
@@ -273,7 +277,7 @@ def _listed(names: Iterable[str]) -> str:
 def _positional(
     owner: str,
     args: Sequence[Any],
-    most: int,
+    max_positional: int,
     names: Sequence[str],
     required: Sequence[str],
     kind: str,
@@ -286,7 +290,7 @@ def _positional(
     Args:
         owner: Name of the class.
         args: All values without a name.
-        most: Number of them that need no name, which is less.
+        max_positional: Number of them that need no name, which is less.
         names: Names that the others may have had. A path gets ``local``, ``remote`` or ``out`` if
             it is one of them; any other value gets the first one that is required.
         required: Names of arguments that must be given.
@@ -294,15 +298,15 @@ def _positional(
     """
     from mds._foreign_words import surplus_advice
 
-    value = args[most]
+    value = args[max_positional]
     if advice := surplus_advice(kind, shown(list(args))):
         return ArgumentError(f"{owner}({', '.join(map(shown, args))}):{advice}")
     likely = [name for name in names if name in required]
     if isinstance(value, (str, os.PathLike)):
         place = "remote" if "://" in str(value) else "local"
         likely = [name for name in (place, "out") if name in names] + likely
-    first = [shown(each) for each in args[:most]]
-    allowed = f"; {most} may be without" if most else ""
+    first = [shown(each) for each in args[:max_positional]]
+    allowed = f"; {max_positional} may be without" if max_positional else ""
     if not likely:
         way_out = f"See help({owner})."
     elif first and likely[0] == "remote":  # StreamingDataset("cache", "s3://...")
@@ -310,7 +314,7 @@ def _positional(
     else:
         way_out = f"Write {owner}({', '.join((*first, f'{likely[0]}={shown(value)}'))})."
     return ArgumentError(
-        f"{owner}({', '.join((*first, shown(value)))}): arguments are given by name, got "
+        f"{owner}({', '.join((*first, shown(value)))}): arguments must be given by name, got "
         f"{len(args)} without one{allowed}. {way_out}"
     )
 
@@ -410,15 +414,15 @@ def one_of(*words: str) -> Rule:
     )
 
 
-def text(what: str) -> Rule:
+def text(expected: str) -> Rule:
     """Return the rule of a text or a path."""
-    return Rule(what, lambda value: isinstance(value, (str, os.PathLike)))
+    return Rule(expected, lambda value: isinstance(value, (str, os.PathLike)))
 
 
-def names(what: str, example: str) -> Rule:
+def names(content: str, example: str) -> Rule:
     """Return the rule of several names in a list or other iterable; a single text is refused.
 
-    ``what`` says in errors what the names are, such as "names of columns", and ``example`` shows a
+    ``content`` is what the names are in errors, such as "names of columns", and ``example`` shows a
     valid value, such as "['image', 'label']".
     """
 
@@ -429,15 +433,15 @@ def names(what: str, example: str) -> Rule:
         return not isinstance(value, (list, tuple, set)) or all(isinstance(v, str) for v in value)
 
     return Rule(
-        f"a list of {what}, as in {example}",
+        f"a list of {content}, as in {example}",
         is_kind,
         fix=lambda value: f"[{value!r}]" if isinstance(value, str) else "",
     )
 
 
-def mapping(what: str, example: str) -> Rule:
+def mapping(content: str, example: str) -> Rule:
     """Return the rule of a dict."""
-    return Rule(f"a dict of {what}, as in {example}", lambda value: isinstance(value, Mapping))
+    return Rule(f"a dict of {content}, as in {example}", lambda value: isinstance(value, Mapping))
 
 
 def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "") -> Rule:
@@ -447,13 +451,13 @@ def instance(kind: type, example: str, fix: Callable[[Any], str] = lambda _: "")
     return Rule(expected, lambda value: isinstance(value, kind), fix=fix)
 
 
-def function(what: str) -> Rule:
+def function(expected: str) -> Rule:
     """Return the rule of a function."""
-    return Rule(what, callable)
+    return Rule(expected, callable)
 
 
-def _is_beyond(value: Any, most: Any) -> bool:
-    return isinstance(value, numbers.Real) and bool(value < -most or value > most)
+def _is_beyond(value: Any, limit: Any) -> bool:
+    return isinstance(value, numbers.Real) and bool(value < -limit or value > limit)
 
 
 def _has_raw_bytes(text: Any) -> bool:
@@ -484,8 +488,8 @@ def _as_bool(value: Any) -> str:
     return "" if bool_value is None else str(bool_value)
 
 
-def _as_whole(value: Any, least: float = -math.inf) -> str:
-    """Return '3' for a value such as "3" or 3.0 that means a whole number of at least ``least``.
+def _as_whole(value: Any, minimum: float = -math.inf) -> str:
+    """Return '3' for a value such as "3" or 3.0 that means a whole number of at least ``minimum``.
 
     Return '' for all others, and for whole numbers themselves: they have the right type, so the
     fault is their value.
@@ -494,7 +498,7 @@ def _as_whole(value: Any, least: float = -math.inf) -> str:
         parsed = float(value)
     except (TypeError, ValueError):
         return ""
-    is_fitting = parsed.is_integer() and parsed >= least
+    is_fitting = parsed.is_integer() and parsed >= minimum
     return str(int(parsed)) if is_fitting and not _is_whole(value) else ""
 
 

@@ -21,7 +21,7 @@ _PLACE = {
     "directory root source src url urls uri filename file files data_files name_or_path location "
     "place": "Give the path or the URL first, without a name: {owner}({value}).",
     "cache_dir cache_folder cache_path cachedir local_dir local_path local_cache download_dir": (
-        "Write local={value}, the folder that keeps what was fetched."
+        "Write local={value}, the folder for fetched files."
     ),
     "remote_dir remote_path remote_url cloud": "Write remote={value}.",
     "subset subdir": "Write split={value}, a folder below.",
@@ -32,8 +32,8 @@ _PLACE = {
 }
 _CLIENTS = {
     "client s3_client fs filesystem session boto_session store": (
-        "It is copied into other threads and processes, and a client cannot be. Write what makes "
-        "the client: storage_options={{'endpoint_url': ..., 'aws_access_key_id': ..., "
+        "A client cannot be copied to other threads and processes. Write its settings instead: "
+        "storage_options={{'endpoint_url': ..., 'aws_access_key_id': ..., "
         "'aws_secret_access_key': ...}}."
     ),
     "client_kwargs s3_kwargs fs_kwargs filesystem_kwargs config_kwargs session_options "
@@ -63,9 +63,9 @@ _RANKS = (
     "rank world_size num_replicas dp_rank dp_world_size process_index process_count num_processes "
     "shard_id num_shards shard_count distributed_env"
 )
-_TOPOLOGY = "Ranks are those of the launcher; topology=(rank, world_size) sets them."
+_TOPOLOGY = "The launcher sets the ranks; topology=(rank, world_size) replaces them."
 _CAUGHT = (
-    "Catch the exception in the function, return a mark for such a sample, and drop it by "
+    "Catch the exception in the function, return a marker for such a sample, and drop it with "
     "filter(function)."
 )
 _BAD_SAMPLES = (
@@ -87,9 +87,9 @@ _OF_A_LOADER = (
     "multiprocessing_context"
 )
 
-_REPORT = "Write print(loader.report()), of a StreamingDataLoader, after some batches."
+_REPORT = "Write print(loader.report()) after some batches of a StreamingDataLoader."
 _HISTORY = (
-    "Nothing is recorded while a run reads: mds.RunHistory(loader.state_dict()) computes the "
+    "A run records no samples: mds.RunHistory(loader.state_dict()) computes the "
     "samples of every step."
 )
 
@@ -104,19 +104,22 @@ _OF_FUNCTIONS = {
     ),
     "fn func f callback predicate": "Give the function first: {owner}({value}).",
     "remove_columns": (
-        "The function returns the whole new sample, as in lambda sample: "
-        "{{'id': sample['id']}}: leave them out of its dict."
+        "The function returns the complete new sample, as in lambda sample: "
+        "{{'id': sample['id']}}. Leave the columns out of its dict."
     ),
     "input_columns": "The function takes the whole sample, as in lambda sample: sample['text'].",
     "with_indices with_rank": (
-        "The function takes the sample alone: store its number as a column, as in "
+        "The function gets only the sample. Store its number as a column, as in "
         "mds.convert(({{**sample, 'index': i}} for i, sample in enumerate(dataset)), out)."
     ),
     "fn_kwargs": "Write functools.partial(function, ...).",
     f"{_BAD_SAMPLES} on_error": _CAUGHT,
-    "seed": "A function with an argument rng draws from it; shuffle_seed= of the dataset seeds it.",
+    "seed": (
+        "A function with an argument rng gets a random generator; shuffle_seed= of the dataset "
+        "seeds it."
+    ),
     "load_from_cache_file cache_file_name keep_in_memory writer_batch_size desc features": (
-        "Leave it out: samples are changed while they are read, and nothing is stored."
+        "Leave it out: samples are changed when they are read, and are not stored."
     ),
 }
 
@@ -140,7 +143,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "seed random_seed random_state": "Write shuffle_seed={value}.",
         "buffer_size shuffle_buffer shuffle_buffer_size shuffle_size shuffle_files "
         "reshuffle_each_iteration": (
-            "Write shuffle=True: it needs no buffer, and each epoch has another order."
+            "Write shuffle=True: it needs no buffer, and each epoch has a different order."
         ),
         "transform transforms map_fn preprocess processor map_function transform_fn": (
             "Write {owner}(...).map({value})."
@@ -152,7 +155,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "Write {owner}(...).limit({value})."
         ),
         "subsample fraction frac": (
-            "Write {owner}(...).split([{value}, 1 - {value}])[0], of about this share, or "
+            "Write {owner}(...).split([{value}, 1 - {value}])[0] for about this share, or "
             ".limit(n)."
         ),
         "weights weight probabilities probs proportions proportion": (
@@ -160,26 +163,27 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         ),
         "choose": "Write streams=[Stream(..., {name}={value})].",
         "repeat": (
-            "Each loop over the dataset is an epoch, in which remainder='short' repeats no sample. "
+            "Each loop over the dataset is an epoch, and with remainder='short' no sample repeats. "
             "streams=[Stream(..., repeat=2)] reads a stream twice in an epoch."
         ),
         _RANKS: _TOPOLOGY,
         _BAD_SAMPLES: "Write on_error='skip'.",
         "exact": (
-            "Write remainder='short' for what was True, 'mask' for 'mask' and 'repeat' for False."
+            "Write remainder='short' instead of True, remainder='mask' instead of 'mask', and "
+            "remainder='repeat' instead of False."
         ),
         "allow_repeats no_repeats pad padding": "Write remainder='short': no sample is repeated.",
         "batch bs batchsize": "Write batch_size={value}.",
         "prefetch prefetch_size max_pre_download": "Write predownload={value}, in samples.",
         "fields usecols select_columns keys": "Write columns={value}.",
         "epochs num_epochs": "Leave it out: each loop over the dataset is the next epoch.",
-        "epoch": "Write dataset.next_epoch = {value}, after the dataset is made.",
+        "epoch": "Write dataset.next_epoch = {value} after creating the dataset.",
         "streaming": "Leave it out: samples are always fetched when they are needed.",
         "allow_pickle trust_remote_code unsafe": "Write allow_unsafe_types={value}.",
         "algo shuffle_type": "Write shuffle_algo={value}.",
-        _LENGTH_OF_PACKS: "Write packing={value}, the tokens of a pack.",
+        _LENGTH_OF_PACKS: "Write packing={value}, the number of tokens of a pack.",
         "item_loader pack": (
-            "Write packing=8192 for packs of 8,192 tokens. Each pack is a dict with its 'tokens'."
+            "Write packing=8192 for packs of 8,192 tokens. Each pack is a dict with a key 'tokens'."
         ),
         "pack_as layout": "Write packing=Packing(..., layout={value}).",
         "start_step skip_steps resume resume_from state": (
@@ -222,20 +226,20 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "transform transforms map_fn": "Write StreamingDataLoader(dataset.map({value})).",
         "limit max_samples num_samples": "Write StreamingDataLoader(dataset.limit({value})).",
         "on_error": (
-            "The dataset takes it, for samples that cannot be read: StreamingDataset(..., "
+            "Give it to the dataset, for samples that cannot be read: StreamingDataset(..., "
             f"on_error={{value}}). For errors of a function: {_CAUGHT[0].lower()}{_CAUGHT[1:]}"
         ),
         _OF_A_DATASET: "The dataset takes it: StreamingDataset(..., {name}={value}).",
         _RANKS: (
-            "Ranks are those of the launcher; topology=(rank, world_size) of the dataset sets them."
+            "The launcher sets the ranks; topology=(rank, world_size) of the dataset replaces them."
         ),
         _BAD_SAMPLES: (
-            "The dataset takes it: StreamingDataset(..., on_error='skip') leaves out samples that "
-            "cannot be read."
+            "Give it to the dataset: StreamingDataset(..., on_error='skip') leaves out samples "
+            "that cannot be read."
         ),
         _LENGTH_OF_PACKS: "The dataset makes packs: StreamingDataset(..., packing={value}).",
         "pack_as layout": (
-            "Write Packing(..., layout={value}): the dataset makes packs, by its argument packing."
+            "Write Packing(..., layout={value}) for the argument packing of the dataset."
         ),
         "profile profile_batches": "Write print(loader.report()) after some batches.",
         "history run_history": _HISTORY,
@@ -261,7 +265,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "num_workers workers num_proc threads num_threads": "Write max_workers={value}.",
         "overwrite force": "Write exist_ok={value}: the old dataset is deleted.",
         "mode append": (
-            "Nothing is appended to a dataset. Write another beside it, then "
+            "A dataset cannot be appended to. Write a second one next to it, then "
             "mds.merge_index(folder)."
         ),
         "retries max_retries num_retries": "Write retry={value}.",
@@ -269,12 +273,12 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "Packing": {
         f"{_LENGTH_OF_PACKS} size pack_size": (
-            "Give the tokens of a pack first: {owner}({value}). A dataset takes it, as "
-            "StreamingDataset(..., packing={owner}({value})), and layout='dense' makes packs rows "
+            "Give the number of tokens first: {owner}({value}), as in "
+            "StreamingDataset(..., packing={owner}({value})). With layout='dense', packs are rows "
             "of one length."
         ),
         "split": (
-            "Write overflow='split', which cuts long documents only, or packer='concat', which "
+            "Write overflow='split', which cuts only long documents, or packer='concat', which "
             "fills every pack."
         ),
         "lengths length columns field token_column": "Write column={value}, the column of tokens.",
@@ -282,7 +286,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "eos eos_id eos_token_id sep_token_id": "Write separator={value}.",
         "truncate truncation": "Write overflow='truncate'.",
         "pad pad_id pad_token_id padding": (
-            "Leave it out: packs are full. layout='dense' makes a row of each, padded at its end."
+            "Leave it out: packs are full. With layout='dense', each pack is a row with padding at "
+            "its end."
         ),
         "pack_as": "Write layout={value}.",
     },
@@ -298,7 +303,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "interpolation interpolate mode curve kind": "Write between={value}.",
         "units": "Write unit={value}.",
         "on_exhausted stopping_strategy": "Write exhausted={value}.",
-        "spent": "Write exhausted={value}, and 'repeat' for what was 'again'.",
+        "spent": "Write exhausted={value}, with 'repeat' instead of 'again'.",
     },
 }
 
@@ -314,11 +319,11 @@ MISSING = {
 #: Advice for methods that are called with several values in place of a list; ``{value}`` is it.
 SURPLUS = {
     "Samples.select": (
-        "Give the numbers of samples in a list. For columns write StreamingDataset(..., "
+        "Give the numbers of samples in a list. For columns, write StreamingDataset(..., "
         "columns={value})."
     ),
     "Samples.split": (
-        "Give the parts in a list: split({value}), of about these shares. Numbers of samples, as "
+        "Give the parts in a list: split({value}) for about these shares. Numbers of samples, as "
         "in split([100, 20]), are exact."
     ),
 }
@@ -328,20 +333,20 @@ _LOADER = "Write StreamingDataLoader(dataset, batch_size=...)."
 _COLUMNS = "Write {owner}(..., columns=['image', 'label'])."
 _MAP = "Write dataset.map(function)."
 _SPLIT = (
-    "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of "
-    "exactly these numbers; split({{'train': 0.9, 'test': 0.1}}) returns a dict."
+    "Write train, test = dataset.split([0.9, 0.1]) for about these shares, or split([100, 20]) for "
+    "these exact numbers; split({{'train': 0.9, 'test': 0.1}}) returns a dict."
 )
 _STREAMS = "Write StreamingDataset([Stream('a'), Stream('b')])."
 _SAMPLES_OF_A_STEP = (
-    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of "
-    "its samples."
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)] for the numbers "
+    "of its samples."
 )
 _BATCH_OF_A_STEP = (
-    "Write [dataset[row.sample] for row in mds.RunHistory(loader.state_dict()).step(step)], its "
+    "Write [dataset[row.sample] for row in mds.RunHistory(loader.state_dict()).step(step)] for its "
     "samples."
 )
 _STEPS_OF_A_SAMPLE = (
-    "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)], the steps "
+    "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)] for the steps "
     "that read it."
 )
 _STATE = "Write loader.load_state_dict(state)."
@@ -380,33 +385,34 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         ),
         "train_test_split random_split": _SPLIT,
         "shard split_by_node split_by_worker split_dataset_by_node": (
-            "Ranks and workers share the samples by themselves. {owner}(..., batch_size=..., "
-            "topology=(rank, world_size), remainder='short') has the part of one rank."
+            "Samples are divided among ranks and workers automatically. {owner}(..., "
+            "batch_size=..., topology=(rank, world_size), remainder='short') gives the part of "
+            "one rank."
         ),
         "set_epoch with_epoch": (
-            "Each loop over the dataset is the next epoch by itself; dataset.next_epoch = n sets "
-            "its number."
+            "Each loop over the dataset is automatically the next epoch; dataset.next_epoch = n "
+            "sets its number."
         ),
         "repeat": "Write a loop: each is the next epoch. Stream(..., repeat=2) repeats samples.",
-        "cache persist": "Fetched shards stay in local=; cache_limit= sets how many.",
+        "cache persist": "Fetched shards stay in local=; cache_limit= sets its maximum size.",
         "prefetch": "Write {owner}(..., predownload=samples).",
         "column_names": "Write dataset.columns, the list of names.",
         "features dtypes encodings column_types column_encodings": (
             "Write dataset.schema, a dict with the encodings."
         ),
-        "exact": "Write dataset.remainder: what was True is 'short'.",
+        "exact": "Write dataset.remainder, which is 'short' instead of True.",
         "num_rows nrows n_samples": "Write dataset.num_samples.",
         "rows iter_rows iter as_numpy_iterator": (
             "Write for sample in dataset, or for batch in StreamingDataLoader(dataset, "
             "batch_size=...)."
         ),
         "collect to_list": "Write list(dataset).",
-        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
+        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), for example.",
         "sample shuffle_dataset": (
             "Write {owner}(..., shuffle=True, epoch_size=n): each epoch takes n samples at random."
         ),
         "clear_cache delete_cache empty_cache cleanup_cache_files": (
-            "Delete the folder of local= when no process uses it; cache_limit= keeps it small."
+            "Delete the folder local= when no process uses it; cache_limit= keeps it small."
         ),
         "group_by groupby partition_by": (
             "Write dataset.select(where=lambda sample: sample['label'] == 0) for each part."
@@ -420,7 +426,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "pack": "Write {owner}(..., packing=8192).",
         "save save_to_disk to_parquet push_to_hub": "Write the samples with an MDSWriter.",
         "set_weights set_proportions update_weights": (
-            "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as "
+            "Write dataset.edits.set_weights([0.9, 0.1]) for a dataset with a schedule such as "
             "schedule={{0: [0.5, 0.5]}}."
         ),
         "profile diagnose why_slow report": _REPORT,
@@ -455,19 +461,19 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "group_by groupby partition_by": (
             "Write dataset.select(where=lambda sample: sample['label'] == 0) for each part."
         ),
-        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), or another.",
+        "to_pandas to_df to_polars to_arrow": "Write pandas.DataFrame(list(dataset)), for example.",
     },
     "StreamingDataLoader": {
         "set_epoch with_epoch": (
-            "Each loop over the loader is the next epoch by itself; loader.dataset.next_epoch = n "
-            "sets its number."
+            "Each loop over the loader is automatically the next epoch; "
+            "loader.dataset.next_epoch = n sets its number."
         ),
         "stats explain": "Write loader.dataset.{name}(), or loader.report() about waiting.",
         "profile diagnose why_slow summary throughput metrics timings": (
             "Write print(loader.report()) after some batches."
         ),
         "skip skip_steps": (
-            "Write dataset.edits.skip_steps(range(a, b)), of the dataset that the loader reads."
+            "Write dataset.edits.skip_steps(range(a, b)) for the dataset of the loader."
         ),
         "replace_samples set_weights edits": "Write loader.dataset.edits, which has it.",
         "samples_at samples_at_step samples_of_step sample_ids lookup": _SAMPLES_OF_A_STEP,
@@ -476,7 +482,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "resume restore load_state load set_state": _STATE,
         "get_state": "Write loader.state_dict().",
         "map filter limit select split shuffle take": (
-            "Write it for the dataset, before the loader is made."
+            "Call it on the dataset before you create the loader."
         ),
     },
     "Writer": {
@@ -506,7 +512,8 @@ ATTRIBUTES["OrderEdits"] = {
     "skip": "Write skip_steps(range(a, b)).",
     "set_proportions weights update_weights": "Write set_weights({{'web': 0.9, 'math': 0.1}}).",
     "undo revert remove clear pop": (
-        "What came cannot change: load a state from before the edit, and go on without it."
+        "Steps that were read cannot change: load a state from before the edit, and continue "
+        "without it."
     ),
 }
 
@@ -524,10 +531,10 @@ NAMES_OF_THE_PACKAGE = {
     "DataLoader Loader Dataloader": "Write mds.StreamingDataLoader(dataset).",
     "Writer Shardwriter ShardWriter TarWriter": "Write mds.MDSWriter(out, columns).",
     "col lit Field": (
-        "Columns are chosen by functions, as in dataset.filter(lambda sample: sample['id'] < 10)."
+        "Write functions instead, as in dataset.filter(lambda sample: sample['id'] < 10)."
     ),
     "base vision text multimodal": (
-        "The classes of streaming.base are in mds, such as mds.MDSWriter. For others keep 'from "
+        "The classes of streaming.base are in mds, such as mds.MDSWriter. For others, keep 'from "
         "streaming...' and begin the program with 'import mds.compat.streaming'."
     ),
     "pad ragged stack": "Write from mds.transforms import {name}.",
@@ -537,16 +544,17 @@ NAMES_OF_THE_PACKAGE = {
     "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
     "MixedDataset": (
         "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "
-        "proportion=0.3)], shuffle=True). Without shuffle=True all of the first stream comes "
-        "first. For shares that change write schedule={{0: [0.7, 0.3], 1000: [0.5, 0.5]}}."
+        "proportion=0.3)], shuffle=True). Without shuffle=True, the whole first stream comes "
+        "first. For shares that change, write schedule={{0: [0.7, 0.3], 1000: [0.5, 0.5]}}."
     ),
     "concat concat_datasets concatenate concatenate_datasets ConcatDataset ChainDataset chain": (
         "Write mds.StreamingDataset([mds.Stream('a'), mds.Stream('b')])."
     ),
     "train_test_split random_split": _SPLIT,
     "split_dataset_by_node split_by_node split_by_worker": (
-        "Ranks and workers share the samples by themselves. mds.StreamingDataset(..., "
-        "batch_size=..., topology=(rank, world_size), remainder='short') has the part of one rank."
+        "Samples are divided among ranks and workers automatically. mds.StreamingDataset(..., "
+        "batch_size=..., topology=(rank, world_size), remainder='short') gives the part of one "
+        "rank."
     ),
     "warn_and_continue ignore_and_continue reraise_exception": (
         "Write mds.StreamingDataset(..., on_error='skip') to leave out samples that cannot be "
@@ -580,7 +588,7 @@ NAMES_OF_PACKAGES = {
     "mds": NAMES_OF_THE_PACKAGE,
     "mds.storage": {
         "list ls exists get put download upload copy delete open read write": (
-            "Write open_store(url), whose Store has methods such as list() and get_file()."
+            "Write open_store(url); its Store has methods such as list() and get_file()."
         ),
         "S3Store GCSStore AzureStore FileSystem filesystem": "Write open_store(url).",
     },

@@ -83,13 +83,13 @@ def plugin_names(group: str) -> list[str]:
     return sorted(entry_points(group=group).names)
 
 
-def load_plugin(group: str, name: str, what: str) -> Any:
+def load_plugin(group: str, name: str, kind: str) -> Any:
     """Return the object that an installed package offers under a name, or None.
 
     Args:
         group: Group of entry points, such as ``mds.shuffles``.
         name: Name of the entry point.
-        what: Kind of the object in errors, such as "shuffle".
+        kind: Kind of the object in errors, such as "shuffle".
 
     Raises ConfigError if the import of the package fails.
     """
@@ -105,7 +105,7 @@ def load_plugin(group: str, name: str, what: str) -> Any:
         from mds.errors import ConfigError
 
         raise ConfigError(
-            f"the {what} {name!r} ({points[0].value}) cannot be loaded: {error}. Repair or remove "
+            f"the {kind} {name!r} ({points[0].value}) cannot be loaded: {error}. Repair or remove "
             "the package that registers it."
         ) from error
 
@@ -128,7 +128,7 @@ class Registry(Generic[T]):
         entries: Things by name. It may hold built-in ones, too.
         built_in: Names of the built-in things.
         accepts: Whether an object is a thing of this kind.
-        wanted: What to give instead of another object, such as "give a function of ...".
+        requirement: What to give instead of another object, such as "give a function of ...".
         contract: Class below `mds.testing` whose tests every thing of this kind passes.
     """
 
@@ -138,11 +138,11 @@ class Registry(Generic[T]):
         entries: MutableMapping[str, T],
         built_in: Collection[str],
         accepts: Callable[[Any], bool],
-        wanted: str,
+        requirement: str,
         contract: str,
     ) -> None:
         self.kind, self.entries, self.built_in = kind, entries, built_in
-        self._accepts, self._wanted, self._contract = accepts, wanted, contract
+        self._accepts, self._requirement, self._contract = accepts, requirement, contract
 
     def add(self, name: str, thing: T, *, replace: bool) -> None:
         """Add a thing under a name.
@@ -190,8 +190,8 @@ class Registry(Generic[T]):
             from mds.errors import ConfigError
 
             raise ConfigError(
-                f"the {self.kind} {name!r} cannot be {thing!r}: {self._wanted}. See the contract "
-                f"mds.testing.{self._contract}."
+                f"the {self.kind} {name!r} cannot be {thing!r}: {self._requirement}. See the "
+                f"contract mds.testing.{self._contract}."
             )
         checked: T = thing
         return checked
@@ -244,21 +244,21 @@ def registers(function: _Adds[T]) -> Register[T]:
     names = [*inspect.signature(function).parameters]
 
     @functools.wraps(function)
-    def register(*args: Any, **given: Any) -> Any:
+    def register(*args: Any, **keywords: Any) -> Any:
         from mds._arguments import refuse_unknown
         from mds.errors import ConfigError
 
-        refuse_unknown(owner, given, names)
-        name = args[0] if args else given.pop("name", None)
+        refuse_unknown(owner, keywords, names)
+        name = args[0] if args else keywords.pop("name", None)
         if not isinstance(name, str):
             label = getattr(name, "__name__", type(name).__name__)
             raise ConfigError(
                 f"{owner}({label}): the first argument is the name. Write {owner}('my_name', "
                 f"{label}), or @{owner}('my_name') above its definition."
             )
-        if len(args) < 2 and names[1] not in given:
-            return functools.partial(register, name, **given)
-        function(name, *args[1:], **given)
-        return args[1] if len(args) > 1 else given[names[1]]
+        if len(args) < 2 and names[1] not in keywords:
+            return functools.partial(register, name, **keywords)
+        function(name, *args[1:], **keywords)
+        return args[1] if len(args) > 1 else keywords[names[1]]
 
     return register

@@ -195,8 +195,8 @@ def _value_html(value: Any) -> str:
         return f'<img src="{uri}" alt="{caption}"><br>{caption}' if uri else f"{caption}, not shown"
     if isinstance(value, (list, tuple)) and value and all(map(is_picture, value)):
         count = len(value) - _MAX_PICTURES
-        rest = f"<br>and {count} more" if count > 0 else ""
-        return "".join(map(_value_html, value[:_MAX_PICTURES])) + rest
+        suffix = f"<br>and {count} more" if count > 0 else ""
+        return "".join(map(_value_html, value[:_MAX_PICTURES])) + suffix
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _sound_html(bytes(value)) + to_html(shorten_value(bytes(value)))
     return to_html(shorten_value(value, MAX_TEXT))

@@ -445,20 +445,20 @@ def keep_limit(budget: Budget) -> None:
     reasons = []
     if foreign > 0:
         reasons.append(
-            f"{format_bytes(foreign)} are files that this library did not fetch, which it never "
-            f"deletes: remove them"
+            f"{format_bytes(foreign)} are files that mds did not fetch and never deletes: remove "
+            "them"
         )
     if other_processes:
         pids = ", ".join(map(str, sorted(other_processes)))
         reasons.append(
-            f"what processes {pids} use stays: end them, or give this job another folder"
+            f"processes {pids} still use their shards: end them, or give this job another folder"
         )
     log.warning(
-        "cache_limit=%s does not hold: the cache folders have %s (%s). %s; or set cache_limit to "
+        "cache_limit=%s is exceeded: the cache folders use %s (%s). %s; or set cache_limit to "
         "%d or more. Until then, no shards are added to the cache.",
         format_bytes(budget.limit),
         format_bytes(budget.used),
         ", ".join(opened.folder.root for opened in budget.folders),
-        "; ".join(reasons) or "Nothing can be evicted",
+        "; ".join(reasons) or "No shard can be evicted",
         budget.used,
     )

@@ -70,7 +70,9 @@ class ShardDecoder(ShardDownloader):
         def reserve(size: int) -> None:
             """Raise NoRoomError if the cache has no space for ``size`` bytes of the shard."""
             if grow is not None and not grow(size):
-                raise NoRoomError(f"{info.raw.basename}: the limit has no room for {size} bytes.")
+                raise NoRoomError(
+                    f"{info.raw.basename}: {size} bytes do not fit under cache_limit."
+                )
 
         received = _Sum()
         files = self._files(received)

@@ -355,7 +355,7 @@ def _unpack_checked(
         verifier.check()
         url = downloader.url(packed)
         raise CorruptError(
-            f"{url}: the {packed.size} bytes that the index names came, but {error}",
+            f"{url}: size and digest are those in the index, but {error}",
             url=url,
             verb="get",
         ) from error
@@ -438,9 +438,9 @@ def _write_all(file: int, data: bytes) -> None:
 # ---------------------------------------------------------------------- versions of objects
 
 _REMEDY = (
-    "The dataset was replaced during the run. Restart to read the new data, and publish a "
-    "changed dataset under a new name. If the error remains after a restart, shards and index do "
-    "not match: upload them again"
+    "The dataset was replaced during the run. Restart to read the new data, and publish changed "
+    "datasets under new names. If a restart gives the same error, shards and index do not match: "
+    "upload them again"
 )
 
 
@@ -492,8 +492,8 @@ class ObjectVersions:
         if first != version:
             raise _replaced(
                 url,
-                f"its version is {info.version!r} now and was another when reading began (if "
-                f"the servers behind this address give one object several versions, set the "
+                f"its version is now {info.version!r} and was different when it was first read "
+                f"(if the servers of this URL report different versions of one object, set the "
                 f"storage option compare_versions=False)",
             )
 

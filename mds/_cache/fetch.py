@@ -166,12 +166,13 @@ class ShardFetcher:
             from mds.storage._locks import describe_processes
 
             log.warning(
-                "Shard %s of %s is being fetched by %s, which did not end in %.0f s; this one %s.",
+                "Shard %s of %s is being fetched by %s, which did not finish in %.0f s. This "
+                "process %s.",
                 shard,
                 folder.root,
                 describe_processes(ledger.owners(shard)),
                 time.monotonic() - started,
-                "fetches it too" if self._limit is None else "reads it without keeping it",
+                "fetches it too" if self._limit is None else "reads it without caching it",
             )
             if self._limit is not None:
                 return False
@@ -321,7 +322,7 @@ class ShardFetcher:
             if size != raw.size and not folder.is_decoded:  # the index lacks sizes of decoded ones
                 reason = f"{path}: the index says {raw.size} bytes, found {size}"
             elif folder.hash_of(raw) is None:
-                reason = f"{path}: nothing tells whose it is"
+                reason = f"{path}: no digest shows to which dataset it belongs"
                 if not folder.is_decoded:
                     # It may be the only copy: delete it only if the remote has the object.
                     try:
@@ -354,21 +355,24 @@ class ShardFetcher:
             if folder.is_ours(info, folder.stat(info)[1], recorded_stamp):
                 continue
             raise CacheError(
-                f"{path} is in the way of a shard of {redact(folder.remote)} and was not written "
-                "by this library, by its ledger. Move it, or choose another local folder."
+                f"{path} has the name of a shard of {redact(folder.remote)}, but mds did not "
+                "write it. Move the file, or choose another local folder."
             )
 
     def _delete_wrong_file(self, opened: OpenFolder, file: FileInfo, reason: str) -> None:
         """Delete a file of a shard that will be fetched again, and log the reason."""
         path = opened.folder.path(file)
         if os.path.isdir(path):
-            raise ShardError(f"{path} is a folder. Remove it, or choose another local folder.")
+            raise ShardError(
+                f"{path} is a folder, but a shard has this name. Remove the folder, or choose "
+                "another local folder."
+            )
         with contextlib.suppress(FileNotFoundError):
             from mds.storage._relative_name import unlink_beneath
 
             unlink_beneath(opened.folder.root, file.basename)
         remote = redact(opened.folder.remote)
-        log.warning("%s; it is fetched anew from %s.", reason, remote)
+        log.warning("%s. mds fetches the file again from %s.", reason.rstrip("."), remote)
         self._counters.add(replaced_files=1)
         emit(Replaced(path, reason))
 

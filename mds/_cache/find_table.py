@@ -195,8 +195,8 @@ class _TableSearch:
             if old is None or is_local(self.place.root):
                 raise
             log.warning(
-                "%s The remote cannot be asked: the table of files of the last start is used, and "
-                "a shard that is not in the cache will raise an error.",
+                "%s The remote cannot be listed, so mds uses the table of files of the last "
+                "start. A shard that is not in the cache will raise an error.",
                 error,
             )
             return old
@@ -239,8 +239,8 @@ class _TableSearch:
         """Warn about files that differ since the last start, and record them in the new table."""
         for kind, names in new.record_changes(old).items():
             log.warning(
-                "%s: since the last start here these files are %s: %s. With other counts "
-                "of samples the order is another one; mds index pins the files of a run.",
+                "%s: since the last start, these files are %s: %s. If the counts of samples "
+                "differ, so does the order. mds index fixes the files of a run.",
                 self.files.url(""),
                 kind,
                 first_names(names),
@@ -251,7 +251,7 @@ class _TableSearch:
         endings = " or ".join(self.kind.endings)
         pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
         url = self.files.url("")
-        return FormatError(f"{url}: there are no files of {self.kind.name} ({endings}){pattern}.")
+        return FormatError(f"{url}: there are no {self.kind.name} files ({endings}){pattern}.")
 
     def _read(self) -> tuple[FileTable | None, int]:
         """Return the table in the folder, or None, and when it was last confirmed, in ns."""
@@ -282,7 +282,9 @@ def _choose_folder(folder: str, source: str, identity: str) -> str:
             root = folder_below(folder, source)  # another source was faster
             if not _take(root, origin):
                 raise VanishedError(
-                    f"open {root}: other data took the folder just now.", url=root, verb="open"
+                    f"open {root}: another dataset took the folder at the same moment. Restart.",
+                    url=root,
+                    verb="open",
                 )
     return root
 

@@ -245,7 +245,11 @@ class _Search(NamedTuple):
         # `noted` is the note that the folder has now, perhaps about an older index.
         noted, path = read_origin(folder), os.path.join(folder, INDEX)
         if noted is None or noted.source != self.source:
-            raise VanishedError(f"read {folder}: its note is gone.", url=folder, verb="read")
+            raise VanishedError(
+                f"read {folder}: its origin.json was deleted by another process.",
+                url=folder,
+                verb="read",
+            )
         is_new = noted.identity != origin.identity
         if is_new or not _has_bytes(path, data):
             with publish_control_file(path, mode_of(folder)) as file:
@@ -285,7 +289,7 @@ class _Search(NamedTuple):
             folder = folder_below(self.folder, self.source)
         if folder != self.folder and read_origin(folder) is None:
             log.warning(
-                "%s belongs to other data, so the files of %s are cached separately, in %s.",
+                "%s belongs to another dataset, so the files of %s are cached separately, in %s.",
                 self.folder,
                 self.store.url_of(""),
                 folder,
@@ -315,8 +319,8 @@ class _Search(NamedTuple):
             since = 0  # it is a copy of this dataset
             if not is_hashed(index):
                 log.warning(
-                    "%s was not filled by this library. Its index equals that of %s, and its "
-                    "shards have no digests, so only their sizes are checked.",
+                    "%s was not filled by mds. It has the index of %s, whose shards have no "
+                    "digests, so only their sizes are checked.",
                     self.folder,
                     self.store.url_of(""),
                 )
@@ -336,7 +340,7 @@ class _Search(NamedTuple):
         make_cache_folder(folder)
         if not claim(folder, origin, mode_of(folder)):
             raise VanishedError(
-                f"open {folder}: another dataset took the folder at the same moment.",
+                f"open {folder}: another dataset took the folder at the same moment. Restart.",
                 url=folder,
                 verb="open",
             )
@@ -358,7 +362,9 @@ class _Search(NamedTuple):
         if may_be_ours and _is_equal(os.path.join(folder, INDEX), data, index):
             return LocatedIndex(index, folder, version)
         log.warning(
-            "%s cannot be written and is not a copy of %s.", self.folder, self.store.url_of("")
+            "%s is not a copy of %s and cannot be written. Choose another local folder.",
+            self.folder,
+            self.store.url_of(""),
         )
         return LocatedIndex(index, folder_below(self.folder, self.source), version)
 
@@ -393,13 +399,14 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
             else f"Convert it: {_convert_command(folder)}"
         )
         return NotFoundError(
-            f"open {folder}: this is a file, and {argument}= is the folder of a dataset. {remedy}",
+            f"open {folder}: this is a file, but {argument}= must be the folder of a dataset. "
+            f"{remedy}",
             url=folder,
             verb="open",
         )
     no_folder = "" if os.path.isdir(folder) else " The folder does not exist."
     if no_folder and argument == "local":
-        no_folder += " A remote= would be fetched into it."
+        no_folder += " With remote=, mds creates it and fetches the dataset into it."
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
         f"{explain_missing_index(folder)}{_suggest_part(folder)}{_suggest_splits(folder)}"
@@ -415,7 +422,7 @@ def _suggest_part(folder: str) -> str:
     if not (bracket and ":" in part and part.endswith("]")):
         return ""
     return (
-        f" A part of a split is chosen afterwards: write split={name!r}, then .limit(10), "
+        f" To take a part of a split, write split={name!r} and then .limit(10), "
         ".select(range(10, 20)) or .split([0.8, 0.2])."
     )
 
@@ -458,8 +465,8 @@ def _no_remote_index(store: Store, hint: str) -> NotFoundError:
     url = store.url_of(INDEX)
     return NotFoundError(
         f"open {url}: there is no such object. Is remote={store.url_of('')!r} the folder of a "
-        "dataset? Files of other kinds are named by their ending or a pattern, such as "
-        f"'*.parquet', by format=, or converted by mds-convert.{hint}",
+        "dataset? For other files, remote= takes a name or a pattern such as '*.parquet', with "
+        f"format= if needed; mds-convert converts them.{hint}",
         url=url,
         verb="open",
     )
@@ -496,7 +503,7 @@ def _read_copy(folder: str, origin: Origin) -> LocatedIndex | None:
         index = read_index(path, os.path.join(folder, CONTROL, SIDECAR))
     except NotFoundError as error:
         raise VanishedError(
-            f"read {path}: it was there a moment ago. Did another process delete it?",
+            f"read {path}: it existed a moment ago. Did another process delete it?",
             url=path,
             verb="read",
         ) from error
@@ -540,14 +547,14 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIn
     if copy is None:
         return None
     if isinstance(error, NotFoundError):
-        reason = "The remote holds this dataset no longer"
+        reason = "The remote no longer has this dataset"
     elif isinstance(error, (DeniedError, UnauthenticatedError)):
         reason = "The remote does not accept the credentials"
     else:
-        reason = "The remote cannot be asked"
+        reason = "The remote cannot be read"
     log.warning(
-        "%s %s. The verified index in %s is used; a shard that is not in the cache will raise an "
-        "error.",
+        "%s %s, so mds uses the verified index in %s. A shard that is not in the cache will raise "
+        "an error.",
         error,
         reason,
         copy.folder,
@@ -560,8 +567,8 @@ def _foreign_index_hint(folder: str) -> str:
     if not os.path.isfile(os.path.join(folder, INDEX)):
         return ""
     return (
-        f" {folder} holds an index.json that was not fetched from this remote by this library. To "
-        f"read the local files without the remote, give only local={folder!r}."
+        f" {folder} has an index.json that mds did not fetch from this remote. To read the local "
+        f"files without the remote, give only local={folder!r}."
     )
 
 
@@ -650,7 +657,7 @@ def locked_folder(folder: str) -> Iterator[None]:
         from mds.storage._locks import describe_processes, holders_of
 
         owners = describe_processes(holders_of(path, FOLDER_LOCK))
-        log.warning("%s is being opened by a process that does not continue: %s.", folder, owners)
+        log.warning("%s is being opened by a process that is stuck or stopped: %s.", folder, owners)
     try:
         yield
     finally:

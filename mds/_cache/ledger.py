@@ -221,8 +221,8 @@ class Ledger:
             holders = holders_of(self.lock_path, LEDGER_LOCK)
             owners = describe_processes(holders or self.processes())
             raise CacheError(
-                f"{self.lock_path}: the lock of the cache folder has been held for "
-                f"{self._lock_timeout:.0f} s, which takes microseconds. Let it go on (kill -CONT) "
+                f"{self.lock_path}: a process has held the lock of the cache folder for "
+                f"{self._lock_timeout:.0f} s instead of microseconds. Continue it (kill -CONT) "
                 f"or end it: {owners}."
             )
         return lock
@@ -246,7 +246,7 @@ class Ledger:
         make_ledger_file(self._path, self.fingerprint, self.shards, self.own_bytes, self._mode)
         file = open_ledger_file(self._path)
         if file is None or not self._is_of_this_index(file):
-            raise CacheError(f"{self._path}: cannot be read back after it was written.")
+            raise CacheError(f"{self._path} cannot be read after it was written.")
         self._file = file
 
     def _is_of_this_index(self, file: LedgerFile) -> bool:
@@ -304,8 +304,8 @@ class Ledger:
         # Not np.unique: its first call imports numpy.ma, which takes 20 ms of every worker.
         if not self._table.claim({owner - 1 for owner in owners[owners > 0].tolist()}):
             raise CacheError(
-                f"{self.control}: {SLOTS} processes use this cache folder, and no more can. Give "
-                f"some of them another local folder."
+                f"{self.control}: {SLOTS} processes use this cache folder, which is the maximum. "
+                f"Give some of them another local folder."
             )
 
     @property

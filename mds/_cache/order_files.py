@@ -207,8 +207,13 @@ class OrderFile:
                         self._order.resampling.top,
                     )
                 except CorruptError as error:
-                    log.warning("%s The order is computed again.", error)
-        raise CorruptError(f"{self.path} is damaged again and again.", url=self.path, verb="read")
+                    log.warning("%s mds computes the order again.", error)
+        raise CorruptError(
+            f"{self.path} was written again and is damaged again. Check the disk, or use another "
+            "cache folder.",
+            url=self.path,
+            verb="read",
+        )
 
     def _replace(self, damaged: int) -> None:
         """Compute the file again, unless another process has replaced the damaged one.
@@ -306,7 +311,7 @@ class _SharedLookup:
                 return self._mapped.take(places)
             except CorruptError as error:  # the next attempt replaces the file
                 self._damaged, self._mapped = self._mapped.inode, None
-                log.warning("%s The order is computed again.", error)
+                log.warning("%s mds computes the order again.", error)
         return self._compute(positions)
 
     def _compute(self, positions: Ids) -> Ids:
@@ -327,8 +332,8 @@ class _SharedLookup:
             self._mapped = file.opened(self._damaged)
         except (OSError, CacheError) as error:
             warnings.warn(
-                f"the order of the epoch cannot be kept in {self._folder} ({error}), so every "
-                "process computes it for itself. Free some space there, or use another cache "
+                f"the order of the epoch cannot be stored in {self._folder} ({error}), so every "
+                "process computes it separately. Free some space there, or use another cache "
                 "folder.",
                 stacklevel=2,
             )
@@ -481,7 +486,7 @@ class CheckedIds:
         digests = memoryview(self._map)[len(self._data) : -16]
         end = self._map[-16:]
         if end != _MAGIC + _end_digest(key, digests).to_bytes(8, "little"):
-            raise self._damage("its digests are wrong")
+            raise self._damage("the digest at its end is wrong")
         self._digests = np.frombuffer(digests, "<u8")
         self._is_checked = np.zeros(len(self._digests), np.bool_)
         self._reads = 0
@@ -517,10 +522,10 @@ class CheckedIds:
 
         data = self._data[block * BLOCK : (block + 1) * BLOCK]
         if xxhash.xxh3_64_intdigest(data) != int(self._digests[block]):
-            raise self._damage(f"the digest of its block {block} is not right")
+            raise self._damage(f"the digest of its block {block} is wrong")
         ids = self._ids[block * per_block : (block + 1) * per_block]
         if len(ids) and (int(ids.max()) >= self._top or int(ids.min()) < 0):
-            raise self._damage(f"its block {block} has ids of samples that there are not")
+            raise self._damage(f"its block {block} has ids of samples that do not exist")
         self._is_checked[block] = True
 
     def _damage(self, reason: str) -> CorruptError:

@@ -98,8 +98,8 @@ class Ownership:
                 return self._folder
         if not os.path.exists(self._fallback):
             log.warning(
-                "%s belongs to other data by now: was the dataset published anew? This process "
-                "continues with its own version, in %s.",
+                "%s now belongs to another version of the dataset: was it published again? This "
+                "process continues with its own version, in %s.",
                 self._folder,
                 self._fallback,
             )

@@ -525,7 +525,7 @@ class ProcessCache:
         limit = "no limit" if self.limit is None else format_bytes(self.limit)
         waiting = "" if awaited is None else f", waiting for shard {awaited}"
         return (
-            f"{format_bytes(self.used)} of {limit}: {open_} open, {in_use} in hand, "
+            f"{format_bytes(self.used)} of {limit}: {open_} open, {in_use} in use, "
             f"{opening} opening{waiting} | {self.counters['fetched_shards']} fetched, "
             f"{self.counters['evicted_shards']} evicted"
         )

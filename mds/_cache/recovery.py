@@ -117,7 +117,7 @@ def open_folder(folder: CacheFolder, lock_timeout: float = 60.0) -> OpenFolder |
         ledger.open()
     except OSError as error:
         if folder.source_folder is not None:  # the user's own data can be read without a cache
-            log.warning("%s Shards are decompressed in memory, each time they are used.", error)
+            log.warning("%s Shards are decompressed in memory each time they are used.", error)
         elif error.errno not in _READ_ONLY:
             raise
         return None
@@ -149,8 +149,8 @@ def _tidy(opened: OpenFolder, own_bytes: int) -> None:
 def unwritable(folder: CacheFolder) -> CacheError:
     """Return the error for a shard that must be fetched into a folder that cannot be written."""
     return CacheError(
-        f"{folder.root} cannot be written by this user and does not hold the whole of "
-        f"{folder.remote}. Give it the rights, or choose another local folder."
+        f"{folder.root} lacks shards of {folder.remote}, and this user cannot write to it. Give "
+        f"the user write permission, or choose another local folder."
     )
 
 
@@ -298,7 +298,9 @@ def compare_with_disk(folder: CacheFolder, ledger: Ledger, names: set[str], own_
         np.minimum(entries["used"], time.time(), out=entries["used"])
     if wrong:
         log.info(
-            "%s: %d shards differed from the ledger, which is corrected.", folder.root, len(wrong)
+            "%s: corrected the ledger, which differed from the files of %d shards.",
+            folder.root,
+            len(wrong),
         )
 
 

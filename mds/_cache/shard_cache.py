@@ -103,9 +103,9 @@ class ShardCache:
         for folder in cached:
             if folder.source_folder is None and (kind := network_kind(folder.root)) is not None:
                 log.warning(
-                    "%s is on a network file system (%s). There each node keeps to cache_limit "
-                    "by itself, and must not evict files that another node has mapped. Give every "
-                    "node its own folder, best on its own disk.",
+                    "%s is on a network file system (%s), where nodes do not share cache_limit "
+                    "and could evict files that another node reads. Give every node its own "
+                    "folder, best on its own disk.",
                     folder.root,
                     kind,
                 )
@@ -114,7 +114,7 @@ class ShardCache:
         if self.limit < min_limit:
             raise CacheLimitError(
                 f"cache_limit={self.limit} ({format_bytes(self.limit)}) is too small: the indexes "
-                f"and ledgers of the cache take {control} bytes and the largest shard {largest}. "
+                f"and ledgers take {control} bytes, and the largest shard takes {largest} bytes. "
                 f"Set cache_limit to {min_limit} ({format_bytes(min_limit)}) or more."
             )
 
@@ -189,7 +189,9 @@ class ShardCache:
             self.prepare(shard)
         except MdsError as error:
             log.warning(
-                "Shard %d was not fetched ahead, and will be when it is read: %s", shard, error
+                "Shard %d could not be fetched ahead and is fetched when it is read: %s",
+                shard,
+                error,
             )
 
     def hold(self, shard: int) -> Reader:

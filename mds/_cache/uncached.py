@@ -237,8 +237,8 @@ def _fixed_offsets(info: ShardInfo) -> Offsets | None:
     start = info.raw.size - info.samples * size
     if start < header_size(info.samples):
         raise ShardError(
-            f"{info.raw.basename}: {info.samples} samples of {size} bytes do not fit into the "
-            f"{info.raw.size} bytes that the index says."
+            f"{info.raw.basename}: {info.samples} samples of {size} bytes do not fit into "
+            f"{info.raw.size} bytes, the size of the shard in the index."
         )
     return np.arange(info.samples + 1, dtype=np.int64) * size + start
 

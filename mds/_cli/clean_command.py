@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @storage_option
 @json_option()
 def clean(place: str, remove: bool, storage_options: dict[str, str], as_json: bool) -> None:
-    """List what writers left at PLACE that were killed before they finished.
+    """List the files at PLACE of writers that were killed before they finished.
 
-    That is: shards that no index names, uploads in parts that did not end, temporary folders of
-    this machine for PLACE. Nothing is removed without --remove. A folder that is being written to
-    is refused; make sure yourself that no writer is at work behind a URL.
+    The files are shards that are in no index, unfinished multipart uploads, and temporary folders
+    on this machine for PLACE. Files are removed only with --remove. Folders in use by a writer are
+    refused. For a URL, make sure yourself that no writer uses it.
     """
     with errors():
         from mds.errors import NotFoundError
@@ -53,12 +53,12 @@ def _clean_folder(store: Store, folder: str, remove: bool, as_json: bool) -> Non
 
     lock = try_lock_folder(os.path.abspath(folder))
     if lock is None:
-        raise ConfigError(f"{folder} is in use: a writer is at work. Wait for its end.")
+        raise ConfigError(f"{folder} is in use by a writer. Wait until it has finished.")
     try:
         if os.path.isdir(os.path.join(folder, CHECKPOINT_NAME)):
             raise ConfigError(
-                f"{folder}: a conversion was begun here and not finished. Go on with mds-convert "
-                "--resume, or start again with --overwrite."
+                f"{folder}: a conversion was started here and not finished. Continue with "
+                "mds-convert --resume, or start again with --overwrite."
             )
         _clean(store, remove, as_json)
     finally:

@@ -320,10 +320,12 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
     """Print the plan to standard error: the source, its columns and what will be written."""
     source, spec = conversion.source, conversion.spec
     stderr.print(cell(f"{source.name}: {source.title}, {source.describe()}"))
-    shown = table("column", "encoding", "first value", "")
+    column_table = table("column", "encoding", "first value", "")
     for column in conversion.columns:
-        shown.add_row(*map(cell, (column.name, column.encoding, column.example, column.note)))
-    print_table(stderr, shown)
+        column_table.add_row(
+            *map(cell, (column.name, column.encoding, column.example, column.note))
+        )
+    print_table(stderr, column_table)
     for note in source.notes:
         stderr.print(cell(f"Note: {note}."))
     limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
@@ -479,6 +481,6 @@ def _show_on_bar(bar: Bar, task: int, progress: Progress, limit: int | None) -> 
             words.append(f"{format_bytes(speed)}/s")
     if progress.bad:
         words.append(f"{progress.bad:,} bad")
-    done = progress.samples if limit else progress.size
-    whole = limit or progress.whole or None
-    bar.update(TaskID(task), completed=done, total=whole, what=", ".join(words))
+    completed = progress.samples if limit else progress.size
+    total = limit or progress.whole or None
+    bar.update(TaskID(task), completed=completed, total=total, what=", ".join(words))

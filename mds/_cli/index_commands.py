@@ -155,9 +155,9 @@ def _check_parts(parts: tuple[str, ...], out: str) -> None:
     outside = [part for part in parts if not is_below(part, out)]
     if not outside:
         return
-    first, *others = *parts, out
-    if all(is_below(place, first) for place in others):
-        command = shlex.join(["mds", "merge", *map(redact, (*others, first))])
+    first, *other_places = *parts, out
+    if all(is_below(place, first) for place in other_places):
+        command = shlex.join(["mds", "merge", *map(redact, (*other_places, first))])
         raise ConfigError(f"OUT comes last, after the datasets. Write: {command}")
     raise ConfigError(
         f"{redact(outside[0])} is not below OUT, {redact(out)}. An index names shards of its "

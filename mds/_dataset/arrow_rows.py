@@ -121,17 +121,17 @@ class ArrowRows:
         columns: list[_Column] = []
         for index in self._indexes:
             for schema in index.schemas:
-                found = _encoding_of(schema, name)
-                if found is None:
+                encoding = _encoding_of(schema, name)
+                if encoding is None:
                     continue
-                kind = arrow_type(found)
+                kind = arrow_type(encoding)
                 if kind is None:
                     raise ConfigError(
                         f"{self._owner}.to_arrow_reader: column {name!r} has the encoding "
-                        f"{found.name!r}, for which Arrow has no type. Leave it out with "
+                        f"{encoding.name!r}, for which Arrow has no type. Leave it out with "
                         f"columns={[other for other in self._selected if other != name]}."
                     )
-                columns.append(_Column(name, kind, found))
+                columns.append(_Column(name, kind, encoding))
         different = [column for column in columns if column.kind != columns[0].kind]
         if different:
             raise ConfigError(

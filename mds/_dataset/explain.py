@@ -55,8 +55,8 @@ def _describe_columns(dataset: Any) -> str:
     """Name the first columns as stored, such as "columns image, label"."""
     names = list(column_encodings(dataset._indexes()))
     names = [name for name in names if name in dataset._columns]
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"column{'s' * (len(names) != 1)} {', '.join(names[:8])}{more}"
+    suffix = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"column{'s' * (len(names) != 1)} {', '.join(names[:8])}{suffix}"
 
 
 def _describe_rank(dataset: Any) -> str:

@@ -96,19 +96,19 @@ class SampleFilter:
             is_decided=self.is_decided or not self.chain.is_keyed,
         )
 
-    def refuse_numbers(self, call: str, rest: str) -> None:
+    def refuse_numbers(self, call: str, call_end: str) -> None:
         """Raise ConfigError if the filters have not decided yet: numbers would count all samples.
 
         Args:
             call: What the user wrote, for the message.
-            rest: End of the call that gives it by ``select(where=...)``, such as ".limit(100)".
+            call_end: End of the call that gives it by ``select(where=...)``, such as ".limit(100)".
         """
         if self.is_decided:
             return
         filters = ", ".join(link.name for link in self.chain.links if link.kind == "filter")
         raise ConfigError(
             f"{call} needs to know the samples in advance, but {filters} decides while samples "
-            f"are read. Write dataset.select(where=function){rest}, which decides before the "
+            f"are read. Write dataset.select(where=function){call_end}, which decides before the "
             "first epoch."
         )
 

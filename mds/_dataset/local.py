@@ -368,5 +368,5 @@ class _LocalPart(LocalDataset):
         return runner.run(sample, key_of_number(_SEED, sample_id))
 
     def __repr__(self) -> str:
-        chosen = f"{self.num_samples:,} samples" if self._chain is None else f"{self._chain}"
-        return f"<LocalDataset: {chosen} of {self._source!r}>"
+        content = f"{self.num_samples:,} samples" if self._chain is None else f"{self._chain}"
+        return f"<LocalDataset: {content} of {self._source!r}>"

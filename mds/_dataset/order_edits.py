@@ -125,8 +125,8 @@ class OrderEdits(Sequence[str]):
 
         >>> dataset.edits.skip_steps(range(12300, 12400))  # doctest: +SKIP
         """
-        given: Any = steps  # of any type, whatever the signature says
-        if not isinstance(given, range) or steps.step != 1 or not steps or steps.start < 0:
+        untyped_steps: Any = steps  # of any type, whatever the signature says
+        if not isinstance(untyped_steps, range) or steps.step != 1 or not steps or steps.start < 0:
             raise ConfigError(
                 f"skip_steps({shown(steps)}): give a range of global batches, counted since the "
                 "training began, such as range(12300, 12400)."

@@ -103,13 +103,13 @@ def choose_parts(
     count = dataset._shards.num_samples
     if not isinstance(shares, Mapping):
         is_share = isinstance(shares, float) and 0 < shares < 1
-        rest = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
+        example = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
         first = round(count * (shares if is_share else 0.9))
         exact = f"split([{first}, {count - first}])"
         raise ConfigError(
             f"split({shown(shares)}): expected the share of each part. Write train, val = "
-            f"dataset.split({rest}), of about these shares, or numbers of samples, as in {exact}; "
-            "a dict with names, as in split({'train': 0.9, 'val': 0.1}), returns a dict."
+            f"dataset.split({example}) for about these shares, or numbers of samples, as in "
+            f"{exact}; a dict with names, such as {{'train': 0.9, 'val': 0.1}}, returns a dict."
         )
     share: Any
     for name, share in shares.items():
@@ -149,10 +149,10 @@ def _warn_of_sizes(
         by: Column whose values were divided; None for samples.
     """
     sizes = [len(numbers) for numbers in parts.values()]
-    wanted = [share * count for share in shares.values()]
-    if all(abs(size - want) <= 0.02 * count for size, want in zip(sizes, wanted, strict=True)):
+    exact_sizes = [share * count for share in shares.values()]
+    if all(abs(size - want) <= 0.02 * count for size, want in zip(sizes, exact_sizes, strict=True)):
         return
-    bounds = np.rint(np.cumsum([0, *wanted])).astype(int)
+    bounds = np.rint(np.cumsum([0, *exact_sizes])).astype(int)
     exact = np.diff(bounds).tolist()
     log.warning(
         "split(%s) of %s samples gave parts of %s, because a hash chooses the part of each %s.%s",
@@ -211,10 +211,13 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
             )
         return np.flatnonzero(array).astype(np.int64)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
-        what = f"{array.dtype} of shape {array.shape}" if array.dtype != object else shown(choice)
+        description = (
+            f"{array.dtype} of shape {array.shape}" if array.dtype != object else shown(choice)
+        )
         raise ConfigError(
-            f"select() takes sample numbers or a boolean mask, got {what}. Write select([0, 7]), "
-            f"select(dataset_mask) or select(where=function).{_selection_hint(array)}"
+            f"select() takes sample numbers or a boolean mask, got {description}. Write "
+            "select([0, 7]), select(dataset_mask) or select(where=function)."
+            f"{_selection_hint(array)}"
         )
     numbers = array.astype(np.int64)
     ids = np.unique(numbers)

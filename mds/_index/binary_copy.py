@@ -139,7 +139,7 @@ def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[
     A descriptor is [name, dtype, offset in ``data``, number of elements].
     """
     if [name for name, *_ in descriptors] != list(COLUMN_DTYPES):
-        raise ValueError("other columns")
+        raise ValueError("the columns differ")
     columns = {}
     for name, dtype, offset, count in descriptors:
         if (
@@ -148,7 +148,7 @@ def _columns(data: memoryview, descriptors: list[Any]) -> dict[str, npt.NDArray[
             or type(count) is not int
             or count < 0
         ):
-            raise ValueError("another type, place or length")
+            raise ValueError("the type, position or length of a column differs")
         columns[name] = np.frombuffer(data, dtype, count, offset)
     return columns
 

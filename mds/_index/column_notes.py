@@ -47,27 +47,27 @@ def make_notes(
     """
     for argument, value in (("class_names", class_names), ("descriptions", descriptions)):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{argument} is a dict from names of columns, got {value!r}.")
+            raise ConfigError(f"{argument} must be a dict by column names, got {value!r}.")
     notes: dict[str, ColumnNote] = {}
     for column, names in class_names.items():
         is_list = isinstance(names, (list, tuple))
         if not is_list or not all(isinstance(name, str) for name in names):
             raise ConfigError(
-                f"class_names[{column!r}] is a list of texts, the name of each number in turn, got "
-                f"{names!r}."
+                f"class_names[{column!r}] must be a list of texts, the names of the classes 0, 1, "
+                f"..., got {names!r}."
             )
         notes[column] = ColumnNote(class_names=tuple(names))
     for column, text in descriptions.items():
         if not isinstance(text, str):
-            raise ConfigError(f"descriptions[{column!r}] is a text, got {text!r}.")
+            raise ConfigError(f"descriptions[{column!r}] must be a text, got {text!r}.")
         notes[column] = notes.get(column, ColumnNote())._replace(description=text)
     for column, note in notes.items():
         for text in (note.description, *note.class_names):
             if not _is_unicode(text):
                 raise ConfigError(
                     f"class_names and descriptions of column {column!r}: {text!r} has a lone "
-                    "surrogate, which no file of text can hold. Leave it out, or decode the text "
-                    "with errors='replace'."
+                    "surrogate, which UTF-8 cannot encode. Leave it out, or decode the text with "
+                    "errors='replace'."
                 )
     return notes
 
@@ -88,7 +88,7 @@ def check_noted(notes: Mapping[str, ColumnNote], columns: Iterable[str]) -> None
         if column not in column_names:
             raise ConfigError(
                 f"class_names and descriptions: there is no column {column!r}."
-                f"{did_you_mean(column, column_names)} There are {', '.join(column_names)}."
+                f"{did_you_mean(column, column_names)} The columns are {', '.join(column_names)}."
             )
 
 
@@ -157,11 +157,11 @@ def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnN
         notes = {column: _note(raw_note) for column, raw_note in columns.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise IndexFileError(
-            f"{location}: does not describe columns: {error}. Remove it."
+            f"{location} does not describe columns: {error}. Remove the file."
         ) from error
     if len(notes) > _MAX_COLUMNS:
         raise IndexFileError(
-            f"{location}: describes {len(notes)} columns, more than {_MAX_COLUMNS}. Remove it."
+            f"{location} describes {len(notes)} columns, more than {_MAX_COLUMNS}. Remove the file."
         )
     return notes
 
@@ -174,7 +174,7 @@ def _note(raw_note: Any) -> ColumnNote:
     description, names = raw_note.get("description", ""), raw_note.get("class_names", [])
     is_text = isinstance(description, str) and isinstance(names, list)
     if not is_text or not all(isinstance(name, str) for name in names):
-        raise TypeError("a description is a text, and class_names is a list of texts")
+        raise TypeError("a description must be a text, and class_names a list of texts")
     if len(names) > _MAX_CLASSES:
         raise ValueError(f"{len(names)} classes")
     return ColumnNote(description, tuple(names))

@@ -179,7 +179,7 @@ def parse_lengths(payload: Any, samples: int, column: str | None, location: str)
         width, long_count = head["width"], head["long"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise IndexFileError(
-            f"{location}: holds no lengths. Make it anew with mds lengths."
+            f"{location} has no lengths. Write it again with mds lengths."
         ) from error
     column = head_column if column is None and isinstance(head_column, str) else column
     is_plausible = head_column == column and head_samples == samples and str(width) in ("1", "2")
@@ -189,8 +189,8 @@ def parse_lengths(payload: Any, samples: int, column: str | None, location: str)
     small_bytes += -small_bytes % 8
     if not is_plausible or len(view) != end + small_bytes + 16 * long_count:
         raise IndexFileError(
-            f"{location}: holds lengths of column {head_column!r:.60} of {head_samples!r:.30} "
-            f"samples; expected column {column!r} of {samples}. Make it anew with mds lengths."
+            f"{location} has lengths of column {head_column!r:.60} of {head_samples!r:.30} "
+            f"samples; expected column {column!r} of {samples}. Write it again with mds lengths."
         )
     dtype = np.dtype(f"<u{width}")
     lengths = np.frombuffer(view, dtype, samples, end)
@@ -213,6 +213,6 @@ def _check_long(lengths: NDArray[Any], long: Ids, of_long: Ids, location: str) -
     )
     if not is_consistent:
         raise IndexFileError(
-            f"{location}: its long lengths are not where the others say so. Make it anew with mds "
-            "lengths."
+            f"{location} is damaged: the table of long lengths does not match the others. Write it "
+            "again with mds lengths."
         )

@@ -169,8 +169,8 @@ def _check_suspects(
                 continue
             if key in folders:
                 raise IndexFileError(
-                    f"{location}, shard {number}: {shown(name)} is a file here and the folder of "
-                    "another shard. An index like this cannot be laid out on a disk."
+                    f"{location}, shard {number}: {shown(name)} is a file of this shard, but a "
+                    "folder of another one. Files of such an index cannot be stored on a disk."
                 )
             if key in first:
                 raise IndexFileError(
@@ -285,7 +285,7 @@ def parse_index(data: bytes, location: str, largest_object: int = LARGEST_OBJECT
         raise IndexFileError(f"{location}: an object has the key {str(error)!r} twice.") from error
     except RecursionError:
         # Without the cause: its traceback holds thousands of frames.
-        raise IndexFileError(f"{location}: nested too deeply to be an index.") from None
+        raise IndexFileError(f"{location}: it is nested too deeply to be an index.") from None
 
 
 class _Parser:
@@ -324,7 +324,7 @@ class _Parser:
             if key not in ("shards", "version") or key in keys:
                 # The wids library also names its index of tar files index.json.
                 hint = (
-                    " Is it of tars? Say format='tar', or /*.tar behind."
+                    " Is it an index of tars? Give format='tar', or end the path with /*.tar."
                     if b'"shardlist"' in self.data
                     else ""
                 )
@@ -348,8 +348,8 @@ class _Parser:
         """Raise IndexFileError unless the index has the version that can be read."""
         if type(version) is not int or version != VERSION:
             raise IndexFileError(
-                f"{self.location}: the index has version {shown(version)}; "
-                f"only version {VERSION} is known."
+                f"{self.location}: the index has version {shown(version)}, but mds reads only "
+                f"version {VERSION}."
             )
 
     def _shards(self) -> None:
@@ -538,9 +538,9 @@ def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], loca
         return
     if sizes[0] >= 1 << 32:
         raise IndexFileError(
-            f"{location}: {sizes[0]:,} bytes of raw data; offsets of 32 bits end at 4 GiB."
+            f"{location}: a shard of {sizes[0]:,} bytes is too large: the limit is 4 GiB."
         )
     raise IndexFileError(
-        f"{location}: {samples:,} samples cannot be in a file of {sizes[schema.is_split]:,} bytes; "
-        f"their offsets alone take {4 + 4 * (samples + 1):,}."
+        f"{location}: {samples:,} samples do not fit into a file of {sizes[schema.is_split]:,} "
+        f"bytes; their offsets alone take {4 + 4 * (samples + 1):,}."
     )

@@ -131,9 +131,8 @@ def refuse_unsafe(schemas: Iterable[ShardSchema], allow_unsafe_types: bool, loca
             columns = zip(schema.columns.names, schema.columns.encodings, strict=True)
             bad = [f"{n!r} ({e})" for n, e in columns if parse_encoding(e).is_unsafe]
             raise UnsafeTypeError(
-                f"{location}: column {', '.join(bad)} holds pickles, and to load a pickle is to "
-                "run whatever code its author chose. Pass allow_unsafe_types=True if you trust "
-                "them."
+                f"{location}: column {', '.join(bad)} holds pickles, and loading a pickle can run "
+                "any code of its author. Pass allow_unsafe_types=True if you trust them."
             )
 
 
@@ -186,12 +185,14 @@ def parse_shard(raw: object, location: str) -> tuple[ShardSchema, Row]:
         raise IndexFileError(f"{location}: expected an object for each shard, got {shown(raw)}.")
     if _int(raw, "version", location) != VERSION:
         raise IndexFileError(
-            f"{location}: the shard has version {raw['version']}; only version {VERSION} is known."
+            f"{location}: the shard has version {raw['version']}, but mds reads only version "
+            f"{VERSION}."
         )
     name = _get(raw, "format", location)
     if not isinstance(name, str) or name not in FORMATS:
         raise IndexFileError(
-            f"{location}: {shown(name)} is not a shard format. There are {', '.join(FORMATS)}."
+            f"{location}: {shown(name)} is not a shard format. The formats are "
+            f"{', '.join(FORMATS)}."
         )
     _check_keys(raw, _KEYS[name], location)
     files = [(kind, raw[kind]) for kind in KINDS if raw.get(kind) is not None]
@@ -226,8 +227,8 @@ def _parse_schema(
     zips = present & {"zip_data", "zip_meta"}
     if zips and (compression is None or len(zips) != len(needed)):
         raise IndexFileError(
-            f"{location}: compression is {compression!r}, but the compressed files given are "
-            f"{', '.join(sorted(zips))}."
+            f"{location}: compression is {compression!r}, but the compressed files in the index "
+            f"are {', '.join(sorted(zips))}."
         )
     if compression is not None:
         from mds._shardfile.compression import parse_compression
@@ -292,7 +293,7 @@ def _encoded_size(encoding: str, name: str, location: str) -> int | None:
         if encoding not in SPLIT_ENCODINGS:
             raise IndexFileError(
                 f"{location}: {shown(encoding)} is not an encoding of {name}. "
-                f"There are {', '.join(SPLIT_ENCODINGS)}."
+                f"The encodings are {', '.join(SPLIT_ENCODINGS)}."
             )
         return None
     try:

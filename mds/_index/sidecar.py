@@ -66,7 +66,7 @@ def sidecar_name(kind: str, column: str | None = None, end: str = "bin") -> str:
     part = "" if column is None else "-" + urllib.parse.quote(column, safe="").replace("%", "=")
     name = f"{PREFIX}{kind}{part}.{end}"
     if len(name) > MAX_PART_BYTES:
-        raise ConfigError(f"the name of column {shown(column)} is too long for a file beside it.")
+        raise ConfigError(f"the name of column {shown(column)} is too long for a sidecar file.")
     return name
 
 
@@ -114,7 +114,7 @@ def parse_sidecar(
         header_index, digest, size = header["index"], header["digest"], header["bytes"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise IndexFileError(
-            f"{location}: begins with no header of a file beside an index. Remove it."
+            f"{location} does not begin with the header of a sidecar file. Remove the file."
         ) from error
     payload = view[end + 1 :]
     is_header = (
@@ -126,23 +126,23 @@ def parse_sidecar(
     )
     if not is_header or kind not in (None, header_kind):
         raise IndexFileError(
-            f"{location}: is of kind {shown(header_kind)}, version {shown(header_version)}; "
-            f"expected {kind or 'one of ours'}. Remove it."
+            f"{location} has the kind {shown(header_kind)}, version {shown(header_version)}; "
+            f"expected {kind or 'a sidecar of mds'}. Remove the file."
         )
     if kind is not None and header_version > version:
         raise IndexFileError(
-            f"{location}: has version {header_version}, this library knows up to {version}: "
-            "update it."
+            f"{location} has version {header_version}, but mds reads versions up to {version}: "
+            "update mds."
         )
     if index not in (None, header_index):
         raise IndexFileError(
-            f"{location}: belongs to another {INDEX_NAME} than the one beside it. Make it anew, or "
-            "remove it."
+            f"{location} belongs to another {INDEX_NAME} than the one in its folder. Write it "
+            "again, or remove it."
         )
     if type(size) is not int or size != len(payload) or fingerprint_of(payload) != digest:
         raise IndexFileError(
-            f"{location}: is damaged: {len(payload)} bytes behind its header, and {shown(size)} of "
-            f"digest {digest} were written. Make it anew, or remove it."
+            f"{location} is damaged: {len(payload)} bytes follow its header, but {shown(size)} "
+            f"with digest {digest} were written. Write it again, or remove it."
         )
     return Sidecar(header_kind, header_version, header_index, payload)
 
@@ -156,7 +156,7 @@ def write_sidecar(
     ConfigError for another name, and StoreError if the store cannot be written.
     """
     if not is_sidecar(name):
-        raise ConfigError(f"{shown(name)} is not a name for a file beside {INDEX_NAME}.")
+        raise ConfigError(f"{shown(name)} is not a valid name for a sidecar file.")
     store.put(name, pack_sidecar(kind, version, index, payload))
 
 
@@ -182,8 +182,8 @@ def read_sidecar(
                 size += len(piece)
                 if size > max_bytes + _MAX_HEADER_BYTES:
                     raise IndexFileError(
-                        f"{location}: has more than {max_bytes} bytes, the most that its dataset "
-                        "can need. Remove it."
+                        f"{location} has more than {max_bytes} bytes, the maximum for its dataset. "
+                        "Remove the file."
                     )
                 pieces.append(bytes(piece))
     except (NotFoundError, DeniedError):  # some stores deny access to objects that do not exist

@@ -329,9 +329,9 @@ def explain_missing_index(folder: str) -> str:
     except OSError:
         return ""
     if ".mds-convert" in names:
-        return " A conversion was begun there and not finished; go on with mds-convert --resume."
+        return " A conversion there was not finished. Continue with mds-convert --resume."
     if any(name.startswith("shard.") for name in names):
-        return " It holds shards: the writer that wrote them never finished. Write it anew."
+        return " It has shards, but their writer never finished. Write the dataset again."
     return ""
 
 
@@ -399,7 +399,7 @@ def refuse_files_index(data: bytes, fingerprint: str, location: str) -> None:
         raise IndexFileError(f"{location}: this is not an index of files: {error}") from error
     if not is_valid:
         raise IndexFileError(
-            f"{location}: this is not an index of files: a value is of another type."
+            f"{location}: this is not an index of files: a value has the wrong type."
         )
     raise FilesIndexError(
         f"{location}: it lists {facts['format']} files, which StreamingDataset reads in place. "

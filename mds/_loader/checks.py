@@ -97,7 +97,7 @@ def refuse_workers(owner: str, arguments: Mapping[str, Any]) -> None:
 
 
 def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
-    """Refuse micro-batches of a loader whose batches are no equal parts of a step (ConfigError).
+    """Refuse micro-batches of a loader whose batches are not equal parts of a step (ConfigError).
 
     ``dataset``: StreamingDataset that the loader reads, or None.
     """
@@ -110,14 +110,14 @@ def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
         )
     if size is None:
         raise ConfigError(
-            f"microbatches={count}: a step has so many batches, but batch_size=None makes single "
+            f"microbatches={count} divides steps into batches, but batch_size=None makes single "
             "samples. Give a batch_size."
         )
     if size != dataset.batch_size:
         raise ConfigError(
             f"microbatches={count}: batch_size is {size} for the loader but {dataset.batch_size} "
-            f"for the dataset. It is the size of a batch that arrives, of which a step has {count}."
-            f" Give batch_size={size} to both, or to only one of them."
+            f"for the dataset. It is the size of one of the {count} batches of a step, so it must "
+            f"be {size} for both, or be given to only one of them."
         )
 
 

@@ -40,7 +40,7 @@ _ADVICE = (
 )
 
 
-class _Taken(NamedTuple):
+class _Progress(NamedTuple):
     """Packs that came: ``packs`` places of the step after ``begin``; None for the whole step.
 
     ``end`` is the position after the step.
@@ -59,7 +59,7 @@ class IteratedPacks:
 
     Attributes:
         begin: Position at which the iteration began; None before the first pack.
-        taken: Packs that came last.
+        progress: Position after the packs that came last.
         is_over: Whether the iteration has ended, by the end of the epoch or an error.
         is_finished: Whether it came to the end of the epoch.
     """
@@ -67,7 +67,7 @@ class IteratedPacks:
     def __init__(self, plan: PackPlan) -> None:
         self._plan = plan
         self.begin: Position | None = None
-        self.taken = _Taken(plan.begin, None, plan.begin)
+        self.progress = _Progress(plan.begin, None, plan.begin)
         self.is_over = self.is_finished = False
 
     @property
@@ -83,7 +83,7 @@ class IteratedPacks:
         del order
         if self.begin is None:
             return None
-        begin, packs, end = self.taken
+        begin, packs, end = self.progress
         if packs is not None:
             if ranks > 1:
                 size = self._plan.shape.batch
@@ -116,7 +116,7 @@ class PackIterator(Iterator[dict[str, Any]]):
         self._dataset = dataset
         self._count = IteratedPacks(plan)
         self._is_padded = dataset.num_ranks > 1 and dataset.remainder != "short"
-        self._packs: Iterator[tuple[_Taken, dict[str, Any]]] = self._read(epoch)
+        self._packs: Iterator[tuple[_Progress, dict[str, Any]]] = self._read(epoch)
         self._failure: Exception | None = None
         _living.add(self)
 
@@ -128,7 +128,7 @@ class PackIterator(Iterator[dict[str, Any]]):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         try:
-            taken, pack = next(self._packs)
+            progress, pack = next(self._packs)
         except StopIteration:
             self._begin()
             self._count.is_over = self._count.is_finished = True
@@ -138,18 +138,18 @@ class PackIterator(Iterator[dict[str, Any]]):
             self._count.is_over = True
             raise
         self._begin()
-        self._count.taken = taken
+        self._count.progress = progress
         return pack
 
     def _begin(self) -> None:
         """Make this the iteration that ``dataset.state_dict()`` is about."""
         count = self._count
         if count.begin is None:
-            count.begin = count.taken.begin
+            count.begin = count.progress.begin
         if self._dataset._loop_count is not count and not count.is_over:
             self._dataset._loop_count = count
 
-    def _read(self, epoch: WorkerEpoch) -> Iterator[tuple[_Taken, dict[str, Any]]]:
+    def _read(self, epoch: WorkerEpoch) -> Iterator[tuple[_Progress, dict[str, Any]]]:
         """Yield the packs of the epoch, each with the position after it."""
         dataset = self._dataset
         batches = Batches(dataset, dataset.batch_size, False, default_convert)
@@ -166,12 +166,12 @@ class PackIterator(Iterator[dict[str, Any]]):
                 waiting: tuple[int, dict[str, Any]] | None = None
                 for place, pack in packer.split(step, is_padded=self._is_padded):
                     if waiting is not None:
-                        yield _Taken(begin, first + waiting[0] + 1, end), waiting[1]
+                        yield _Progress(begin, first + waiting[0] + 1, end), waiting[1]
                     waiting = place, pack
                 is_end = first + len(step[0].counts) == epoch.order.shape.batch
                 if waiting is not None:
                     packs = None if is_end else first + waiting[0] + 1
-                    yield _Taken(begin, packs, end), waiting[1]
+                    yield _Progress(begin, packs, end), waiting[1]
                 first += len(step[0].counts)
         finally:
             epoch.close_windows()

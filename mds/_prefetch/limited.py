@@ -348,17 +348,17 @@ class LimitedPrefetch:
         total = runtime.catalog.remote_bytes
         if runtime.catalog.has_raw:
             cost = (
-                f"Samples whose shards find no room come by ranged reads of their own: still about "
+                f"Samples of shards that do not fit are read one by one: still about "
                 f"{format_bytes(total)} in an epoch, in many more requests."
             )
         else:
             cost = (
                 f"About {format_bytes(times * total)} will be fetched in an epoch, {times:.1f} "
-                f"times the dataset."
+                f"times the size of the dataset."
             )
         log.warning(
-            "cache_limit=%s does not hold the shards that are in use at one time. %s With "
-            "cache_limit=%d (%s) each would be fetched once.",
+            "cache_limit=%s is too small for the shards that are in use at one time. %s With "
+            "cache_limit=%d (%s), each shard would be fetched once.",
             format_bytes(runtime.limit or 0),
             cost,
             need,

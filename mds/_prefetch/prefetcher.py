@@ -266,8 +266,8 @@ class UnlimitedPrefetch:
         if not self._is_full:
             self._is_full = True
             log.warning(
-                "%s All shards of the cache are in use; shards that do not fit are read without "
-                "being kept.",
+                "%s All shards of the cache are in use, so shards that do not fit are read "
+                "without being cached.",
                 error,
             )
         shards, rows = self._window

@@ -154,7 +154,7 @@ class Reader(ABC):
         if number < 0:
             number += self._count
         if not 0 <= number < self._count:
-            raise IndexError(f"{self.source}: there is no sample {row} among {self._count:,}.")
+            raise IndexError(f"{self.source}: there is no sample {row} of {self._count:,}.")
         return int(number)
 
     def _numbers(self, rows: Rows) -> npt.NDArray[np.int64]:
@@ -167,7 +167,7 @@ class Reader(ABC):
             return np.zeros(0, np.int64)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise ShardError(
-                f"{self.source}: rows are a list of integers, got {numbers.dtype} of shape "
+                f"{self.source}: rows must be a list of integers, got {numbers.dtype} of shape "
                 f"{numbers.shape}."
             )
         numbers = numbers.astype(np.int64, copy=False)
@@ -234,8 +234,8 @@ def _map_handle(handle: int, path: str, size: int) -> Data:
         way_out = ""
         if error.errno in {errno.ENOMEM, errno.EMFILE}:
             way_out = (
-                f" The process has {count_maps():,} files mapped: drop samples that are views "
-                "of them (copy=False), or raise vm.max_map_count."
+                f" The process maps {count_maps():,} files: drop samples that are views of them "
+                "(copy=False), or raise vm.max_map_count."
             )
         raise StoreError(
             f"map {path}: {error.strerror}.{way_out}", url=path, verb="open"
@@ -251,4 +251,4 @@ def _check_inside(folder: str, path: str) -> None:
     root = os.path.realpath(folder)
     parent = os.path.realpath(os.path.dirname(path))
     if os.path.commonpath([root, parent]) != root:
-        raise ShardError(f"{path}: a link leads the shard outside of the folder {folder}.")
+        raise ShardError(f"{path}: the shard is a link to a place outside the folder {folder}.")

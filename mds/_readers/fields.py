@@ -53,8 +53,8 @@ class ColumnSelection:
         words = [images] if isinstance(images, str) else [*dict(images).values()]
         if not {*words} <= {"pil", "array"}:
             raise ConfigError(
-                f"images come as 'pil' or 'array', or as {{'image': 'array'}} says for each "
-                f"column, got {images!r}."
+                f"images= must be 'pil', 'array', or a dict such as {{'image': 'array'}}, got "
+                f"{images!r}."
             )
 
     @property
@@ -188,21 +188,23 @@ def check_images(owner: str, encodings: Mapping[str, str], selection: ColumnSele
         for name, encoding in encodings.items()
     }
     if isinstance(selection.images, str):
-        given = repr(selection.images)
+        images = repr(selection.images)
         without_effect = not any(is_image and n in selection for n, is_image in has_images.items())
-        what = "no column of images is read"
+        reason = "no column of images is read"
     else:
-        given = repr(dict(selection.images))
+        images = repr(dict(selection.images))
         names = [n for n in selection.image_columns if not has_images[n] or n not in selection]
         without_effect = bool(names)
-        what = f"column {names[0]!r} is not one of images that is read" if names else ""
+        reason = f"column {names[0]!r} is not a column of images that is read" if names else ""
     if without_effect:
-        left_out = [n for n, is_image in has_images.items() if is_image and n not in selection]
+        unread_columns = [
+            n for n, is_image in has_images.items() if is_image and n not in selection
+        ]
         listed = ", ".join(f"{name!r} ({encoding})" for name, encoding in encodings.items())
-        way_out = f"add {left_out[0]!r} to columns=, or " if left_out else ""
+        way_out = f"add {unread_columns[0]!r} to columns=, or " if unread_columns else ""
         raise ConfigError(
-            f"{owner}(images={given}): {what}, so it would have no effect. The columns are "
-            f"{listed}. To mend it, {way_out}leave images= out."
+            f"{owner}(images={images}): {reason}, so it would have no effect. The columns are "
+            f"{listed}. To fix this, {way_out}leave images= out."
         )
 
 

@@ -73,7 +73,9 @@ def gather(
     """
     shards, rows = np.asarray(shards), np.asarray(rows)
     if len(shards) != len(rows):
-        raise ShardError(f"{len(shards)} shards and {len(rows)} rows do not make samples.")
+        raise ShardError(
+            f"{len(shards)} shards and {len(rows)} rows: each sample needs one of both."
+        )
     if len(shards) == 0:
         return {}
     groups = group_by_shard(shards)
@@ -83,9 +85,7 @@ def gather(
     for reader in used.values():
         kind = type(reader) if kind in {None, type(reader)} else Reader
         if reader.schema.columns != schema.columns:
-            raise ShardError(
-                f"{reader.source}: its columns are not those of {schema.columns.names}."
-            )
+            raise ShardError(f"{reader.source}: its columns are not {schema.columns.names}.")
     if columns is not None:
         check_columns(schema.columns.names, columns)
     if kind is FixedReader:

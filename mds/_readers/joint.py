@@ -101,7 +101,7 @@ class JointReader(Reader):
             row = int(wrong[0])
             raise ShardError(
                 f"{self.source}: sample {row} has {offsets[row + 1] - offsets[row]} bytes, but its "
-                f"columns have {size} together."
+                f"columns have {size} in total."
             )
 
     def _viewing(self) -> Fields:
@@ -298,7 +298,9 @@ def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
         except (MemoryError, MissingDependencyError):  # not the fault of the bytes
             raise
         except RecursionError as error:
-            raise EncodingError(f"{source}, column {field.name!r}: nested too deeply.") from error
+            raise EncodingError(
+                f"{source}, column {field.name!r}: it is nested too deeply."
+            ) from error
         except Exception as error:
             kind = type(error) if isinstance(error, EncodingError) else EncodingError
             raise kind(f"{source}, column {field.name!r}: {error}") from error
@@ -332,7 +334,7 @@ def gather_columns(
         fixed = 4 * fields.variable + sum(field.size or 0 for field in fields.stored)
         sample_sizes = offsets[numbers + 1].astype(np.int64) - starts
         if not np.array_equal(sizes_of_values.sum(axis=1) + fixed, sample_sizes):
-            raise ShardError("sizes of columns do not add up to those of their samples.")
+            raise ShardError("the sizes of the columns do not add up to those of their samples.")
     out: Batch = {}
     size_index = 0
     for field in fields.stored:

@@ -127,7 +127,7 @@ def decode_line(
     try:
         return parse(str(line, "utf-8"))
     except RecursionError as error:
-        raise EncodingError(f"{source}: nested too deeply.") from error
+        raise EncodingError(f"{source}: the value is nested too deeply.") from error
     except (ValueError, ShardError) as error:
         raise EncodingError(f"{source}: {error}") from error
 

@@ -83,8 +83,8 @@ def parse_compression(name: str | None) -> Codec | None:
     kind = _CODECS.get(algorithm)
     if kind is None:
         raise ConfigError(
-            f"there is no compression {name!r}.{did_you_mean(algorithm, _CODECS)} Known are "
-            f"{', '.join(sorted(_CODECS))}, most with a level as in 'zstd:7'."
+            f"there is no compression {name!r}.{did_you_mean(algorithm, _CODECS)} The compressions "
+            f"are {', '.join(sorted(_CODECS))}, most with a level as in 'zstd:7'."
         )
     if not colon:
         return kind(name, None)
@@ -168,7 +168,7 @@ class Decompressor(ABC):
         """
         self._guarded(self._end, sink)
         if self._emitted != self._size:
-            raise ShardError(f"{self._name} data ended at {self._emitted} of {self._size} bytes")
+            raise ShardError(f"{self._name} data ends after {self._emitted} of {self._size} bytes")
 
     def _guarded(self, act: Callable[[], None], sink: Callable[[bytes], object]) -> None:
         """Run a step of the decompression, and turn the errors of its library into ShardError.
@@ -201,7 +201,7 @@ class Decompressor(ABC):
         """Count a piece of output, and pass it to the sink. Raises ShardError if it is too much."""
         self._emitted += len(piece)
         if self._emitted > self._size:
-            raise ShardError(f"{self._name} data holds more than the {self._size} bytes it should")
+            raise ShardError(f"{self._name} data holds more than the expected {self._size} bytes")
         if piece:
             try:
                 self._sink(piece)
@@ -512,7 +512,7 @@ class _SnappyDecompressor(Decompressor):
         self._data += chunk
         # Snappy's bound for data that does not compress.
         if len(self._data) > 32 + self._size + self._size // 6:
-            raise ShardError(f"{self._name} data is longer than {self._size} bytes can need")
+            raise ShardError(f"{self._name} data is too long for {self._size} bytes")
 
     def _end(self) -> None:
         """Decompress the block, after a check of the size that its header gives."""

@@ -58,7 +58,7 @@ def _maker(name: str) -> Callable[[], Hash]:
     xxhash is only imported for its own digests.
     """
     if name not in _NAMES:
-        raise ConfigError(f"there is no hash {name!r}. Known are {', '.join(hash_names())}.")
+        raise ConfigError(f"there is no hash {name!r}. The hashes are {', '.join(hash_names())}.")
     if name.startswith("xxh"):
         import xxhash
 

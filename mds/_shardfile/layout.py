@@ -114,8 +114,8 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     end = first + int(lengths.sum(dtype=np.uint64))
     if end >= MAX_SIZE:
         raise WriterError(
-            f"a shard of {len(sizes)} samples would have {end} bytes, and offsets end at "
-            f"{MAX_SIZE - 1}. Set size_limit, or samples_per_shard, or make the samples smaller."
+            f"a shard of {len(sizes)} samples would have {end} bytes, but the maximum is "
+            f"{MAX_SIZE - 1}. Set size_limit or samples_per_shard, or make the samples smaller."
         )
     # Filled in place, to use little memory: shards of tiny samples are mostly offsets.
     offsets = np.empty(len(sizes) + 1, "<u4")  # where each sample begins, and the last one ends
@@ -158,11 +158,11 @@ def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint3
     if len(data) < header_size(samples):
         raise ShardError(
             f"{path}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
-            "the file is cut short or is not the one that the index describes."
+            "the file is cut short or does not belong to the index."
         )
     (count,) = struct.unpack_from("<I", data)
     if count != samples:
-        raise ShardError(f"{path}: holds {count} samples, the index says {samples}.")
+        raise ShardError(f"{path} has {count} samples, but the index says {samples}.")
     # A copy: a view would keep the mapped file open for as long as the offsets live.
     return np.frombuffer(data, "<u4", samples + 1, 4).astype(np.uint32)
 
@@ -186,7 +186,7 @@ def _checked(
         )
     if offsets[-1] != size:
         raise ShardError(
-            f"{path}: the last sample ends at byte {offsets[-1]}, {data_file} at {size}; "
+            f"{path}: the last sample ends at byte {offsets[-1]}, but {data_file} at {size}; "
             "the file is cut short or was changed."
         )
     return offsets
@@ -211,5 +211,5 @@ def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -
         values.append(data[start:end])
         start = end
     if start != len(data):
-        raise ShardError(f"a sample of {len(data)} bytes has columns of {start} bytes together.")
+        raise ShardError(f"a sample of {len(data)} bytes has columns of {start} bytes in total.")
     return values

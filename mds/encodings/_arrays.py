@@ -112,7 +112,7 @@ class ArrayEncoding(Encoding):
             return None, None
         if parts[1] not in self.codes:
             dtypes = ", ".join(self.codes)
-            extra = "" if self.codes is _MORE_CODES else ". For others there is 'tensor'"
+            extra = "" if self.codes is _MORE_CODES else ". The encoding 'tensor' has more"
             raise self._unknown(name, f"the dtype must be one of {dtypes}{extra}")
         if len(parts) == 2:
             return parts[1], None
@@ -127,12 +127,12 @@ class ArrayEncoding(Encoding):
             return ()
         words = text.split(",")
         if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-            raise self._unknown(name, "the shape is whole numbers with commas, such as 224,224,3")
+            raise self._unknown(name, "the shape must be whole numbers such as 224,224,3")
         dims = tuple(map(int, words))
         if min(dims) < self.smallest or len(dims) > _MAX_AXES:
             raise self._unknown(name, f"every dimension must be at least {self.smallest}")
         if math.prod(dims) * 16 >= 1 << 63:  # 16 bytes: the largest element
-            raise self._unknown(name, "no memory holds such an array")
+            raise self._unknown(name, "such an array does not fit into memory")
         return dims
 
     @staticmethod
@@ -178,7 +178,7 @@ class ArrayEncoding(Encoding):
     def _tensor_as_array(self, value: Any) -> np.ndarray[Any, Any]:
         """Return a torch tensor as an array. Raises EncodingError for a dtype NumPy lacks."""
         if str(value.layout) != "torch.strided":
-            raise self._wrong(value, "a sparse tensor is no array. Write value.to_dense()")
+            raise self._wrong(value, "a sparse tensor is not an array. Write value.to_dense()")
         try:
             # The conjugates and negatives that torch computes late are computed now.
             array: np.ndarray[Any, Any] = value.numpy(force=True)
@@ -201,7 +201,7 @@ class ArrayEncoding(Encoding):
         try:
             array = np.asarray(value)
         except ValueError as error:  # rows of different lengths
-            raise self._wrong(value, f"its items make no array ({error})") from None
+            raise self._wrong(value, f"its items are not an array ({error})") from None
         is_whole = array.dtype.kind in "iu"
         if array.dtype.kind in ("f", "O") and self._stored.kind in "iu":
             objects = np.asarray(value, object)
@@ -219,7 +219,7 @@ class ArrayEncoding(Encoding):
             )
             raise self._wrong(
                 value,
-                f"the column's dtype is {self._dtype_name}, and its items are "
+                f"the column's dtype is {self._dtype_name}, but its items are "
                 f"{array.dtype.name}. {way_out}",
             )
         try:
@@ -284,7 +284,7 @@ class ArrayEncoding(Encoding):
             raise self._wrong(value, f"more than {_MAX_AXES} axes")
         if self.smallest and (not shape or not math.prod(shape)):
             raise self._wrong(
-                value, "an array without elements or axes needs the encoding 'tensor'"
+                value, "only the encoding 'tensor' stores an array without elements or axes"
             )
         largest = max(shape, default=0)
         # The narrowest of 1, 2, 4 and 8 bytes (1 << width) that holds every dimension.
@@ -306,18 +306,18 @@ class ArrayEncoding(Encoding):
         """Return the array, as a view of `data`."""
         if self.size is not None:
             if len(data) != self.size:
-                raise self.broken(data, f"{self.size} are needed")
+                raise self.broken(data, f"{self.size} are required")
             return self._view(data, self._stored, self._dims, 0)
         start, stored, dtype = 0, self._stored, self._dtype_name
         if stored is None:
             if not len(data) or data[0] not in self._names:
-                raise self.broken(data, "they begin with no known dtype")
+                raise self.broken(data, "they do not begin with a known dtype")
             dtype = self._names[data[0]]
             start, stored = 1, _stored_dtype(dtype)
         shape, start = self._read_shape(data, start)
         # Python's integers do not overflow, so a product of hostile dimensions stays honest.
         if start + math.prod(shape) * stored.itemsize != len(data):
-            raise self.broken(data, f"shape {shape} of {dtype} needs another number")
+            raise self.broken(data, f"shape {shape} of {dtype} does not need this number")
         return self._view(data, stored, shape, start)
 
     def _read_shape(self, data: Data, start: int) -> tuple[tuple[int, ...], int]:
@@ -330,7 +330,7 @@ class ArrayEncoding(Encoding):
         axes, width = data[start] >> 2, data[start] & 3
         end = start + 1 + (axes << width)  # a dimension takes 1 << width bytes
         if end > len(data):
-            raise self.broken(data, f"there is no room for {axes} dimensions")
+            raise self.broken(data, f"they are too few for {axes} dimensions")
         shape = struct.unpack_from(f"<{axes}{_DIMENSIONS[width]}", data, start + 1)
         if self.smallest and (not shape or 0 in shape):
             raise self.broken(data, f"the shape {shape} has no elements")
@@ -439,7 +439,7 @@ def length_function(encodings: dict[str, str], column: Any) -> Callable[[Data], 
     """
     if not isinstance(column, str) or column not in encodings:
         raise ConfigError(
-            f"there is no column {shown(column)} to take lengths of; there are "
+            f"there is no column {shown(column)} to measure lengths of. The columns are "
             f"{', '.join(encodings)}."
         )
     encoding = parse_encoding(encodings[column])

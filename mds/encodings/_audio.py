@@ -78,7 +78,7 @@ class AudioEncoding(Encoding):
         except (EOFError, ValueError, MemoryError, RuntimeError) as error:
             raise self.broken(data, f"{type(error).__name__} {error}") from error
         if width not in {1, 2, 3, 4} or not channels:
-            raise self.broken(data, f"{channels} channels of {width} bytes are not sound")
+            raise self.broken(data, f"{channels} channels of {width} bytes are not supported")
         # Without an incomplete frame at the end, as a file that is cut short has.
         raw = raw[: len(raw) // (width * channels) * (width * channels)]
         return _to_float(raw, width).reshape(-1, channels), rate

@@ -140,8 +140,8 @@ class Encoding(ABC):
     def _wrong_size(self, data: bytes, value: Any) -> FixedSizeError:
         """Return the error for bytes that do not have the fixed size of the encoding."""
         return FixedSizeError(
-            f"encoding {self.name}: a value has {self.size} bytes, got {len(data)}"
-            f" from {describe(value)}"
+            f"encoding {self.name}: a value must have {self.size} bytes, got {len(data)} "
+            f"from {describe(value)}"
         )
 
     def check_bytes(self, data: bytes) -> None:
@@ -169,13 +169,13 @@ class Encoding(ABC):
     def way_out(self, value: Any) -> str:
         """Suggest in a sentence what to do with a value of another type, or return ''."""
         if value is None:
-            return f"A column that may be empty is 'optional[{self.name}]'."
+            return f"For a column that may be empty, write 'optional[{self.name}]'."
         return ""
 
     def too_large(self, value: Any, size: int) -> EncodingError:
         """Return the error for a value of ``size`` bytes, which is too large for any shard."""
         return EncodingError(
-            f"encoding {self.name}: a value has {size} bytes, and a shard has less than 4 GiB, "
+            f"encoding {self.name}: a value has {size} bytes, but a shard must be less than 4 GiB, "
             f"got {describe(value)}. Split the sample."
         )
 

@@ -33,7 +33,7 @@ class ListEncoding(Encoding):
         self._inner = _inside(name, "list")
         if self._inner.name == "int":
             raise UnknownEncodingError(
-                "the encoding 'list[int]' is refused, as readers of the format always did. Write "
+                "the encoding 'list[int]' is not supported, as in mosaicml-streaming. Write "
                 "'list[str_int]' for Python ints, 'list[int64]' or 'tensor:int64' for NumPy's."
             )
         self.is_unsafe = self._inner.is_unsafe
@@ -81,7 +81,7 @@ class ListEncoding(Encoding):
     def _items(self, data: Data) -> list[memoryview]:
         """Return the bytes of each item, as views. Raises EncodingError for wrong sizes."""
         if len(data) < 8:
-            raise self.broken(data, "8 are needed before the sizes")
+            raise self.broken(data, "8 are required before the sizes")
         return unpack_items(self, data, 4)
 
 
@@ -116,7 +116,7 @@ class OptionalEncoding(Encoding):
     def _stored(self, data: Data) -> memoryview | None:
         """Return the bytes of the value, or None for None. Raises EncodingError for others."""
         if len(data) == 0 or data[0] > 1 or (data[0] == 0 and len(data) > 1):
-            raise self.broken(data, "it begins with 1, or is a single 0")
+            raise self.broken(data, "a value begins with 1, or is a single 0")
         return memoryview(data)[1:] if data[0] else None
 
 
@@ -128,7 +128,7 @@ def pack_item(inner: Encoding, item: Any) -> bytes:
     data = inner.encode(item)
     if inner.size is not None and len(data) != inner.size:
         raise EncodingError(
-            f"encoding {inner.name}: {inner.size} bytes are needed, {len(data)} came"
+            f"encoding {inner.name}: {inner.size} bytes are required, got {len(data)}"
         )
     return data
 
@@ -138,7 +138,7 @@ def pack_sizes(parts: list[bytes]) -> bytes:
     try:
         return struct.pack(f"<{len(parts) + 1}I", len(parts), *map(len, parts))
     except struct.error:
-        raise EncodingError("an item of 4 GiB or more does not fit any shard") from None
+        raise EncodingError("an item of 4 GiB or more does not fit into a shard") from None
 
 
 def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]:
@@ -160,7 +160,7 @@ def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]
     sizes = struct.unpack_from(f"<{count}I", view, start + 4)
     ends = list(accumulate(sizes, initial=first))
     if ends[-1] != len(view):
-        raise encoding.broken(data, f"{count} items make it {ends[-1]} bytes")
+        raise encoding.broken(data, f"{count} items take {ends[-1]} bytes")
     return [view[begin:end] for begin, end in pairwise(ends)]
 
 
@@ -171,6 +171,6 @@ def _inside(name: str, family: str) -> Encoding:
     """
     if not (name.startswith(family + "[") and name.endswith("]")):
         raise UnknownEncodingError(
-            f"{name!r} is not an encoding; write '{family}[str]', for example."
+            f"{name!r} is not an encoding. Write, for example, '{family}[str]'."
         )
     return parse_encoding(name[len(family) + 1 : -1])

@@ -86,7 +86,7 @@ class PilEncoding(Encoding):
 
         view = memoryview(data)
         if len(view) < 12:
-            raise self.broken(data, "12 are needed before the mode")
+            raise self.broken(data, "12 are required before the mode")
         width, height, length = struct.unpack_from("<3I", view)
         mode = str(view[12 : 12 + length], "utf-8", "replace") if length <= 16 else ""
         if mode != "1" and mode not in _PIXEL:
@@ -94,7 +94,7 @@ class PilEncoding(Encoding):
         row_bytes = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
         # Before Pillow allocates memory for as many pixels as the bytes claim.
         if 12 + length + row_bytes * height != len(view):
-            raise self.broken(data, f"{width} x {height} pixels of mode {mode} need another number")
+            raise self.broken(data, f"{width} x {height} pixels of mode {mode} do not need as many")
         try:
             return Image.frombytes(mode, (width, height), view[12 + length :])
         except (ValueError, TypeError, MemoryError) as error:
@@ -122,8 +122,8 @@ class FileImageEncoding(Encoding):
             begins = f"begin with {bytes(data[:8])!r}" if len(data) else "are empty"
             raise EncodingError(
                 f"encoding {self.name}: {describe(data)} {begins}, so they are not the file of a "
-                f"picture. Write the bytes of a {self.name} file or a PIL image; "
-                f"'optional[{self.name}]' takes None, and 'bytes' takes any bytes."
+                f"picture. Write the bytes of a {self.name} file or a PIL image. "
+                f"'optional[{self.name}]' accepts None, and 'bytes' accepts any bytes."
             )
 
     def encode(self, value: Any) -> bytes:
@@ -159,7 +159,7 @@ class FileImageEncoding(Encoding):
         """Return the bytes of the image file at a path. Raises EncodingError."""
         data = _read_if_there(path)
         if not data:
-            raise self.refuse(path, "There is no such file: give the whole path, or the image.")
+            raise self.refuse(path, "There is no such file: give the full path, or the image.")
         if not data.startswith(_MAGIC[self.name]):
             raise EncodingError(
                 f"encoding {self.name}: the file {os.fspath(path)!r} begins with {data[:8]!r}, "

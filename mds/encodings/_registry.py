@@ -129,7 +129,7 @@ def parse_encoding(name: str) -> Encoding:
     (8192, (2048,))
     """
     if not isinstance(name, str):
-        raise UnknownEncodingError(f"an encoding is named by a str, got {type(name).__name__}")
+        raise UnknownEncodingError(f"an encoding must be a str, got {type(name).__name__}.")
     if len(name) > MAX_NAME or name.count("[") > MAX_DEPTH:
         raise UnknownEncodingError(f"{name[:60]!r}... is too long to be an encoding.")
     family = re.split(r"[:\[]", name, maxsplit=1)[0]
@@ -139,13 +139,14 @@ def parse_encoding(name: str) -> Encoding:
 
         way_out = explain_word(name) or did_you_mean(family, encoding_names())
         raise UnknownEncodingError(
-            f"there is no encoding {name!r}.{way_out} Known are {', '.join(encoding_names())}."
+            f"there is no encoding {name!r}.{way_out} The encodings are "
+            f"{', '.join(encoding_names())}."
         )
     encoding = factory(name)
     if not _is_consistent(encoding):
         raise ConfigError(
             f"the encoding {name!r} declares decode_kind={encoding.decode_kind.name}, which does "
-            f"not go with size={encoding.size}, dtype={encoding.dtype}, shape={encoding.shape}."
+            f"not fit size={encoding.size}, dtype={encoding.dtype}, shape={encoding.shape}."
         )
     return encoding
 

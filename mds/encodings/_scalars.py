@@ -80,7 +80,7 @@ class IntEncoding(Encoding):
     def decode(self, data: Data) -> int:
         """Return an int."""
         if len(data) != 8:
-            raise self.broken(data, "8 are needed")
+            raise self.broken(data, "8 are required")
         return int.from_bytes(data, "little", signed=True)
 
 
@@ -114,7 +114,7 @@ class BoolEncoding(Encoding):
     def decode(self, data: Data) -> bool:
         """Return a bool."""
         if len(data) != 1 or data[0] > 1:
-            raise self.broken(data, "a bool is one byte, 0 or 1")
+            raise self.broken(data, "a bool must be one byte, 0 or 1")
         return data[0] == 1
 
 
@@ -136,7 +136,7 @@ class NumpyEncoding(Encoding):
         code = struct.Struct("<" + _CODES[name])
         self.dtype = np.dtype(name).newbyteorder("<")
         self.size = code.size
-        self.expects = f"a number that numpy.{name} takes"
+        self.expects = f"a number that numpy.{name} accepts"
         self._scalar = np.dtype(name).type
         self._pack, self._unpack = code.pack, code.unpack
         is_whole = name[0] != "f"
@@ -253,7 +253,7 @@ class NumpyEncoding(Encoding):
     def decode(self, data: Data) -> np.generic:
         """Return a NumPy scalar."""
         if len(data) != self.size:
-            raise self.broken(data, f"{self.size} are needed")
+            raise self.broken(data, f"{self.size} are required")
         scalar: np.generic = self._scalar(self._unpack(data)[0])
         return scalar
 
@@ -297,7 +297,7 @@ def _wider(value: Any) -> str:
             return f" The encoding {name!r} holds it."
     if isinstance(value, int):
         return " The encoding 'str_int' holds integers of any size."
-    return " The encoding 'float64' holds more, and 'str_decimal' holds a Decimal of any size."
+    return " The encoding 'float64' has a larger range, and 'str_decimal' holds any Decimal."
 
 
 def _as_number(kind: str, value: Any) -> str:
@@ -314,6 +314,6 @@ def _as_number(kind: str, value: Any) -> str:
         value = python_scalar(value)
         return _as_number(kind, value) if isinstance(value, (float, bool)) else ""
     if hasattr(value, "shape"):
-        return "For an array use the encoding 'ndarray' or 'tensor'."
+        return "For an array, use the encoding 'ndarray' or 'tensor'."
     is_list = isinstance(value, (list, tuple))
-    return "For a list of numbers use the encoding 'ndarray'." if is_list else ""
+    return "For a list of numbers, use the encoding 'ndarray'." if is_list else ""

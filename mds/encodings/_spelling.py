@@ -34,7 +34,7 @@ _TEXT, _BYTES = "Write 'str'.", "Write 'bytes'."
 _JSON = "Write 'json', which holds dicts and lists."
 _LIST = "Write 'list[str]' with the encoding of the items, 'ndarray:int64' for numbers, or 'json'."
 _ARRAY = "Write 'ndarray', or 'ndarray:float32' with the type of the elements."
-_FLOAT = "Write 'float64', which holds a Python float unchanged, or 'float32' of half the size."
+_FLOAT = "Write 'float64', which stores a Python float unchanged, or 'float32' of half the size."
 _NAME = " Write a name, as in 'int' or 'ndarray:int32'."
 #: What to write instead of words that other libraries use, in lower case.
 _WORDS = {
@@ -82,8 +82,7 @@ def encoding_name(spelling: Any) -> str:
     if name is None:
         way_out = explain_word(str(getattr(spelling, "__name__", ""))) or _NAME
         raise UnknownEncodingError(
-            "an encoding is named by a str or by a type such as int, got "
-            f"{shown(spelling)}.{way_out}"
+            f"an encoding must be a str or a type such as int, got {shown(spelling)}.{way_out}"
         )
     return name
 

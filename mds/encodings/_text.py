@@ -81,7 +81,8 @@ class StrEncoding(Encoding):
             return value.encode()
         except UnicodeEncodeError as error:
             raise EncodingError(
-                f"encoding str: expected text that UTF-8 can hold, got {describe(value)} ({error})"
+                f"encoding str: expected text that UTF-8 can encode, got {describe(value)} "
+                f"({error})"
             ) from error
 
     def way_out(self, value: Any) -> str:
@@ -178,7 +179,7 @@ class JsonEncoding(Encoding):
     shares_memory = False
     takes_bytes = True
     decode_kind = DecodeKind.JSON
-    expects = "something that json.dumps takes"
+    expects = "a value that json.dumps accepts"
 
     def __init__(self, name: str) -> None:
         super().__init__(without_parameters(name, "json"))
@@ -216,7 +217,7 @@ class PickleEncoding(Encoding):
     shares_memory = False
     takes_bytes = True
     is_unsafe = True
-    expects = "something that pickle takes"
+    expects = "a value that pickle accepts"
 
     def __init__(self, name: str) -> None:
         super().__init__(without_parameters(name, "pkl"))

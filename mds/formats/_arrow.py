@@ -130,7 +130,7 @@ class Arrow(Columnar):
         batch = map_batch(path, shard.span, shard.note[1:], names, location)
         if batch.num_rows != shard.samples:
             raise FormatError(
-                f"{location}: it has {batch.num_rows:,} rows, {shard.samples:,} were planned."
+                f"{location}: it has {batch.num_rows:,} rows, but {shard.samples:,} were expected."
             )
         return ArrowReader(shard, batch, location, columns)
 
@@ -167,7 +167,7 @@ def _plan_by_footer(body: Any, size: int) -> FilePlan:
     with pa.ipc.open_file(body) as reader:
         features = features_of(reader.schema)
         if not reader.num_record_batches:
-            raise FormatError("it has no record batch, and no stream that tells its columns")
+            raise FormatError("it has no record batch, and no schema that gives its columns")
         for batch in map(reader.get_batch, range(reader.num_record_batches)):
             _add_batch(columns, _columns_of(batch, features))
             rows += batch.num_rows
@@ -212,7 +212,7 @@ def _plan(body: Any, size: int) -> FilePlan | None:
     if start:
         body.seek(max(0, size - len(_MAGIC)))
         if bytes(body.read()) != _MAGIC:
-            raise FormatError("it begins as an Arrow file and ends as none; it is cut short")
+            raise FormatError("it does not end like an Arrow file: it is cut short")
     body.seek(start)
     columns: dict[str, str] = {}
     samples, sizes, spans = [], [], []
@@ -249,7 +249,7 @@ def _plan(body: Any, size: int) -> FilePlan | None:
             empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
             columns = _columns_of(empty, features)
         if len(set(reader.schema.names)) != len(reader.schema.names):
-            raise FormatError("two columns have one name")
+            raise FormatError("two columns have the same name")
     body.seek(start)
     is_mapped &= all(_can_take(field.type) for field in reader.schema)
     mark = _MAPPED if is_mapped and not is_one_shard else _DECODED
@@ -452,7 +452,7 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
     if not column.null_count:
         return get
     if inner is field:
-        raise ValueError("a null where none was planned")
+        raise ValueError("there is a null, but none was expected")
     get_valid, is_valid = get, numbers_of(column.is_valid()).data
     return lambda row: get_valid(row) if is_valid[row] else None
 

@@ -277,15 +277,15 @@ def _python(column: pa.Array) -> list[Any]:
     """Return the values of a column as pyarrow converts them. Raises EncodingError if it cannot."""
     if "time64[ns]" in str(column.type):
         raise EncodingError(
-            "times in nanoseconds inside of a nested column, of which Python keeps microseconds; "
-            "leave it out with columns=."
+            "the nested column has times in nanoseconds, but Python stores microseconds; leave the "
+            "column out with columns=."
         )
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     except (OverflowError, ValueError, KeyError) as error:
         reason = str(error).strip("\"'").rstrip(".")
         raise EncodingError(
-            f"a value is none that Python has ({reason}); leave it out with columns=."
+            f"Python cannot represent a value ({reason}); leave the column out with columns=."
         ) from error
     return values
 
@@ -324,7 +324,7 @@ def check_column(column: pa.Array) -> None:
     elif (offsets := offsets_of(column)) is not None:
         column.validate()
         if len(offsets) and (offsets[0] < 0 or np.any(np.diff(offsets) < 0)):
-            raise ValueError("offsets that go backwards")
+            raise ValueError("its offsets do not increase")
     else:
         column.validate(full=True)
 

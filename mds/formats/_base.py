@@ -81,18 +81,18 @@ class Format(ABC):
     def __post_init__(self) -> None:
         if self.columns is not None:
             if isinstance(self.columns, str):
-                raise ConfigError(f"columns= takes a list of names, got the text {self.columns!r}.")
+                raise ConfigError(f"columns= must be a list of names, got {self.columns!r}.")
             object.__setattr__(self, "columns", tuple(self.columns))
         if self.missing not in (None, "null"):
-            raise ConfigError(f"missing= is 'null' or None, got {self.missing!r}.")
+            raise ConfigError(f"missing= must be 'null' or None, got {self.missing!r}.")
 
     @property
     def allow_missing(self) -> str:
         """Remedy for a column that some files or samples lack, for an error message."""
         return (
-            "Leave it out with columns=, or have it None there with "
-            f"format={type(self).__name__}(missing='null'); on a command line, "
-            f"mds index --format {self.name} --set missing=null makes an index that says so."
+            "Leave it out with columns=, or read None there with "
+            f"format={type(self).__name__}(missing='null'). On a command line, "
+            f"mds index --format {self.name} --set missing=null does the same."
         )
 
     # ------------------------------------------------------------------ methods to write
@@ -242,8 +242,8 @@ class Format(ABC):
                             (first, key) if merged_encoding is None else (key, first)
                         )
                         raise FormatError(
-                            f"{file_without_column}: there is no column {name!r}, which "
-                            f"{file_with_column} has. {self.allow_missing}"
+                            f"{file_without_column}: there is no column {name!r}, but "
+                            f"{file_with_column} has one. {self.allow_missing}"
                         )
                     encoding = merged_encoding or other or ""
                     is_optional = encoding == "json" or encoding.startswith("optional[")
@@ -252,8 +252,8 @@ class Format(ABC):
                 both = merge_encodings(merged_encoding, other)
                 if both is None:
                     raise FormatError(
-                        f"{key}: column {name!r} is {other}, and {merged_encoding} in {first}. "
-                        f"Leave it out with columns=, or read the files as streams of their own."
+                        f"{key}: column {name!r} is {other}, but {merged_encoding} in {first}. "
+                        f"Leave it out with columns=, or read the files as separate streams."
                     )
                 merged[name] = both
         return merged

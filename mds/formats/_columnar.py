@@ -93,7 +93,7 @@ def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
         return _optional(column, encoding[len("optional[") : -1])
     if column.null_count and encoding != "json":
         raise EncodingError(
-            "a value is null, and the statistics of the file say that none is; read the column "
+            "a value is null, but the statistics of the file say that none is; read the column "
             f"with format=Parquet(encodings={{NAME: 'optional[{encoding}]'}})."
         )
     return _present(column, encoding)
@@ -206,7 +206,7 @@ def _present(column: pa.Array, encoding: str) -> ColumnBytes:
     if dtype is not None and kind.dtype is not None and kind.shape:
         flat = _elements(column)
         if len(flat) != len(column) * kind.shape[0]:
-            raise EncodingError(f"a list has not the {kind.shape[0]} elements of the others.")
+            raise EncodingError(f"a list does not have {kind.shape[0]} elements like the others.")
         return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), kind.shape[0]))
     if dtype is not None and kind.element_dtype is not None:  # lists of several lengths
         return _arrays(column, encoding)
@@ -240,7 +240,7 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
             is_wrong = converted != values
     if is_wrong.any():
         raise EncodingError(
-            f"{values[is_wrong].flat[0]} is not a {dtype.name}; name another type with "
+            f"{values[is_wrong].flat[0]} is not a {dtype.name}; give another type with "
             "format=Parquet(encodings={NAME: ENCODING})."
         )
     return converted
@@ -332,7 +332,7 @@ def _file_bytes(column: pa.Array) -> pa.Array:
     )
     if contents.null_count:
         raise EncodingError(
-            "a value is the path of a file, whose bytes are not in the table; embed them "
+            "a value is the path of a file whose bytes are not in the table; embed the files "
             "(datasets: embed_external_files=True)."
         )
     return contents

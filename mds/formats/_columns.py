@@ -85,7 +85,7 @@ def infer_columns(
         values = values_by_name[name]
         encoding, note = _of_table(values, nulls) if is_text else encoding_of(values)
         if len(values) < count and encoding != "json":  # some samples lack the column
-            encoding, note = "json", "missing in some records, stored there as null"
+            encoding, note = "json", "stored as null in records that lack it"
         columns.append(Column(name, encoding, show_value(values[0]), note))
     return columns
 
@@ -193,7 +193,7 @@ def _of_table(values: Sequence[str], nulls: Sequence[str]) -> tuple[str, str]:
     if encoding == "str" and filled and len(filled) < len(values):
         number, _ = _of_text(filled)
         if number != "str":
-            return "str", f"some cells are empty, the others {number}: see --null and --fill"
+            return "str", f"some cells are empty, others are {number}: see --null and --fill"
     return encoding, note
 
 
@@ -209,7 +209,7 @@ def _of_text(values: Sequence[str]) -> tuple[str, str]:
     # Leading zeros are part of a code, not of a number.
     if all(_NUMBER.fullmatch(v) and not re.match(r"-?0[0-9]", v) for v in values):
         if any(_INTEGER.fullmatch(v) and abs(int(v)) > _EXACT for v in values):
-            return "str", "integers too large for a float beside fractions"
+            return "str", "fractions, and integers too large for a float"
         return "float64", ""
     return "str", ""
 
@@ -276,7 +276,8 @@ def as_columns(encodings: Mapping[str, str], selected: Sequence[str] | None = No
     for name in selected or ():
         if name not in encodings:
             raise ConfigError(
-                f"there is no column {name!r}. There are {', '.join(map(repr, sorted(encodings)))}."
+                f"there is no column {name!r}. The columns are "
+                f"{', '.join(map(repr, sorted(encodings)))}."
             )
     names = tuple(sorted(encodings if selected is None else set(selected)))
     kinds = tuple(encodings[name] for name in names)
@@ -357,7 +358,8 @@ class KnownColumns:
             planned_names = frozenset(json.loads(shard.note[4:end]))
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(
-                f"a table of {shard.file.key} has no columns of it: {error}. Make it anew."
+                f"the table of files has no columns of {shard.file.key}: {error}. Delete the "
+                "table, or run mds index again."
             ) from error
         self.omitted = planned_names - {*names}
         # All columns that a sample may have; None if further ones do not matter.
@@ -381,8 +383,8 @@ class KnownColumns:
             return
         late = ", ".join(map(repr, sorted({*names} - self._allowed)))
         raise FormatError(
-            f"{location}: {subject} {late}, and none of those had it that columns were inferred "
-            f"from. Name the columns that you want with columns=."
+            f"{location}: {subject} {late}, which the records at the beginning do not have. Name "
+            f"the columns that you want with columns=."
         )
 
 
@@ -408,8 +410,8 @@ def as_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, (bytes, bytearray)):
         raise EncodingError(
-            "bytes inside of a nested value, which JSON does not hold; leave the column out, or "
-            "give the bytes a column of their own."
+            "a nested value has bytes, which JSON cannot store; leave the column out, or give the "
+            "bytes their own column."
         )
     return value
 

@@ -104,11 +104,11 @@ class FormatData:
         """
         column_names = kind.columns if kind.columns is not None else selected
         file_columns = table.found_columns()
-        given_encodings = getattr(kind, "encodings", None)
+        user_encodings = getattr(kind, "encodings", None)
         # The files of a lake may have other names for columns, by which encodings are given.
-        if given_encodings and file_columns and "columns" not in table.header:
+        if user_encodings and file_columns and "columns" not in table.header:
             names = {name for _, columns in file_columns for name in columns}
-            check_columns(sorted(names), [*given_encodings], "encodings=")
+            check_columns(sorted(names), [*user_encodings], "encodings=")
         if column_names is not None:
             _check_known(location, table, file_columns, column_names)
             # Files may differ in columns that are not wanted.
@@ -241,7 +241,7 @@ class FormatData:
         path = os.path.join(folder, *place.file.key.split("/"))
         _check_unchanged(place.file, path)
         reader = self.format.reader(place, path, columns)
-        assert reader is not None, "what is read in place has readers"
+        assert reader is not None, "a format that is read in place has readers"
         return reader
 
 
@@ -338,8 +338,8 @@ def _columns_in_no_file(
     ]
     if lacking and kind.missing != "null":
         raise FormatError(
-            f"{file_columns[0][0]}: there is no column {lacking[0]!r}, nor in another file, and "
-            f"the table has it. {kind.allow_missing}"
+            f"{file_columns[0][0]}: the table has a column {lacking[0]!r}, but none of its files "
+            f"has it. {kind.allow_missing}"
         )
     return dict.fromkeys(lacking, NULLS)
 
@@ -352,12 +352,12 @@ def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: 
     if size < _WARNED_BYTES:
         return
     message = (
-        f"{files.url('')}: to count the samples of {count:,} {kind.name} files, "
-        f"{format_bytes(size)} have to be read"
+        f"{files.url('')}: to count the samples of {count:,} {kind.name} files, mds must read "
+        f"{format_bytes(size)}"
     )
     if byte_limit is not None and size > byte_limit:
         raise FormatError(
-            f"{message}, more than {format_bytes(byte_limit)}. Do it once: mds index "
+            f"{message}, more than the limit of {format_bytes(byte_limit)}. Do it once: mds index "
             f"{files.url('')}"
         )
     log.warning("%s; mds index does it once for all machines.", message)
@@ -378,7 +378,7 @@ def _check_unchanged(file: DataFile, path: str) -> None:
         raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     if file.version and file.version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
         raise ReplacedError(
-            f"open {path}: the file changed while it is in use. Restart to read its new content.",
+            f"open {path}: the file changed while it was in use. Restart to read its new content.",
             url=path,
             verb="open",
         )
@@ -439,13 +439,13 @@ def write_files_index(
     out = reveal(root) if out is None else out
     if reveal(root) != redact(root):
         raise ConfigError(
-            f"{redact(root)}: the URL has a login or a signature, which an index would tell; give "
-            f"them as storage options or in the environment."
+            f"{redact(root)}: the URL has a login or a signature, which would be written to the "
+            f"index. Give them as storage options or in the environment."
         )
     store = open_store(out)
     if not overwrite and _has_index(store):
         raise FileExistsError(
-            f"{redact(out)}: there is an {INDEX_NAME} already; replace it with --overwrite."
+            f"{redact(out)}: there is already an {INDEX_NAME}; replace it with --overwrite."
         )
     header = {
         name: data.table.header[name] for name in _PINNED_HEADERS if name in data.table.header
@@ -489,8 +489,8 @@ def pinned_format(index: FilesIndexError) -> Format:
         return find_recorded_format(index.format)(**index.settings)
     except (MdsError, TypeError, ValueError) as error:
         raise IndexFileError(
-            f"an {INDEX_NAME} of {index.format} files has settings that cannot be: {error} Run mds "
-            f"index anew."
+            f"the {INDEX_NAME} of {index.format} files has invalid settings: {error} Run mds index "
+            f"again."
         ) from error
 
 
@@ -508,11 +508,11 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
     )
     location = store.url_of(TABLE_NAME)
     if sidecar is None:
-        raise IndexFileError(f"{location}: the table of the files is missing; run mds index anew.")
+        raise IndexFileError(f"{location}: the table of the files is missing; run mds index again.")
     table = FileTable.parse(sidecar.payload, location)
     if json.dumps(table.header.get("reads")) != json.dumps(reads_of(kind)):
         raise IndexFileError(
-            f"{location}: another version of this library made it, which read {kind.name} files "
-            f"otherwise; run mds index anew."
+            f"{location}: a version of mds wrote it that read {kind.name} files differently; run "
+            f"mds index again."
         )
     return table

@@ -114,8 +114,8 @@ def _log_of(log: Sequence[DataFile], requested: int | None, url: str) -> tuple[i
         readable = [number for number in parts if _is_whole(parts[number])] + [0] * (0 in commits)
         oldest = min(readable, default=max(versions))
         raise FormatError(
-            f"{url}: there is no version {version} of the table any more, or not yet: its log "
-            f"goes from {oldest} to {max(versions)}."
+            f"{url}: there is no version {version} of the table: its log has the versions "
+            f"{oldest} to {max(versions)}."
         )
     log_files = [*parts.get(first, ()), *(commits[number] for number in needed)]
     if first in commits:  # the commit of the checkpoint's version, if it was kept
@@ -196,7 +196,7 @@ def _refuse_deleted_rows(table: Any, url: str, version: int) -> None:
         raise refused(
             url,
             f"deletion vectors in version {version}",
-            "Write the rows that are left: REORG TABLE ... APPLY (PURGE), or OPTIMIZE.",
+            "Rewrite the remaining rows: REORG TABLE ... APPLY (PURGE), or OPTIMIZE.",
         )
 
 
@@ -232,5 +232,5 @@ def _key_of(path: str, folder: str, url: str) -> str:
     """
     path = unquote(path).removeprefix("file://").removeprefix(folder).lstrip("/")
     if "://" in path:
-        raise refused(url, f"files outside its folder ({path})", "Copy the table as a whole.")
+        raise refused(url, f"files outside its folder ({path})", "Copy the whole table.")
     return path

@@ -184,7 +184,7 @@ def write_shard(
     for sizes, data in blocks:
         end += len(data)
         if row + len(sizes) > samples:
-            raise ShardError(f"{location}: there are more than the {samples:,} samples planned.")
+            raise ShardError(f"{location}: there are more than the expected {samples:,} samples.")
         if end > LARGEST_DECODED:
             raise _too_large(location)
         grow(end)
@@ -192,11 +192,13 @@ def write_shard(
         lengths[row + 1 : row + 1 + len(sizes)] = sizes
         row += len(sizes)
     if row != samples:
-        raise ShardError(f"{location}: there are {row:,} samples, {samples:,} were planned.")
+        raise ShardError(f"{location}: there are {row:,} samples, but {samples:,} were expected.")
     lengths[0] = first
     offsets = np.cumsum(lengths, out=lengths)
     if int(offsets[-1]) != end:
-        raise ShardError(f"{location}: its blocks have {end - first:,} bytes, not what they say.")
+        raise ShardError(
+            f"{location}: its {end - first:,} bytes are not the sum of the sizes of its samples."
+        )
     file.seek(0)
     file.write(samples.to_bytes(4, "little"))
     file.write(offsets.astype("<u4").data)
@@ -207,9 +209,9 @@ def write_shard(
 def _too_large(location: str) -> ShardError:
     """Return the error for a shard that would be too large when it is decoded."""
     return ShardError(
-        f"{location}: decoded it takes more than {LARGEST_DECODED >> 30} GiB, and it must be "
-        "decoded as a whole. Leave columns out with columns=, or write the file anew with fewer "
-        "rows together (pyarrow: row_group_size=)."
+        f"{location}: it takes more than {LARGEST_DECODED >> 30} GiB when decoded, and must be "
+        "decoded at once. Leave columns out with columns=, or write the file again with fewer rows "
+        "per group (pyarrow: row_group_size=)."
     )
 
 

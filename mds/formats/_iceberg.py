@@ -81,7 +81,7 @@ class Iceberg(TableFormat):
         root, _, folder = place.root.rstrip("/").rpartition("/")
         if folder != _FOLDER.rstrip("/"):
             raise ConfigError(
-                f"{place.root!r}: the metadata file of a table is in its folder {_FOLDER!r}."
+                f"{place.root!r}: the metadata file of a table must be in its folder {_FOLDER!r}."
             )
         below = tuple(f"{_FOLDER}{name}" for name in place.patterns)
         literal = f"{_FOLDER}{place.literal}" if place.literal else ""
@@ -127,8 +127,8 @@ def _metadata_file(files: Sequence[DataFile], source: Files, url: str) -> DataFi
     newest = [key for key, number in numbers.items() if number == max(numbers.values())]
     if len(newest) > 1:
         raise FormatError(
-            f"{url}: {' and '.join(sorted(newest)[:2])} have one number; give the URL of the one "
-            f"that the catalog names."
+            f"{url}: {' and '.join(sorted(newest)[:2])} have the same number; give the URL of the "
+            f"one that is in the catalog."
         )
     return named[newest[0]]
 
@@ -155,17 +155,17 @@ def _read(metadata_file: DataFile, requested: int | None, source: Files) -> Foun
     )
     if snapshot is None:
         if requested is None:
-            raise FormatError(f"{url}: the table has no snapshot, so no files.")
+            raise FormatError(f"{url}: the table has no snapshot, and therefore no files.")
         newest_ids = ", ".join(str(each.snapshot_id) for each in metadata.snapshots[-5:])
         raise FormatError(
-            f"{url}: there is no snapshot {requested} any more; the last are {newest_ids}."
+            f"{url}: snapshot {requested} does not exist (any more); the latest are {newest_ids}."
         )
     schema = metadata.schema()
     if requested is not None and snapshot.schema_id is not None:
         snapshot_schema = metadata.schema_by_id(snapshot.schema_id)  # it may be an older one
         if snapshot_schema is None:
             raise FormatError(
-                f"{url}: the schema {snapshot.schema_id} of snapshot {requested} is not there."
+                f"{url}: the schema {snapshot.schema_id} of snapshot {requested} is missing."
             )
         schema = snapshot_schema
     _refuse_defaults(schema, url)
@@ -200,15 +200,15 @@ def _entries(snapshot: Any, reads: Any, url: str) -> Iterator[Any]:
             if manifest.content == ManifestContent.DELETES and entries:
                 raise refused(
                     url,
-                    f"deleted rows beside its files in snapshot {snapshot.snapshot_id}",
-                    "Write the rows that are left: CALL system.rewrite_data_files(...).",
+                    f"files of deleted rows in snapshot {snapshot.snapshot_id}",
+                    "Rewrite the remaining rows: CALL system.rewrite_data_files(...).",
                 )
             for entry in entries:
                 if entry.data_file.file_format != FileFormat.PARQUET:
                     raise refused(
                         url,
                         f"files of {entry.data_file.file_format}",
-                        "Write them anew as Parquet.",
+                        "Write them as Parquet.",
                     )
                 yield entry
 
@@ -293,8 +293,8 @@ def _refuse_defaults(schema: Any, url: str) -> None:
         if schema.find_field(name).initial_default is not None:
             raise refused(
                 url,
-                f"values for files that came before a column ({name!r})",
-                "Write the files anew: CALL system.rewrite_data_files(...).",
+                f"default values of a column for older files ({name!r})",
+                "Rewrite the files: CALL system.rewrite_data_files(...).",
             )
 
 
@@ -337,7 +337,7 @@ def _reads(source: Files) -> Any:
             if not plain_path.startswith(root):
                 raise refused(
                     source.url(""), f"files outside its folder ({path})",
-                    "Copy the table as a whole.",
+                    "Copy the whole table.",
                 )  # fmt: skip
             return plain_path[len(root) :]
 

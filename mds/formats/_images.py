@@ -89,7 +89,7 @@ class ImageFiles(OneFileEach):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples_per_shard < 1:
-            raise ConfigError(f"samples_per_shard= is 1 or more, got {self.samples_per_shard}.")
+            raise ConfigError(f"samples_per_shard={self.samples_per_shard} must be at least 1.")
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """List the pictures, and return the first one of each shard, with the rows as its facts."""
@@ -149,7 +149,10 @@ class ImageFiles(OneFileEach):
         rows = unpack_rows(shard.note, shard.file.key)
         paths = [row.get("path") for row in rows]
         if len(rows) != shard.samples or not all(isinstance(path, str) for path in paths):
-            raise FormatError(f"a table of {shard.file.key} has other pictures. Make it anew.")
+            raise FormatError(
+                f"the table of files has other pictures for {shard.file.key}. Delete the table, or "
+                "run mds index again."
+            )
         for path in paths:
             check_key(str(path))  # so that it stays below the dataset's folder
         return rows
@@ -203,7 +206,7 @@ def _number_classes(pictures: Sequence[DataFile], source: Files) -> dict[str, in
     splits = sorted(filter(_SPLITS.fullmatch, folders))
     if splits and len(splits) == len(folders):
         raise FormatError(
-            f"{source.url('')}: the folders are splits ({', '.join(splits)}), and no classes. Read "
+            f"{source.url('')}: the folders are splits ({', '.join(splits)}), not classes. Read "
             f"one of them with split={splits[-1]!r}."
         )
     return {name: label for label, name in enumerate(sorted(folders))}
@@ -233,16 +236,16 @@ def _read_picture(place: str, version: str) -> bytes:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(
-            f"open {place}: {error.strerror}; it was there at the start. Restart to read the "
-            "pictures that are there now.",
+            f"open {place}: {error.strerror}, but it existed at the start. Restart to read the "
+            "pictures that exist now.",
             url=place,
             verb="open",
         ) from error
     except OSError as error:
-        raise FormatError(f"{place}: cannot be read: {error.strerror}.") from error
+        raise FormatError(f"{place} cannot be read: {error.strerror}.") from error
     if version and version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
         raise ReplacedError(
-            f"open {place}: the file changed while it is in use. Restart to read its new content.",
+            f"open {place}: the file changed while it was in use. Restart to read its new content.",
             url=place,
             verb="open",
         )
@@ -255,7 +258,7 @@ def _checked(data: bytes, location: str) -> bytes:
         return data
     reason = f"it starts with {data[:8]!r}" if data else "it is empty"
     raise FormatError(
-        f"{location}: this is not a picture: {reason}. Take it out, or leave such samples out with "
+        f"{location}: this is not a picture: {reason}. Remove it, or leave such samples out with "
         "on_error='skip'."
     )
 

@@ -110,8 +110,8 @@ class FileFacts:
             numbers = None  # `tree_of` takes them from the schema
         elif numbers is None:
             raise FormatError(
-                f"{location}: its columns have no numbers, and the table was changed and has no "
-                f"schema.name-mapping.default that says which they are; write the file anew."
+                f"{location}: its columns have no field ids, and the table has no "
+                f"schema.name-mapping.default that gives them; write the file again."
             )
         # Names of Delta ignore case, those of Iceberg do not.
         trees = [tree_of(field, numbers, any_case=not is_iceberg) for field in schema]
@@ -132,9 +132,9 @@ class FileFacts:
         for name in lacking:
             if ROUGH in (self.constants.schema.field(name).metadata or {}):
                 raise FormatError(
-                    f"{location}: column {name!r} is not in the file, and pyiceberg reads the "
-                    f"double that its manifest has with the digits of a float. Write the file "
-                    f"anew: CALL system.rewrite_data_files(...)."
+                    f"{location}: column {name!r} is not in the file, and pyiceberg reads its "
+                    f"double from the manifest with the precision of a float. Rewrite the file: "
+                    f"CALL system.rewrite_data_files(...)."
                 )
         return FileFacts(self.constants.select(lacking), None if is_same else names, inside)
 
@@ -191,7 +191,7 @@ class TableFormat(Parquet):
                 check_key(key)
         except ConfigError as error:
             feature = f"files outside its folder ({key})"
-            raise refused(source.url(""), feature, "Copy the table as a whole.") from error
+            raise refused(source.url(""), feature, "Copy the whole table.") from error
         return listing._replace(files=sorted(listing.files))
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
@@ -263,9 +263,8 @@ def _explain_vacuum(file: DataFile, files: Files) -> Iterator[None]:
         yield
     except NotFoundError as error:
         raise NotFoundError(
-            f"get {files.url(file)}: the table names this file, and it does not exist: the "
-            f"version is older than the files that were kept (VACUUM, expired snapshots). Read a "
-            f"newer one.",
+            f"get {files.url(file)}: the table lists this file, but it does not exist. The files "
+            f"of old versions were deleted (VACUUM, expired snapshots): read a newer version.",
             url=files.url(file),
             verb="get",
         ) from error
@@ -274,7 +273,7 @@ def _explain_vacuum(file: DataFile, files: Files) -> Iterator[None]:
 def check_number(name: str, value: object) -> None:
     """Raise ConfigError unless a version or snapshot is None or a whole number from 0 on."""
     if value is not None and (type(value) is not int or value < 0):
-        raise ConfigError(f"{name}= is a whole number, 0 or more, or None, got {value!r}.")
+        raise ConfigError(f"{name}= must be a whole number, 0 or more, or None, got {value!r}.")
 
 
 def digest_of(schema: str) -> str:
@@ -286,7 +285,7 @@ def digest_of(schema: str) -> str:
 
 def refused(url: str, feature: str, remedy: str) -> FormatError:
     """Return the error for a table that needs a feature which is not supported."""
-    return FormatError(f"{url}: the table has {feature}, which are not read here. {remedy}")
+    return FormatError(f"{url}: the table has {feature}, which mds cannot read. {remedy}")
 
 
 def has_numbers(schema: Any) -> bool:

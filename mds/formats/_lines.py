@@ -64,7 +64,9 @@ class Lines(Format):
         super().__post_init__()
         size = parse_bytes(self.shard_size)
         if size < 1:
-            raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
+            raise ConfigError(
+                f"shard_size= must be a positive number of bytes, got {self.shard_size!r}."
+            )
         object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
 
     # ------------------------------------------------------------------ methods to write
@@ -146,15 +148,15 @@ class Lines(Format):
         with open_regular(path) as file:
             if not start < end <= os.fstat(file.fileno()).st_size:
                 raise FormatError(
-                    f"{path}: there are no {self.shard_of(shard)}, which were planned."
+                    f"{path}: the file ends before the expected {self.shard_of(shard)}."
                 )
             data = map_descriptor(file.fileno(), end - page, start=page)
         view = memoryview(data)[start - page :]
         begins, ends = line_bounds(view, skips_blank=self.skips_blank)
         if len(ends) != shard.samples:
             raise FormatError(
-                f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, "
-                f"{shard.samples:,} were planned."
+                f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, but "
+                f"{shard.samples:,} were expected."
             )
         encode = sample_encoder(shard.columns)
         line_begins, line_ends = begins.data, ends.data  # counted from the byte `start` of the file
@@ -189,7 +191,7 @@ class Lines(Format):
             record = self.record(bytes(line).removeprefix(_BOM) if is_first_of_file else line)
             values = {**known_columns.gaps, **record}
             if known_columns.is_late(values):
-                raise ValueError("a key that was not planned")
+                raise ValueError("the record has an unexpected key")
             return {name: convert(values[name]) for name, convert in converters}
 
         return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns, sample)
@@ -410,9 +412,9 @@ def _check_numbers(
                 check(value)
             except TypeError:
                 raise FormatError(
-                    f"{location}, line at byte {offset:,}, column {name!r}: {show_value(value)} is "
-                    "not of the kind of the other values; write all alike, or leave the column out "
-                    "with columns=."
+                    f"{location}, line at byte {offset:,}, column {name!r}: {show_value(value)} "
+                    "has another type than the other values. Write all with the same type, or "
+                    "leave the column out with columns=."
                 ) from None
 
 
@@ -454,5 +456,5 @@ def _join(first: str, second: str) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "nested too deeply."
+        return "it is nested too deeply."
     return f"{str(error).rstrip('.')}."

@@ -82,7 +82,9 @@ class Megatron(Format):
         super().__post_init__()
         size = parse_bytes(self.shard_size)
         if size < 1:
-            raise ConfigError(f"shard_size= is in bytes and positive, got {self.shard_size!r}.")
+            raise ConfigError(
+                f"shard_size= must be a positive number of bytes, got {self.shard_size!r}."
+            )
         object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
 
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
@@ -184,8 +186,8 @@ class Megatron(Format):
         data = mapped(path)
         if len(data) < bounds[-1]:
             raise FormatError(
-                f"{path}: it has {len(data):,} bytes, and documents up to byte {bounds[-1]:,} were "
-                f"planned."
+                f"{path}: it has {len(data):,} bytes, but documents up to byte {bounds[-1]:,} were "
+                f"expected."
             )
         convert, encode = _converter(shard, dtype), sample_encoder(shard.columns)
         document_bounds = bounds.data  # a memoryview, whose elements are Python integers
@@ -236,7 +238,7 @@ class Megatron(Format):
         )
         if not is_planned:
             raise FormatError(
-                f"{location}: {self.shard_of(shard)} are other ones than were planned. Restart."
+                f"{location}: {self.shard_of(shard)} changed since the start. Restart."
             )
         return sequence_bounds[cuts], header.dtype
 
@@ -275,26 +277,24 @@ class _Header(NamedTuple):
         Raises FormatError, which names the offset, for a wrong header or another size.
         """
         if len(data) < _HEADER.size:
-            _refuse(
-                location, len(data), f"the file ends inside of its header of {_HEADER.size} bytes"
-            )
+            _refuse(location, len(data), f"the file ends inside its header of {_HEADER.size} bytes")
         magic, version, code, sequences, cuts = _HEADER.unpack(data)
         if magic != _MAGIC:
-            _refuse(location, 0, f"it begins with {magic!r}, and an index with {_MAGIC!r}")
+            _refuse(location, 0, f"it begins with {magic!r}, but an index begins with {_MAGIC!r}")
         if version != _VERSION:
-            _refuse(location, 9, f"its version is {version}, and {_VERSION} can be read")
+            _refuse(location, 9, f"its version is {version}, but only {_VERSION} can be read")
         if code not in _DTYPES:
             _refuse(location, 17, f"dtype {code} is unknown; the codes are 1 to {len(_DTYPES)}")
         header = cls(code, sequences, cuts)
         end = header.cuts_at + 8 * cuts
         if size < end:
             counted = f"{sequences:,} sequences and {cuts:,} cuts"
-            _refuse(location, size, f"the file ends, and {counted} take {end:,} bytes")
+            _refuse(location, size, f"the file ends, but {counted} take {end:,} bytes")
         if size not in (end, end + sequences):
             counted = f"{sequences:,} sequences and {cuts:,} cuts"
-            _refuse(location, end, f"{counted} end, with or without modes, and the file does not")
+            _refuse(location, end, f"{counted} end here, but the file has more bytes")
         if not cuts:
-            _refuse(location, 26, "there is no cut, not even the one before the first document")
+            _refuse(location, 26, "there are no cuts, but the first document needs one")
         return header
 
 
@@ -326,8 +326,8 @@ def _check_index(
         _refuse(
             location,
             header.offsets_at + 8 * row,
-            f"sequence {row:,} begins at byte {offsets[row]:,}, and by the lengths of those before "
-            f"it at {expected[row]:,}",
+            f"sequence {row:,} begins at byte {offsets[row]:,}, but the sequences before it end at "
+            f"{expected[row]:,}",
         )
     end = int(offsets[-1]) + int(sizes[-1]) if count else 0
     if end > size:
@@ -335,11 +335,11 @@ def _check_index(
         _refuse(
             tokens_location,
             size,
-            f"the file ends, and by {location} sequence {row:,} has bytes {offsets[row]:,} to "
+            f"the file ends, but in {location} sequence {row:,} has the bytes {offsets[row]:,} to "
             f"{int(offsets[row]) + int(sizes[row]):,}",
         )
     if cuts[0] != 0:
-        _refuse(location, header.cuts_at, f"the first cut is {cuts[0]:,} and not 0")
+        _refuse(location, header.cuts_at, f"the first cut is {cuts[0]:,} instead of 0")
     if (row := _first_true(np.diff(cuts) < 0)) is not None:
         _refuse(
             location,
@@ -350,7 +350,7 @@ def _check_index(
         _refuse(
             location,
             header.cuts_at + 8 * (header.cuts - 1),
-            f"the last cut is {cuts[-1]:,}, and there are {count:,} sequences",
+            f"the last cut is {cuts[-1]:,}, but there are {count:,} sequences",
         )
     return np.asarray(cuts), np.concatenate([offsets, np.array([end], np.int64)])[cuts]
 
@@ -431,7 +431,10 @@ class _PlannedIndex(NamedTuple):
 
 
 def _unplanned(file: DataFile) -> FormatError:
-    return FormatError(f"a table of {file.key} does not say where its documents are. Make it anew.")
+    return FormatError(
+        f"the table of files has no positions of the documents of {file.key}. Delete the table, or "
+        "run mds index again."
+    )
 
 
 def _index_key(file: DataFile) -> str:

@@ -110,7 +110,7 @@ def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator
         if offset + (len(chunk) if first < 0 else first) - begin > _LONGEST:
             raise FormatError(
                 f"{location}: the line at byte {begin:,} has more than {_LONGEST:,} bytes; write "
-                "it as several."
+                "several lines."
             )
         if first >= 0:
             begin = offset + chunk.rfind(b"\n") + 1
@@ -151,8 +151,8 @@ def cut_lines(
         lines += count_lines(view[first:], skips_blank=skips_blank)
         if lines > _MOST_LINES:
             raise FormatError(
-                f"{location}: more than {_MOST_LINES:,} lines are one shard, as a compressed file "
-                "is. Write it as several files."
+                f"{location}: a compressed file is one shard, but this one has more than "
+                f"{_MOST_LINES:,} lines. Write several files."
             )
         counted += len(view)
 

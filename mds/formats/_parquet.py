@@ -108,7 +108,7 @@ class Parquet(Columnar):
         except Exception as error:
             raise unreadable(url, "the footer cannot be read", error) from error
         if len(set(schema.names)) != len(schema.names):
-            raise FormatError(f"{url}: two columns have one name.")
+            raise FormatError(f"{url}: two columns have the same name.")
         if min(samples, default=0) < 0:
             raise FormatError(f"{url}: a row group has {min(samples)} rows.")
         import zstandard
@@ -163,8 +163,10 @@ class Parquet(Columnar):
         names = set(shard.columns.names)
         chunks = [metadata.row_group(group).column(index) for index in range(metadata.num_columns)]
         sizes = [int(chunk.total_uncompressed_size) for chunk in chunks]
-        wanted = [size for size, chunk in zip(sizes, chunks, strict=True) if _top(chunk, names)]
-        return sum(wanted) / max(sum(sizes), 1)
+        needed_sizes = [
+            size for size, chunk in zip(sizes, chunks, strict=True) if _top(chunk, names)
+        ]
+        return sum(needed_sizes) / max(sum(sizes), 1)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
@@ -232,7 +234,7 @@ def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaDa
             raise ValueError("it is too large")  # noqa: TRY301 - reported like any damage
         return _parse(zstandard.ZstdDecompressor().decompress(note))
     except Exception as error:
-        raise unreadable(location, "the footer that was kept cannot be read", error) from error
+        raise unreadable(location, "the stored footer cannot be read", error) from error
 
 
 def _parsed(shard: ShardPlace) -> pq.FileMetaData:
@@ -284,7 +286,7 @@ def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
             path = column.path_in_schema
             if column.physical_type != kinds[index]:  # its statistics would end the process
                 raise ValueError(
-                    f"column {path!r} is {kinds[index]}, and {column.physical_type} too"
+                    f"column {path!r} is both {kinds[index]} and {column.physical_type}"
                 )
             top = tops.get(path)
             if top is None:

@@ -58,15 +58,13 @@ def read_footer(file: DataFile, files: Files) -> bytes:
     start = max(0, file.size - _TAIL)
     tail = files.range(file, start, file.size)
     if tail[-4:] == _ENCRYPTED:
-        raise FormatError(
-            f"{url}: the file is encrypted, which is not read here; decrypt it first."
-        )
+        raise FormatError(f"{url}: the file is encrypted, which mds cannot read; decrypt it first.")
     if tail[-4:] != _MAGIC:
         raise FormatError(f"{url}: this is not a Parquet file: it does not end with {_MAGIC!r}.")
     length = int.from_bytes(tail[-8:-4], "little")
     if length > file.size - 12:
         raise FormatError(
-            f"{url}: the footer would have {length} bytes, the file has {file.size}; it is cut "
+            f"{url}: the footer would have {length} bytes, but the file has {file.size}; it is cut "
             f"short or damaged."
         )
     first = file.size - 8 - length
@@ -114,12 +112,12 @@ def _load(
             footer = footers.get(first)
             if footer is None or _facts(footer) == _facts(read_footer(first, files)):
                 return footers
-            why = f"it has other row groups of {first.key} than the file"
+            why = f"its row groups of {first.key} are not those of the file"
         except (StoreError, FormatError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - a file of others may be anything
             why = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
-    log.warning("%s is not used, every file is looked at: %s.", url, why)
+    log.warning("%s is not used, and every file is read instead: %s.", url, why)
     return _Footers(b"", folder, url)
 
 
@@ -163,8 +161,8 @@ class _Footers:
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
             log.warning(
-                "%s does not know %s as it is now; such files are looked at themselves. Write it "
-                "anew, or delete it.",
+                "%s is out of date for %s, so mds reads such files themselves. Write it again, or "
+                "delete it.",
                 self._url,
                 file.key,
             )
@@ -295,7 +293,7 @@ def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> 
             count, _ = _list_header(reader.data, reader.offset)
             if count not in (0, max_levels[number] + 1):
                 raise ValueError(
-                    f"a histogram has {count} levels, the column {max_levels[number] + 1}"
+                    f"a histogram has {count} levels, but the column has {max_levels[number] + 1}"
                 )
 
 

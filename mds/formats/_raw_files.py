@@ -165,7 +165,7 @@ class RawFiles(OneFileEach):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples_per_shard < 1:
-            raise ConfigError(f"samples_per_shard= is 1 or more, got {self.samples_per_shard}.")
+            raise ConfigError(f"samples_per_shard={self.samples_per_shard} must be at least 1.")
 
     @property
     def _content_column(self) -> str:
@@ -189,8 +189,8 @@ class RawFiles(OneFileEach):
         columns, rows = read_manifest(files.get(file), file.key, location)
         if self.content in columns:
             raise FormatError(
-                f"{location}: it has a column {self.content!r} itself; say with content= what the "
-                f"bytes of the files are to be called."
+                f"{location}: the manifest already has a column {self.content!r}. Choose another "
+                f"name for the bytes of the files with content=."
             )
         check_paths(rows, self.path, location)
         # A shard is `step` rows. The note has their rows, packed, one shard after the other; the
@@ -233,8 +233,8 @@ class RawFiles(OneFileEach):
                     raise self._missing(path, record[self.path], place) from error
                 except OSError as error:
                     raise FormatError(
-                        f"{path}: {record[self.path]!r} of a row cannot be read as a file: "
-                        f"{error.strerror}. Take the row out, or put the file there."
+                        f"{path}: the file {record[self.path]!r} of a row cannot be read: "
+                        f"{error.strerror}. Remove the row, or add the file."
                     ) from error
             return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
 
@@ -282,8 +282,8 @@ class RawFiles(OneFileEach):
         rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], location)
         if len(rows) != shard.samples:
             raise FormatError(
-                f"a table of {location} has {len(rows):,} rows of a shard of {shard.samples:,}. "
-                f"Make it anew."
+                f"the table of files has {len(rows):,} rows for a shard of {shard.samples:,} in "
+                f"{location}. Delete the table, or run mds index again."
             )
         check_paths(rows, self.path, location)
         if self.size is not None:
@@ -301,8 +301,8 @@ class RawFiles(OneFileEach):
     def _missing(location: str, path: str, url: str) -> NotFoundError:
         """Return the error for a file that the manifest lists and that does not exist."""
         return NotFoundError(
-            f"get {url}: there is no such file, but {location} has a row of {path!r}. Take the row "
-            f"out, or put the file there.",
+            f"get {url}: there is no such file, but {location} has a row with {path!r}. Remove the "
+            f"row, or add the file.",
             url=url,
             verb="get",
         )
@@ -338,7 +338,7 @@ def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str]
     lower = name.lower()
     read = next((reader for ending, reader in _READERS.items() if lower.endswith(ending)), None)
     if read is None:
-        raise FormatError(f"{location}: a manifest is {', '.join(_READERS)}, and ends so.")
+        raise FormatError(f"{location}: the name of a manifest must end in {', '.join(_READERS)}.")
     try:
         columns, rows = read(data)
     except MdsError:
@@ -361,8 +361,8 @@ def check_paths(rows: Rows, column: str, location: str) -> None:
         path = row.get(column)
         if not isinstance(path, str) or not path:
             raise FormatError(
-                f"{location}, row {number:,}: column {column!r} has no path. There are "
-                f"{', '.join(map(repr, row))}; say with path= which holds the paths."
+                f"{location}, row {number:,}: column {column!r} has no path. The columns are "
+                f"{', '.join(map(repr, row))}; name the one with the paths by path=."
             )
         try:
             check_key(path)
@@ -379,8 +379,8 @@ def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
     for number, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size < _LARGEST_FILE:
             raise FormatError(
-                f"{location}, row {number:,}: column {column!r} says {size!r}, which is not a "
-                f"number of bytes; say with size= which column holds them, or leave it away."
+                f"{location}, row {number:,}: column {column!r} has {size!r}, which is not a "
+                f"number of bytes. Name the column of sizes with size=, or leave size= out."
             )
     return sizes  # type: ignore[return-value]  # each was looked at
 
@@ -393,7 +393,7 @@ def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
         text = json.dumps(rows)
     except TypeError as error:
         raise FormatError(
-            f"{location}: {error}; a manifest holds numbers, texts, and lists of them."
+            f"{location}: {error}; a manifest may have numbers, texts, and lists of them."
         ) from error
     return zstandard.ZstdCompressor().compress(text.encode())
 
@@ -406,7 +406,10 @@ def unpack_rows(data: bytes, location: str) -> Rows:
     try:
         rows: Rows = [dict(row) for row in json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
     except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
-        raise FormatError(f"a table of {location} has no rows: {error}. Make it anew.") from error
+        raise FormatError(
+            f"the table of files has no rows of {location}: {error}. Delete the table, or run mds "
+            "index again."
+        ) from error
     return rows
 
 
@@ -458,7 +461,7 @@ def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], R
         rows: Rows = []
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num}: another number of cells than the first")
+                raise ValueError(f"line {reader.line_num} has not as many cells as the first")
             rows.append(row)
         kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
         for name, kind in kinds.items():
@@ -475,9 +478,9 @@ def _check_header(names: Sequence[str]) -> None:
     """Raise ValueError for a column without a name, and for a name that occurs twice."""
     for position, name in enumerate(names):
         if not name or name in names[:position]:
-            problem = "is there twice" if name else "has no name"
+            problem = "exists twice" if name else "has no name"
             raise ValueError(
-                f"column {position + 1}, {name!r}, {problem}; give every column its own name"
+                f"column {position + 1} ({name!r}) {problem}; give every column its own name"
             )
 
 

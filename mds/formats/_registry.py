@@ -104,8 +104,8 @@ def register_format(name: str, format: type[Format], *, replace: bool = False) -
     """
     if getattr(format, "name", name) != name:
         raise ConfigError(
-            f"the class of the format {name!r} has the name {format.name!r}: both are the same. "
-            f"Write name = {name!r} in the class, or register_format({format.name!r}, ...)."
+            f"the class of the format {name!r} has the name {format.name!r}, but both must be the "
+            f"same. Write name = {name!r} in the class, or register_format({format.name!r}, ...)."
         )
     _registry.add(name, format, replace=replace)
 
@@ -130,18 +130,18 @@ def find_format(name: str) -> type[Format]:
         kind: type[Format] = getattr(module, builtin.class_name)
         return _registry.entries.setdefault(name, kind)
     known_names = ["mds", *format_names()]
-    meant = other_word(name)
-    if name in _CONVERTED or meant in _CONVERTED:
-        word = meant or name
-        lines = " For a sample of each line write format='lines'." if word == "text" else ""
+    native_name = other_word(name)
+    if name in _CONVERTED or native_name in _CONVERTED:
+        word = native_name or name
+        lines = " For a sample of each line, write format='lines'." if word == "text" else ""
         raise ConfigError(
-            f"format={name!r} is converted, and not read in place: "
-            f"mds.convert(source, out, format={word!r}).{lines}"
+            f"format={name!r} cannot be read in place; mds.convert(source, out, format={word!r}) "
+            f"converts such files.{lines}"
         )
-    if meant is not None:
-        raise ConfigError(f"there is no format {name!r}: write format={meant!r}.")
+    if native_name is not None:
+        raise ConfigError(f"there is no format {name!r}: write format={native_name!r}.")
     raise ConfigError(
-        f"there is no format {name!r}.{did_you_mean(name, known_names)} Known are "
+        f"there is no format {name!r}.{did_you_mean(name, known_names)} The formats are "
         f"{', '.join(known_names)}."
     )
 
@@ -171,7 +171,9 @@ def parse_format(format_or_name: str | Format | None) -> Format | None:
     if format_or_name is None or isinstance(format_or_name, Format):
         return format_or_name
     if not isinstance(format_or_name, str):
-        raise ConfigError(f"format= is a name or a Format, got {type(format_or_name).__name__}.")
+        raise ConfigError(
+            f"format= must be a name or a Format, got {type(format_or_name).__name__}."
+        )
     return None if format_or_name == "mds" else make_format(find_format(format_or_name))
 
 
@@ -189,8 +191,8 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
     for name, text in (settings or {}).items():
         if name not in fields:
             raise ConfigError(
-                f"{kind.name} files have no setting {name!r}.{did_you_mean(name, fields)} There "
-                f"are {', '.join(fields)}."
+                f"{kind.name} files have no setting {name!r}.{did_you_mean(name, fields)} The "
+                f"settings are {', '.join(fields)}."
             )
         is_number = "int" in str(fields[name].type) and text.isascii() and text.isdigit()
         values[name] = int(text) if is_number else text
@@ -198,14 +200,16 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
     for name, each in fields.items():
         if name not in values and each.default is nothing and each.default_factory is nothing:
             raise ConfigError(
-                f"{kind.name!r} alone does not say which: give format={kind.__name__}({name}=...), "
-                f"or --set {name}=... to a command."
+                f"{kind.name!r} needs a setting: give format={kind.__name__}({name}=...), or --set "
+                f"{name}=... on a command line."
             )
     try:
         return kind(**values)
     except TypeError as error:
         arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        raise ConfigError(f"{kind.name} files cannot have {arguments}: {error}.") from error
+        raise ConfigError(
+            f"the settings {arguments} of {kind.name} files are invalid: {error}."
+        ) from error
 
 
 def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format | None:
@@ -231,8 +235,8 @@ def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format 
     if len(formats) > 1:
         format_list = " and ".join(formats)
         raise ConfigError(
-            f"there are files of {format_list}; say with format= which are meant, or with a "
-            f"pattern, such as FOLDER/*{_endings_of(formats[-1])[0]}."
+            f"there are files of {format_list}; choose one with format=, or with a pattern such as "
+            f"FOLDER/*{_endings_of(formats[-1])[0]}."
         )
     return find_format(formats[0])() if formats else None
 
@@ -252,13 +256,13 @@ def format_of_url(url: str) -> Format | None:
     if matching is None and "*" in text and "." in name:
         endings = ", ".join(_endings_of(each)[0] for each in format_names() if _endings_of(each))
         raise ConfigError(
-            f"{redact(url)!r} has a wildcard and its ending is of no format. Files are read by "
-            f"their endings, such as {endings}: rename these."
+            f"{redact(url)!r} has a wildcard, and its ending belongs to no format. Rename the "
+            f"files so that they end in one of {endings}."
         )
     if matching is None and "*" in text:
         raise ConfigError(
-            f"{redact(url)!r} has a wildcard and its ending is of no format; give format=, one of "
-            f"{', '.join(format_names())}."
+            f"{redact(url)!r} has a wildcard, and its ending belongs to no format; give format=, "
+            f"one of {', '.join(format_names())}."
         )
     return matching
 

@@ -236,15 +236,15 @@ class Files:
     def _check_same(self, file: DataFile, info: ObjectInfo) -> None:
         """Raise ReplacedError if the store's answer has another size or version than planned."""
         if -1 not in (info.size, file.size) and info.size != file.size:
-            raise self._replaced(file, f"it had {file.size} bytes, and has {info.size} now")
+            raise self._replaced(file, f"it had {file.size} bytes and now has {info.size}")
         if info.version and file.version and info.version != file.version:
-            raise self._replaced(file, f"its version was {file.version}, and is {info.version} now")
+            raise self._replaced(file, f"its version was {file.version} and is now {info.version}")
 
     def _replaced(self, file: DataFile, change: str) -> ReplacedError:
         """Return the error for a file that changed since it was planned."""
         url = self.url(file)
         return ReplacedError(
-            f"get {url}: the file changed while it is in use: {change}. Restart to read its new "
+            f"get {url}: the file changed while it was in use: {change}. Restart to read its new "
             f"content.",
             url=url,
             verb="get",
@@ -284,8 +284,8 @@ def _file(info: ObjectInfo) -> DataFile:
     """Return the file of a listed object. Raises FormatError for a name that is not UTF-8."""
     if not info.key.isascii() and re.search("[\ud800-\udfff]", info.key):
         raise FormatError(
-            f"{info.key!r}: the name of the file is not UTF-8, and indexes and states could not "
-            "say it. Rename the file."
+            f"{info.key!r}: the name of the file is not UTF-8, so an index or state cannot store "
+            "it. Rename the file."
         )
     return DataFile(info.key, info.size, info.version)
 
@@ -425,7 +425,9 @@ def _split_pattern(url: str) -> tuple[str, str]:
     slash = url.rfind("/", 0, start + wildcard.start())
     if slash < start:
         if start:
-            raise ConfigError(f"{Url(url)!r}: the bucket or host has a wildcard; name it.")
+            raise ConfigError(
+                f"{Url(url)!r}: the bucket or host must not have a wildcard. Write its name."
+            )
         return ".", url
     return url[:slash] or "/", url[slash + 1 :]
 
@@ -443,7 +445,7 @@ def _expanded(pattern: str) -> list[str]:
     """Return the patterns that the braces of a pattern stand for."""
     parts = _BRACES.split(pattern)  # in turn: text outside of braces, text inside
     if any("{" in part or "}" in part for part in parts):
-        raise ConfigError(f"{pattern!r}: the braces do not close, or are inside each other.")
+        raise ConfigError(f"{pattern!r}: braces must be closed and must not be nested.")
     choices = [
         [part] if index % 2 == 0 else list(_choices(part)) for index, part in enumerate(parts)
     ]
@@ -451,7 +453,7 @@ def _expanded(pattern: str) -> list[str]:
     for each in choices:
         count *= len(each)
     if count > _MOST_NAMES:
-        raise ConfigError(f"{pattern!r} means {count:,} names; at most {_MOST_NAMES:,} will do.")
+        raise ConfigError(f"{pattern!r} gives {count:,} names; the maximum is {_MOST_NAMES:,}.")
     return ["".join(each) for each in itertools.product(*choices)]
 
 
@@ -463,10 +465,10 @@ def _choices(text: str) -> Iterator[str]:
         return
     first, last = bounds.groups()
     if int(last) < int(first):
-        raise ConfigError(f"{{{text}}}: give a smaller number and a larger one behind it.")
+        raise ConfigError(f"{{{text}}}: the first number must be smaller than the second.")
     count = int(last) - int(first) + 1
     if count > _MOST_NAMES:
-        raise ConfigError(f"{{{text}}} means {count:,} names; at most {_MOST_NAMES:,} will do.")
+        raise ConfigError(f"{{{text}}} gives {count:,} names; the maximum is {_MOST_NAMES:,}.")
     for number in range(int(first), int(last) + 1):
         yield f"{number:0{len(first)}}"  # with as many leading zeros as the first number
 

@@ -276,9 +276,7 @@ class FileTable:
         view = memoryview(data)
         start = len(_MAGIC) + _CHECK
         if bytes(view[: len(_MAGIC)]) != _MAGIC or len(view) < start:
-            raise FormatError(
-                f"{location}: this is not a table of files, or one of another version."
-            )
+            raise FormatError(f"{location}: this is not a table of files, or has another version.")
         if xxhash.xxh3_64_digest(view[start:]) != bytes(view[len(_MAGIC) : start]):
             raise FormatError(f"{location}: the table of files is damaged; delete it.")
         try:
@@ -305,7 +303,7 @@ class FileTable:
             parts.append(body[offset : offset + length])
             offset += length
         if offset != len(body):
-            raise ValueError("it has another length than it says")
+            raise ValueError("it does not have its declared length")
         keys, versions = (bytes(part).decode().split("\0") for part in parts[:2])
         if not files:
             keys = versions = []
@@ -319,7 +317,7 @@ class FileTable:
         ``files`` is the number of files, ``note_bytes`` the bytes of all notes.
         """
         if len(self.keys) != files or len(self.versions) != files:
-            raise ValueError("another number of files than names")
+            raise ValueError("the numbers of files and names differ")
         for key in self.keys:
             check_key(key)
         for columns in self.schemas:
@@ -333,12 +331,12 @@ class FileTable:
         for name, maximum in bounds.items():
             column = getattr(self, name)
             if column.size and (int(column.min()) < 0 or int(column.max()) > maximum):
-                raise ValueError(f"{name} is out of its bounds")
+                raise ValueError(f"{name} is out of bounds")
         if np.any(self.begin > self.end):
             raise ValueError("a shard ends before it begins")
         ends = self.note_ends
         if ends.size and (int(np.diff(ends, prepend=0).min()) < 0 or int(ends[-1]) != note_bytes):
-            raise ValueError("notes that overlap")
+            raise ValueError("notes overlap")
         if np.any(np.diff(self.file) < 0):
             raise ValueError("shards are not in the order of their files")
 

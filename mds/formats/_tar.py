@@ -91,9 +91,8 @@ class Tar(Format):
                 break
         if count is not None and (samples > count or (is_whole and samples != count)):
             raise FormatError(
-                f"{location}: there are {samples:,} samples{'' if is_whole else ' or more'}, "
-                f"{count:,} were planned by a note beside it. Delete the note, and the tar itself "
-                f"is read."
+                f"{location}: there are {samples:,} samples{'' if is_whole else ' or more'}, but "
+                f"the sidecar file says {count:,}. Delete the sidecar, so that the tar is read."
             )
         extra = b""  # for readers: places of files or of samples, if they are known
         if count is None:
@@ -154,7 +153,7 @@ class Tar(Format):
         is_known = (places is not None and places.files) or self._skips_unwanted_files(shard)
         if is_known or not KnownColumns(shard).omitted - {KEY}:
             return ""
-        return "a note beside the tars counts samples, and does not say where their files are"
+        return "the sidecar of the tars has counts of samples, but not the positions of their files"
 
     def can_range(self, shard: ShardPlace) -> bool:
         """Whether the places of samples in the tar are known."""
@@ -199,7 +198,7 @@ class Tar(Format):
                     texts.add(name)
                 if encoding.startswith("optional[") and self.missing != "null":
                     raise FormatError(
-                        f"{key}: some of its samples have a file .{name} and others have none. "
+                        f"{key}: some of its samples have a file .{name}, others have none. "
                         f"{self.allow_missing}"
                     )
 

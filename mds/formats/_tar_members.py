@@ -111,8 +111,8 @@ def members(
         )
         if size is not None and member.start + member.size > size:
             raise FormatError(
-                f"{location}: the file {member.name!r} in it has {member.size:,} bytes from byte "
-                f"{member.start:,}, but the tar ends at {size:,}; it is cut short."
+                f"{location}: its file {member.name!r} has {member.size:,} bytes from byte "
+                f"{member.start:,} on, but the tar ends at {size:,}; it is cut short."
             )
         if kind not in _NO_BYTES:
             yield member
@@ -150,7 +150,7 @@ def _check_sum(header: bytes, checksum: bytes, offset: int, location: str) -> No
     # The checksum is the sum of all bytes, with spaces in its own field.
     byte_sum = sum(header) - sum(checksum) + 8 * 32
     if byte_sum != _number(checksum, offset, location):
-        problem = "this is no tar" if offset == 0 else f"there is no header at byte {offset:,}"
+        problem = "this is not a tar" if offset == 0 else f"there is no header at byte {offset:,}"
         raise FormatError(f"{location}: {problem}; the file is damaged or something else.")
 
 
@@ -175,7 +175,7 @@ def _decimal(text: str, offset: int, location: str) -> int:
     """Parse the size in a PAX header. Raises FormatError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise FormatError(
-            f"{location}: the header at byte {offset:,} gives the size {text[:40]!r}."
+            f"{location}: the header at byte {offset:,} has the invalid size {text[:40]!r}."
         )
     return int(text)
 
@@ -217,8 +217,8 @@ def _check_global(attributes: dict[str, str], offset: int, location: str) -> Non
     """Raise FormatError for a global header that gives all files one name or size."""
     if wrong := sorted({"path", "size"} & attributes.keys()):
         raise FormatError(
-            f"{location}: the header at byte {offset:,} gives the {wrong[0]} of all files that "
-            "follow."
+            f"{location}: the header at byte {offset:,} sets the {wrong[0]} of all following "
+            "files, which is not supported."
         )
 
 
@@ -233,19 +233,19 @@ def _check_end(
     - ``is_whole`` (bool): Whether the block of zeros at the end must be there.
     """
     if not header and offset == 0:
-        raise FormatError(f"{location}: the file is empty, which no tar is.")
+        raise FormatError(f"{location}: the file is empty, so it is not a tar.")
     if header.strip(b"\0") or offset != first:
         raise FormatError(f"{location}: it ends at byte {offset + len(header):,} inside a header.")
     if is_whole and len(header) < BLOCK:
         raise FormatError(
             f"{location}: it ends at byte {offset + len(header):,} without the empty block that "
-            "ends a tar: it was cut short, or what wrote it did not close it. Write it anew."
+            "ends a tar: it was cut short, or its writer did not close it. Write it again."
         )
     while chunk := read(offset, offset + (1 << 16)):
         if chunk.strip(b"\0"):
             raise FormatError(
-                f"{location}: its end is marked at byte {first:,}, and more follows; a tar that "
-                f"was appended to another cannot be told from damage. Keep one tar a file."
+                f"{location}: its end is marked at byte {first:,}, but more data follow. This may "
+                f"be damage, or a second tar that was appended. Write each tar to its own file."
             )
         offset += len(chunk)
 

@@ -178,8 +178,8 @@ def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
         _check(places, size)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"a table of tars says where samples are, and they cannot be there: {error}. Make it "
-            f"anew."
+            f"the table of tars has positions of samples that are impossible: {error}. Delete the "
+            f"table, or run mds index again."
         ) from error
     return places
 
@@ -191,10 +191,10 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
     names, types = list(header["files"]), list(header["types"])
     lengths = [samples + 1, *[samples] * (2 * len(names))]  # starts; blocks and sizes of columns
     if len(types) != len(lengths) or len({*names}) != len(names):
-        raise ValueError("another number of columns")
+        raise ValueError("the number of columns differs")
     sizes = [_TYPES[kind] * length for kind, length in zip(types, lengths, strict=True)]
     if sum(sizes) != len(body):
-        raise ValueError("another number of bytes")
+        raise ValueError("the number of bytes differs")
     begins = itertools.accumulate(sizes, initial=0)
     arrays: list[Any] = [
         np.frombuffer(body, kind, length, begin)
@@ -211,7 +211,7 @@ def _check(places: TarPlaces, size: int) -> None:
     starts = places.starts.astype(np.int64)
     lengths = np.diff(starts)
     if lengths.size and (int(lengths.min()) < 1 or int(starts[-1]) * BLOCK > size):
-        raise ValueError("samples overlap, or end behind the tar")
+        raise ValueError("samples overlap, or end after the tar")
     if places.files and np.any(sum(blocks > 0 for blocks, _ in places.files.values()) == 0):
         raise ValueError("a sample has no file")
     for blocks, sizes in places.files.values():
@@ -278,8 +278,8 @@ def _explain_damage(sidecar: DataFile, name: str, files: Files) -> Iterator[None
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{files.url(sidecar)}: it does not say how many samples {name} has: {error}. Delete "
-            f"it, and the tar itself is read."
+            f"{files.url(sidecar)}: it has no count of the samples of {name}: {error}. Delete it, "
+            f"so that the tar is read."
         ) from error
 
 
@@ -295,7 +295,7 @@ def _energon(data: bytes, size: int) -> list[int]:
     # The first place need not be 0: some tars begin with a folder.
     is_whole = not any(place % BLOCK for place in places)
     if len(data) % 8 or not (places and is_whole and is_rising) or places[-1] > size:
-        raise ValueError("it is not a list of places in it")
+        raise ValueError("it is not a list of positions in the tar")
     return places
 
 

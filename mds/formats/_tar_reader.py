@@ -61,7 +61,9 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     """
     data, values = mapped(path), TarValues(shard, path)
     if len(data) != shard.file.size:
-        raise FormatError(f"{path}: it has {len(data):,} bytes, {shard.file.size:,} were planned.")
+        raise FormatError(
+            f"{path}: it has {len(data):,} bytes, but {shard.file.size:,} were expected."
+        )
     places = TarPlaces.of(shard)
     if places is None or not places.files:
         places = _scanned(data, values, shard)
@@ -115,7 +117,8 @@ def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
     places = collected.places()
     if len(places) != shard.samples:
         raise FormatError(
-            f"{values.location}: there are {len(places):,} samples, {shard.samples:,} were planned."
+            f"{values.location}: there are {len(places):,} samples, but {shard.samples:,} were "
+            "expected."
         )
     return places
 
@@ -301,8 +304,8 @@ def whole_records(
         samples = list(group(members(read, values.location)))
         if len(samples) != 1:
             raise FormatError(
-                f"{values.location}, sample {row:,}: there are {len(samples)} samples where one "
-                f"was planned; what says where they begin does not fit the tar."
+                f"{values.location}, sample {row:,}: there are {len(samples)} samples instead of "
+                f"one; the recorded positions do not match the tar."
             )
         yield values.of_sample(samples[0], read)
 

@@ -78,13 +78,13 @@ def group(tar_members: Iterable[Member]) -> Iterator[TarSample]:
             sample = TarSample(key, {})
             if hash(key) in seen_hashes:
                 sample.problem = (
-                    f"there is a sample {key!r} before it already, with others between them; write "
-                    f"the files of a sample one behind the other, and each key once"
+                    f"an earlier sample has the key {key!r}, with others between them; write the "
+                    f"files of a sample one after the other, and each key once"
                 )
             seen_hashes.add(hash(key))
-        problem = "is there twice" if ending in sample.files else member.problem
+        problem = "exists twice" if ending in sample.files else member.problem
         if ending == KEY:
-            problem = f"ends as the column of names is called, {KEY!r}; give it another ending"
+            problem = f"has the ending {KEY!r}, which is the column of names; give it another one"
         if problem and not sample.problem:
             sample.problem = f"the file {member.name!r} {problem}"
         sample.files.setdefault(ending, member)
@@ -147,7 +147,7 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
         number = None if encoding in _TEXTS else whole_number(data)
         if number is None and encoding not in (None, *_TEXTS):
             raise ValueError(
-                f"{data[:40]!r} is not a whole number, and the others are; leave the column out "
+                f"{data[:40]!r} is not a whole number, but the others are; leave the column out "
                 "with columns="
             )
         return data.decode().strip() if number is None else number
@@ -221,7 +221,7 @@ class TarValues:
         if missing := self.known_columns.selected - record.keys():
             raise FormatError(
                 f"{self.location}, sample {key()!r}: there is no file .{min(missing)}. Leave it "
-                f"out with columns=, or have it None there with format=Tar(missing='null')."
+                f"out with columns=, or read None there with format=Tar(missing='null')."
             )
         return record
 
@@ -248,7 +248,7 @@ def header_key(data: Buffer, location: str, offset: int = 0) -> str:
         return folder + slash + base.partition(".")[0]
     for member in members(lambda start, end: bytes(data[start:end]), location, offset=offset):
         return split_name(member.name)[0]
-    raise FormatError(f"{location}: there is no sample at byte {offset:,}, where one was planned.")
+    raise FormatError(f"{location}: there is no sample at byte {offset:,}, but one was expected.")
 
 
 class TarColumns:

@@ -52,18 +52,18 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         call = f"{type(self).__module__}.{type(self).__name__}"
         if not isinstance(dataset, Samples):
             raise ConfigError(
-                f"{call} takes a StreamingDataset, got {type(dataset).__name__}. A LocalDataset is "
-                "a source of Grain itself: give it to grain.MapDataset.source."
+                f"{call} needs a StreamingDataset, got {type(dataset).__name__}. Give a "
+                "LocalDataset directly to grain.MapDataset.source."
             )
         if dataset.batch_size is None:
             raise ConfigError(
-                f"{call}: the dataset has no batch_size, and its order depends on the size of a "
+                f"{call}: the dataset has no batch_size, but its order depends on the size of a "
                 "global batch. Give StreamingDataset the batch_size of all processes together."
             )
         if dataset.packing is not None:
             raise ConfigError(
-                f"{call}: packing= makes packs of several samples, which have no number. Leave "
-                "it out, and pack with grain.experimental.FirstFitPackIterDataset."
+                f"{call}: packing= makes packs of several samples, which have no sample number. "
+                "Leave it out, and pack with grain.experimental.FirstFitPackIterDataset."
             )
         sample_filter = dataset._filter  # noqa: SLF001 - of this library
         sample_filter.chain.refuse_samples()

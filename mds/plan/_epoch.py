@@ -132,8 +132,10 @@ class EpochInputs(NamedTuple):
             from mds.plan._passes import PassOrders, StreamPasses
 
             passes = [
-                PassOrders(self._order_of_pass(i, share), share.choose, self.params.nodes, wanted)
-                for (i, share), wanted in zip(
+                PassOrders(
+                    self._order_of_pass(i, share), share.choose, self.params.nodes, sample_range
+                )
+                for (i, share), sample_range in zip(
                     enumerate(shares), self.scheduled.sample_ranges(), strict=True
                 )
             ]

@@ -299,9 +299,9 @@ class RandomBatches:
         slots = self._shape.slots(0, self._shape.world, self.filled)
         # In the last step, slots with the numbers 0 to remainder - 1 have a sample.
         has_sample = self._dealt_shape.deal(slots) < remainder
-        fewest, most = self._shape.shares(has_sample)
+        smallest_share, largest_share = self._shape.shares(has_sample)
         in_full_steps = self.full * self._shape.batch
-        return in_full_steps + fewest, in_full_steps + most
+        return in_full_steps + smallest_share, in_full_steps + largest_share
 
     def block(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots), -1 for padding."""

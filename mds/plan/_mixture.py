@@ -178,7 +178,7 @@ class Mixture:
         """
         samples_before = steps * self.batch
         # Samples that a stream gave before the last change count, even if they are due later.
-        _, given_before_change, change_time, early = self.change
+        _, samples_before_change, change_time, early = self.change
         # At time t, t samples are due, give or take half a sample of each stream, and some have
         # come early before the change. So the time to find is between these:
         tolerance = self.streams // 2 + 2
@@ -194,17 +194,17 @@ class Mixture:
             # Times of shape (parts + 1, steps), between which the parts are.
             edges = low + (high - low) * np.arange(parts + 1)[:, None] // parts
             samples_due = count_due(edges[1:-1])[0]  # (parts - 1, steps, streams)
-            given_at_edges = np.maximum(samples_due, given_before_change).sum(axis=2)
-            part = (given_at_edges <= samples_before).sum(axis=0)  # of each step
+            samples_at_edges = np.maximum(samples_due, samples_before_change).sum(axis=2)
+            part = (samples_at_edges <= samples_before).sum(axis=0)  # of each step
             low, high = edges[part, column], edges[part + 1, column]
             width = int((high - low).max())
         samples_due, fraction, share = count_due(low)
-        counts = np.maximum(samples_due, given_before_change)
+        counts = np.maximum(samples_due, samples_before_change)
         missing = samples_before - counts.sum(axis=1)
         incomplete = np.flatnonzero(missing)
         if len(incomplete):
             # A stream has no sample to give next if its next one was given before the change.
-            is_ahead = samples_due[incomplete] < given_before_change
+            is_ahead = samples_due[incomplete] < samples_before_change
             counts[incomplete] += self._give_next(
                 missing[incomplete], fraction[incomplete], share[incomplete], is_ahead
             )

@@ -50,7 +50,7 @@ class PassOrders:
         make: Function from the number of a pass to its order.
         samples: Samples of a pass.
         canonical: Number of canonical nodes.
-        wanted: First sample number that the epoch needs, and the end.
+        sample_range: First sample number that the epoch needs, and the end.
     """
 
     def __init__(
@@ -58,13 +58,18 @@ class PassOrders:
         make: Callable[[int], StreamOrder],
         samples: int,
         canonical: int,
-        wanted: tuple[int, int],
+        sample_range: tuple[int, int],
     ) -> None:
-        self._make, self.samples, self.canonical, self.wanted = make, samples, canonical, wanted
+        self._make, self.samples, self.canonical, self.sample_range = (
+            make,
+            samples,
+            canonical,
+            sample_range,
+        )
         # Turns elements of a pass into positions: a partition for a single node and rank.
         self._partition = Partition(ExactGrid(samples, canonical), nodes=1, ranks=1, is_even=False)
         self._orders: dict[int, StreamOrder] = {}  # by the number of the pass
-        first, last = wanted
+        first, last = sample_range
         # Numbers of the passes that have a needed sample.
         self._passes = range(first // samples, -(-last // samples)) if samples else range(0)
 
@@ -119,13 +124,13 @@ class PassOrders:
         return take
 
     def find(self, sample: int) -> Ids:
-        """Return the sample numbers with which a sample comes in the `wanted` ones, ascending."""
+        """Return the sample numbers with which a sample comes in `sample_range`, ascending."""
         parts = [np.zeros(0, np.int64)]
         for number in self._passes:
             elements = self._partition.find(self._order(number).find(sample))
             parts.append(np.sort(elements) + number * self.samples)
         sample_numbers = np.concatenate(parts)
-        first, last = self.wanted
+        first, last = self.sample_range
         return sample_numbers[(sample_numbers >= first) & (sample_numbers < last)]
 
     def _lookup_of_pass(self, lookups: dict[int, Lookup], number: int) -> Lookup:

@@ -530,19 +530,24 @@ class SeekableGroup(ShuffleGroup):
         ``orders`` are indexes of orders in the group; ``epochs`` has the epoch of each. Epochs that
         were computed before are kept in ``_epochs`` and used again.
         """
-        pairs, kept_epochs = list(zip(orders.tolist(), epochs.tolist(), strict=True)), self._epochs
-        is_new = np.array([pair not in kept_epochs for pair in pairs])
+        pairs, cached_epochs = (
+            list(zip(orders.tolist(), epochs.tolist(), strict=True)),
+            self._epochs,
+        )
+        is_new = np.array([pair not in cached_epochs for pair in pairs])
         if is_new.any():
-            if sum(len(each.sizes) for each in kept_epochs.values()) > _MAX_KEPT_PARTS:
+            if sum(len(each.sizes) for each in cached_epochs.values()) > _MAX_KEPT_PARTS:
                 # Bound the memory: drop all epochs but those that are asked for now.
-                kept_epochs = {pair: kept_epochs[pair] for pair in pairs if pair in kept_epochs}
+                cached_epochs = {
+                    pair: cached_epochs[pair] for pair in pairs if pair in cached_epochs
+                }
             # A new dict each time, since other threads may be reading the former one.
-            self._epochs = kept_epochs = {
-                **kept_epochs,
+            self._epochs = cached_epochs = {
+                **cached_epochs,
                 **self._order_epochs(orders[is_new], epochs[is_new]),
             }
         for order, epoch in pairs:
-            self._copy_epoch(order, kept_epochs[order, epoch])
+            self._copy_epoch(order, cached_epochs[order, epoch])
 
     def _order_epochs(self, orders: Ids, epochs: Ids) -> dict[tuple[int, int], _OrderEpoch]:
         """Return keys and line of orders in some epochs, by (index of the order, epoch).

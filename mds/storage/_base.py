@@ -151,7 +151,7 @@ class Body(Iterator[bytes]):
         for chunk in self._chunks:
             self._received += len(chunk)
             if self.length is not None and self._received > self.length:
-                self._fail("and still more came")
+                self._fail("then still more")
             if chunk:
                 return chunk
         if self.length is not None and self._received < self.length:
@@ -178,7 +178,7 @@ class Body(Iterator[bytes]):
         """Close the body and raise the TransientError for a wrong number of bytes."""
         self.close()
         raise TransientError(
-            f"get {self._url}: {self._received} of {self.length} bytes came, {problem}",
+            f"get {self._url}: {self._received} of {self.length} bytes arrived, {problem}",
             url=self._url,
             verb="get",
         )
@@ -325,7 +325,7 @@ class Store(ABC):
 
     def abort_upload(self, upload: Upload) -> None:
         """Abort a multipart upload. One that does not exist is fine."""
-        raise StoreError(f"{self!r} keeps no unfinished uploads, such as {upload}.", url=self.url)
+        raise StoreError(f"{self!r} has no multipart uploads to abort: {upload}.", url=self.url)
 
     def url_of(self, key: str) -> str:
         """Return the URL of an object without passwords and signatures, for messages."""
@@ -363,7 +363,7 @@ class Store(ABC):
         info = self.head(key)
         if info.size not in (size, -1):
             raise TransientError(
-                f"put {self.url_of(key)}: {size} bytes were sent, the store has {info.size}",
+                f"put {self.url_of(key)}: {size} bytes were sent, but the store has {info.size}",
                 url=self.url_of(key),
                 verb="put",
             )
@@ -384,8 +384,8 @@ class Store(ABC):
         if info.size >= 0 and (start > info.size or (end is not None and end > info.size)):
             upto = "the end" if end is None else end
             raise CorruptError(
-                f"get {self.url_of(info.key)}: bytes {start} to {upto} were asked for, the object "
-                f"has {info.size}",
+                f"get {self.url_of(info.key)}: bytes {start} to {upto} were requested, but the "
+                f"object has {info.size} bytes",
                 url=self.url_of(info.key),
                 verb="get",
             )
@@ -498,7 +498,7 @@ class Pace:
             is_over = count == 0  # the last read of a transfer returns no bytes
             if self._received < least_rate.bytes_per_second * self._spent and not is_over:
                 raise StalledError(
-                    f"get {self._url}: only {self._received} bytes came in {self._spent:.0f} s, "
+                    f"get {self._url}: only {self._received} bytes arrived in {self._spent:.0f} s, "
                     f"fewer than {least_rate.bytes_per_second:g} a second "
                     "(storage option min_rate)",
                     url=self._url,
@@ -536,7 +536,7 @@ class CommonOptions:
     def __post_init__(self) -> None:
         """Raise ConfigError for values out of range."""
         if self.min_rate < 0:
-            raise ConfigError(f"min_rate={self.min_rate}: bytes a second are not negative.")
+            raise ConfigError(f"min_rate={self.min_rate} (bytes per second) must not be negative.")
         if self.part_size < 1 or self.part_connections < 1 or self.concurrency < 1:
             raise ConfigError(
                 f"part_size={self.part_size}, part_connections={self.part_connections} and "
@@ -594,20 +594,19 @@ def _typed(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if not isinstance(value, str):
             continue
-        wanted = types.get(name, ["str"])
+        type_names = types.get(name, ["str"])
         try:
-            if "bool" in wanted and value.lower() in _BOOLS:
+            if "bool" in type_names and value.lower() in _BOOLS:
                 typed[name] = _BOOLS[value.lower()]
-            elif "str" not in wanted and "int" in wanted:
+            elif "str" not in type_names and "int" in type_names:
                 typed[name] = int(value)
-            elif "str" not in wanted and "float" in wanted:
+            elif "str" not in type_names and "float" in type_names:
                 typed[name] = float(value)
-            elif wanted[0] == "bool" and "str" not in wanted:
+            elif type_names[0] == "bool" and "str" not in type_names:
                 raise ValueError  # noqa: TRY301 - as int() and float() do
         except ValueError:
-            raise ConfigError(
-                f"storage option {name}={value!r} is {wanted[0]}, got a text that is none."
-            ) from None
+            expected = "true or false" if type_names[0] == "bool" else "a number"
+            raise ConfigError(f"storage option {name}={value!r} must be {expected}.") from None
     return typed
 
 

@@ -71,7 +71,7 @@ def open_control_file(
         except OSError as error:
             raise _refusal_error(path, error) from error
         return _check_trusted(fd, path, max_names)
-    raise CacheError(f"{path}: it comes and goes while it is opened. {_WAY_OUT}")
+    raise CacheError(f"{path}: other processes create and delete it again and again. {_WAY_OUT}")
 
 
 def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
@@ -84,7 +84,9 @@ def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
     with open(open_control_file(path, os.O_RDONLY, max_names=max_names), "rb") as file:
         data = file.read(max_size + 1)
     if len(data) > max_size:
-        raise CacheError(f"{path}: has more than {max_size} bytes and is none of ours. {_WAY_OUT}")
+        raise CacheError(
+            f"{path}: has more than {max_size} bytes, so mds did not write it. {_WAY_OUT}"
+        )
     return data
 
 
@@ -123,8 +125,8 @@ def make_control_folder(path: str) -> None:
         state = _folder_state(path)
         if _is_untrusted(state, path):
             raise CacheError(
-                f"{path}: is of user {state.st_uid}, in a folder where anyone can make folders; it "
-                f"is not used. {_WAY_OUT}"
+                f"{path}: belongs to user {state.st_uid}, in a folder where anyone can create "
+                f"folders, so it is not used. {_WAY_OUT}"
             )
 
 
@@ -143,7 +145,7 @@ def make_shared_folder(path: str) -> None:
         os.mkdir(path)
     except FileExistsError as error:
         if not os.path.isdir(path):
-            raise CacheError(f"{path}: is a file and has to be a folder. {_WAY_OUT}") from error
+            raise CacheError(f"{path}: is a file, but must be a folder. {_WAY_OUT}") from error
         return
     parent_mode = stat.S_IMODE(os.stat(parent or ".").st_mode)
     if parent_mode & stat.S_ISGID and parent_mode & stat.S_IWGRP:
@@ -162,9 +164,9 @@ def private_temporary_folder() -> str:
     state = _folder_state(path)
     if state.st_uid != os.geteuid() or state.st_mode & _WRITABLE_BY_OTHERS:
         raise CacheError(
-            f"{path}: is of user {state.st_uid} with mode {stat.S_IMODE(state.st_mode):o}, and has "
-            f"to be a folder that user {os.geteuid()} alone can write to. Remove it, or set TMPDIR "
-            f"to a folder of your own."
+            f"{path}: belongs to user {state.st_uid} with mode {stat.S_IMODE(state.st_mode):o}, "
+            f"but must be a folder that only user {os.geteuid()} can write to. Remove it, or set "
+            f"TMPDIR to your own folder."
         )
     return path
 
@@ -182,7 +184,7 @@ def set_created_mode(path: str, mode: int) -> None:
         if not stat.S_ISDIR(state.st_mode) and (
             not stat.S_ISREG(state.st_mode) or state.st_nlink > 1
         ):
-            raise CacheError(f"{path}: was exchanged while it was made. {_WAY_OUT}")
+            raise CacheError(f"{path}: was replaced while mds created it. {_WAY_OUT}")
         if stat.S_IMODE(state.st_mode) != mode:
             os.fchmod(fd, mode)
     finally:
@@ -224,12 +226,12 @@ def _check_trusted(fd: int, path: str, max_names: int) -> int:
     if not stat.S_ISREG(state.st_mode):
         reason = "is not a regular file"
     elif state.st_nlink > max_names:
-        reason = f"has {state.st_nlink} names, so it may be a file of another place"
+        reason = f"has {state.st_nlink} hard links, so it may be a file of another folder"
     elif _is_untrusted(state, path):
-        reason = f"is of user {state.st_uid}, in a folder where anyone can make files"
+        reason = f"belongs to user {state.st_uid}, in a folder where anyone can create files"
     if reason:
         os.close(fd)
-        raise CacheError(f"{path}: {reason}; it is not opened. {_WAY_OUT}")
+        raise CacheError(f"{path}: {reason}, so mds does not open it. {_WAY_OUT}")
     return fd
 
 
@@ -238,7 +240,7 @@ def _folder_state(path: str) -> os.stat_result:
     state = os.lstat(path)
     if not stat.S_ISDIR(state.st_mode):
         kind = "a link" if stat.S_ISLNK(state.st_mode) else "a file"
-        raise CacheError(f"{path}: is {kind} and has to be a folder. {_WAY_OUT}")
+        raise CacheError(f"{path}: is {kind}, but must be a folder. {_WAY_OUT}")
     return state
 
 
@@ -260,12 +262,12 @@ def _refusal_error(path: str, error: OSError) -> Exception:
         errno.ELOOP: "is a link",
         errno.EISDIR: "is a folder",
         errno.ENXIO: "is not a regular file",
-        errno.ENOTDIR: "lies below what is not a folder",
+        errno.ENOTDIR: "is below a path that is not a folder",
     }
     kind = kinds.get(error.errno or 0)
     if kind is None:
         return error
-    return CacheError(f"{path}: {kind}; it is not opened. {_WAY_OUT}")
+    return CacheError(f"{path}: {kind}, so mds does not open it. {_WAY_OUT}")
 
 
 def _try_lock(fd: int) -> None:

@@ -155,7 +155,7 @@ def open_target(path: str) -> BinaryIO:
 
 def _exchanged_error(path: str) -> StoreError:
     """Return the error for a temporary file that another user replaced."""
-    reason = "it was exchanged while it was written. Use a folder where others cannot write."
+    reason = "it was replaced while mds wrote it. Use a folder where others cannot write."
     return StoreError(f"write {path}: {reason}", url=path, verb="write")
 
 
@@ -240,7 +240,7 @@ def check_regular(path: str, state: os.stat_result) -> None:
 def _no_file(path: str) -> NotFoundError:
     """Return the error for a path that is a pipe, a socket or a device."""
     return NotFoundError(
-        f"open {path}: there is a pipe, a socket or a device of this name, and no file.",
+        f"open {path}: this is a pipe, a socket or a device, not a file.",
         url=path,
         verb="open",
     )
@@ -444,14 +444,14 @@ def translate_write_errors(path: str) -> Iterator[None]:
         if error.errno == errno.EFBIG:
             raise StoreError(
                 f"write {path}: {os.strerror(error.errno)}. Raise the limit on the size of files "
-                f"(ulimit -f), choose another folder, or have smaller shards.",
+                f"(ulimit -f), choose another folder, or write smaller shards.",
                 url=path,
                 verb="write",
             ) from error
         if error.errno == errno.ENOENT and _is_near(error.filename, path):
             if (refusing := _refusing_folder(error.filename)) is not None:
                 raise StoreError(
-                    f"write {path}: no file or folder can be made in {refusing}. Choose another "
+                    f"write {path}: no file or folder can be created in {refusing}. Choose another "
                     f"folder.",
                     url=path,
                     verb="write",

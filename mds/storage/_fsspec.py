@@ -136,7 +136,7 @@ class FsspecStore(Store):
             if result.done():  # the error is one that `act` raised
                 raise
             raise StalledError(
-                f"{verb} {url}: nothing came for {self._timeout:g} s.",
+                f"{verb} {url}: no data arrived for {self._timeout:g} s.",
                 url=url,
                 verb=verb,
                 seconds=self._timeout,
@@ -161,8 +161,8 @@ class FsspecStore(Store):
             raise need("fsspec", "fsspec", f"{self._scheme}:// URLs") from error
         if self._scheme not in available_protocols():
             raise ConfigError(
-                f"{str(self.url)!r}: the scheme {self._scheme!r} is unknown, to this "
-                f"library and to fsspec. mds.storage.register_store() adds one."
+                f"{str(self.url)!r}: the scheme {self._scheme!r} is unknown to fsspec and to mds. "
+                f"mds.storage.register_store() adds a store for it."
             )
 
     def _make_system(self) -> tuple[Any, str]:

@@ -295,15 +295,15 @@ class HfStore(Store):
             if is_elsewhere:
                 return _Source(following, info, time.monotonic() + _GOOD_FOR, own=False)
             url = following  # a renamed repository; the token still goes to the hub
-        raise StatusError(508, "the hub redirects in a circle", {})
+        raise StatusError(508, "the redirects of the Hub form a loop", {})
 
     def _check_online(self, verb: str, key: str) -> None:
         """Raise StoreError if HF_HUB_OFFLINE forbids requests to the hub."""
         if (env("HF_HUB_OFFLINE") or "").upper() in _TRUE:
             url = self.url_of(key)
             raise StoreError(
-                f"{verb} {url}: HF_HUB_OFFLINE is set, so the Hub is not asked. Unset it, "
-                "or read a dataset that is in the cache whole.",
+                f"{verb} {url}: HF_HUB_OFFLINE is set, so mds sends no request to the Hub. Unset "
+                "it, or read a dataset whose files are all in the cache.",
                 url=url,
                 verb=verb,
             )
@@ -443,11 +443,11 @@ class _RequestGate:
         """
         lock = open_locks(f"{self._path}.lock")
         try:
-            with waiting("the end of its limit of requests,", self.server):
+            with waiting("the end of the request limit of", self.server):
                 lock.wait_lock(0)
                 while (seconds := self._closed_seconds()) > 0:
                     log.warning(
-                        "%s: too many requests (429); going on in %.1f s.", self.server, seconds
+                        "%s: too many requests (429). Continuing in %.1f s.", self.server, seconds
                     )
                     new_event().wait(seconds)
         finally:

@@ -68,7 +68,7 @@ class HttpOptions:
             pairs = tuple(sorted(dict(self.headers).items()))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"headers= of a http URL is a mapping of names to values, got "
+                f"headers= of a http URL must be a mapping of names to values, got "
                 f"{type(self.headers).__name__}."
             ) from error
         object.__setattr__(self, "headers", pairs)
@@ -439,7 +439,7 @@ def parse_size(text: str, safe_url: str) -> int:
         return -1
     if len(text) > _MAX_DIGITS:
         raise StoreError(
-            f"get {safe_url}: the server says that the object has a size of {len(text)} digits",
+            f"get {safe_url}: the server reports a size of {len(text)} digits for the object",
             url=safe_url,
             verb="get",
         )
@@ -487,8 +487,8 @@ def make_body(
     elif response.status == 416:
         total_text = response.headers.get("content-range", "").rpartition("/")[2]
         raise CorruptError(
-            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked for, "
-            f"the object has {total_text[:_MAX_DIGITS] or 'fewer'}",
+            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were requested, "
+            f"but the object has {total_text[:_MAX_DIGITS] or 'fewer'} bytes",
             url=safe_url,
             verb="get",
         )
@@ -496,13 +496,13 @@ def make_body(
         # The server sent the whole object, whether or not a range was requested.
         if info.size >= 0 and max(start, end or 0) > info.size:
             raise CorruptError(
-                f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked "
-                f"for, the object has {info.size}",
+                f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were "
+                f"requested, but the object has {info.size} bytes",
                 url=safe_url,
                 verb="get",
             )
-        rest = info.size - start if info.size >= 0 else None
-        length = rest if end is None else end - start
+        remaining_bytes = info.size - start if info.size >= 0 else None
+        length = remaining_bytes if end is None else end - start
         if start or end is not None:
             chunks = cut_range(chunks, start, end)
     body = Body(info, chunks, length, url=safe_url, close=response.close)
@@ -519,9 +519,8 @@ def check_encoding(key: str, headers: Mapping[str, str], safe_url: str) -> None:
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in _ENCODINGS and not key.lower().endswith(_ENCODINGS[encoding]):
         raise StoreError(
-            f"get {safe_url}: the server sends the object with Content-Encoding: {encoding}, "
-            "though it was asked for as it is. Turn off the compression of answers for these "
-            "files.",
+            f"get {safe_url}: the server compressed the object (Content-Encoding: {encoding}), "
+            "which mds did not request. Turn off compression for these files on the server.",
             url=safe_url,
             verb="get",
         )
@@ -550,8 +549,8 @@ def _refuse_page(chunks: Iterator[bytes], safe_url: str) -> Iterator[bytes]:
     first = next(chunks, b"")
     if first.lstrip()[:14].lower().startswith((b"<!doctype html", b"<html", b"<head")):
         raise StoreError(
-            f"get {safe_url}: the server answered with a web page and not with the object. Does it "
-            "want a login? Check the URL, and give credentials (storage_options=).",
+            f"get {safe_url}: the server answered with a web page instead of the object. Does it "
+            "need a login? Check the URL, and give credentials (storage_options=).",
             url=safe_url,
             verb="get",
         )
@@ -582,7 +581,8 @@ def _parse_content_range(
     total = parse_size(content_range.rpartition("/")[2], safe_url)
     if total >= 0 and max(start, end or 0) > total:
         raise CorruptError(
-            f"get {safe_url}: bytes {start} to {end} were asked for, the object has {total}",
+            f"get {safe_url}: bytes {start} to {end} were requested, but the object has {total} "
+            "bytes",
             url=safe_url,
             verb="get",
         )
@@ -590,8 +590,8 @@ def _parse_content_range(
     expected_end = end or (total if total >= 0 else actual_end)  # an unknown size fits any end
     if not match or int(match[1]) != start or actual_end != expected_end:
         raise TransientError(
-            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were asked for, "
-            f"the server answered with {content_range[:_MAX_SHOWN] or 'no Content-Range'!r}",
+            f"get {safe_url}: bytes {start} to {'the end' if end is None else end} were requested, "
+            f"but the server sent {content_range[:_MAX_SHOWN] or 'no Content-Range'!r}",
             url=safe_url,
             verb="get",
         )
@@ -721,7 +721,7 @@ def bounded_pools(seconds: float) -> dict[str, type[urllib3.HTTPConnectionPool]]
                 nonlocal deadline
                 count, now = receive(buffer), time.monotonic()
                 if now > deadline:
-                    raise TimeoutError(f"the headers were not there after {seconds:g} s")
+                    raise TimeoutError(f"the headers were not complete after {seconds:g} s")
                 deadline = min(deadline, now + seconds)  # only the first call changes it
                 return count
 

@@ -159,9 +159,11 @@ class Answer:
         self._connection.pace = Pace(least_rate, safe_url)
         body = self._read_beginning(max_size + 1)
         if len(body) > max_size:
-            raise ConnectionError(f"the answer has more than {max_size} bytes")
+            raise ConnectionError(f"the response has more than {max_size} bytes")
         if len(body) < self.length:
-            raise ConnectionResetError(f"{len(body)} of {self.length} bytes of the answer arrived")
+            raise ConnectionResetError(
+                f"{len(body)} of {self.length} bytes of the response arrived"
+            )
         return body
 
     def read_error(self) -> bytes:
@@ -275,17 +277,19 @@ class Connection:
                     return status, headers
                 continue
             if len(received) >= _BUFFER:
-                raise ConnectionError(f"the headers of the answer have more than {_BUFFER} bytes")
+                raise ConnectionError(f"the headers of the response have more than {_BUFFER} bytes")
             searched = max(0, len(received) - 3)  # the end may begin in the last three bytes
             piece = self._socket.recv(_BUFFER)
             if not piece:
-                raise ConnectionResetError("the connection ended before the headers of the answer")
+                raise ConnectionResetError(
+                    "the connection ended before the headers of the response"
+                )
             self.has_answered = True
             received += piece
             # The timeout of a socket starts again with each byte, so it does not bound the headers.
             now = time.monotonic()
             if now > deadline:
-                raise TimeoutError(f"the headers were not there after {self._seconds:g} s")
+                raise TimeoutError(f"the headers were not complete after {self._seconds:g} s")
             deadline = min(deadline, now + self._seconds)  # counted from the first byte
 
     def receive_piece(self, max_size: int) -> bytes:
@@ -322,11 +326,11 @@ class Connection:
                 remaining -= len(piece)
                 yield piece
             if self._receive_line():
-                raise ConnectionError("a chunk of the answer has another length than it says")
+                raise ConnectionError("a chunk of the response does not have its declared length")
         for _ in range(_TRAILERS):
             if not self._receive_line():
                 return
-        raise ConnectionError(f"more than {_TRAILERS} headers follow the chunks of the answer")
+        raise ConnectionError(f"more than {_TRAILERS} headers follow the chunks of the response")
 
     def close(self) -> None:
         """Close the connection; more than once is fine."""
@@ -344,14 +348,14 @@ class Connection:
         """Append received bytes to the unread ones. Raises ConnectionResetError at the end."""
         piece = self._receive(_BUFFER)
         if not piece:
-            raise ConnectionResetError("the connection ended before the last chunk of the answer")
+            raise ConnectionResetError("the connection ended before the last chunk of the response")
         self._unread += piece
 
     def _receive_line(self) -> bytes:
         """Return a line between chunks, without its end."""
         while (end := self._unread.find(b"\r\n")) < 0:
             if len(self._unread) > _CHUNK_LINE:
-                raise ConnectionError("the answer is not in chunks, though it says so")
+                raise ConnectionError("the response is not in chunks, but its headers say so")
             self._receive_more()
         line, self._unread = self._unread[:end], self._unread[end + 2 :]
         return line
@@ -372,18 +376,18 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     status_line = _STATUS_LINE.fullmatch(first)
     if status_line is None:
-        raise ConnectionError(f"the answer is not HTTP: {first[:80]!r}")
+        raise ConnectionError(f"the response is not HTTP: {first[:80]!r}")
     # Lines end with "\r\n" and with nothing else: servers and proxies that disagree about the end
     # of a line could be made to see different headers.
     if not head.count(b"\n") == head.count(b"\r") == len(lines):
-        raise ConnectionError("a line of the headers of the answer does not end as one of HTTP")
+        raise ConnectionError("a header line of the response does not end with CRLF")
     headers: dict[str, str] = {}
     for line in lines:
         text, colon, value = line.partition(":")
         name, value = _parse_name(text + colon), value.strip()
         if name in headers:
             if name == "content-length" and value != headers[name]:
-                raise ConnectionError("the answer has two different lengths")
+                raise ConnectionError("the response has two different lengths")
             value = f"{headers[name]}, {value}"
         headers[name] = value
     if status_line[1] == "0":  # HTTP/1.0 closes connections by default
@@ -398,7 +402,7 @@ def _parse_name(text: str) -> str:
     Raises ConnectionError for a text that is no name. The same few names come with every answer.
     """
     if _NAME.fullmatch(text) is None:
-        raise ConnectionError(f"the answer has a line that is no header: {text[:80]!r}")
+        raise ConnectionError(f"the response has a line that is not a header: {text[:80]!r}")
     return text[:-1].lower()
 
 
@@ -409,7 +413,7 @@ def _parse_chunk_size(line: bytes) -> int:
     """
     match = _CHUNK_SIZE.fullmatch(line)
     if match is None:
-        raise ConnectionError(f"the answer has a chunk without a length: {line[:80]!r}")
+        raise ConnectionError(f"the response has a chunk without a length: {line[:80]!r}")
     return int(match[1], 16)
 
 

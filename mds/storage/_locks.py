@@ -406,9 +406,8 @@ def describe_processes(pids: Sequence[int]) -> str:
         else f"process {pid} ({', '.join(_command_and_state(pid))})"
         for pid in pids
     ]
-    return (
-        f"{', '.join(names) or 'a process that is not seen'} on {printable(socket.gethostname())}"
-    )
+    processes = ", ".join(names) or "a process that is not visible here"
+    return f"{processes} on {printable(socket.gethostname())}"
 
 
 def _command_and_state(pid: int) -> list[str]:
@@ -421,7 +420,7 @@ def _command_and_state(pid: int) -> list[str]:
     # The program and its script. Leave the arguments out: they may contain secrets.
     names = [os.path.basename(os.fsdecode(word)) for word in words[:1]]
     names += [os.path.basename(os.fsdecode(word)) for word in words[1:] if word.endswith(b".py")]
-    command = printable(" ".join(names[:2]))[:_MAX_COMMAND] or "of another container, or gone"
+    command = printable(" ".join(names[:2]))[:_MAX_COMMAND] or "in another container, or ended"
     return [command, "stopped"] if is_stopped(pid) else [command]
 
 

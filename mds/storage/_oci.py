@@ -195,7 +195,7 @@ def _log_in(oci: Any, options: OciOptions) -> tuple[dict[str, Any], Any]:
         return {}, oci.auth.signers.get_resource_principals_signer()
     if options.auth != "config":
         raise ConfigError(
-            f"auth={options.auth!r} of oci:// is none of 'config', 'instance_principal' and "
+            f"auth={options.auth!r} of oci:// must be one of 'config', 'instance_principal' and "
             f"'resource_principal'."
         )
     path = os.path.expanduser(options.config_file)

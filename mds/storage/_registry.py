@@ -104,7 +104,7 @@ def open_store(
     b'el'
     """
     if timeout <= 0:
-        raise ConfigError(f"timeout={timeout}: a store needs more than no seconds to answer.")
+        raise ConfigError(f"timeout={timeout} must be greater than 0 seconds.")
     if unused := unused_settings(url, options):
         raise ConfigError(
             f"open_store(options=...): {', '.join(map(repr, unused))} would have no effect: these "
@@ -161,7 +161,7 @@ def refuse(url: str, options: Mapping[str, Any], timeout: float) -> NoReturn:
     """Raise ConfigError for alipan:// URLs, with alternatives; serves as their `Factory`."""
     del options, timeout
     raise ConfigError(
-        f"{redact(url)!r}: Alipan is not supported. Copy the dataset to a store that is, mount the "
-        f"drive and use its path, or register a store of your own: "
+        f"{redact(url)!r}: Alipan is not supported. Copy the dataset to a supported store, mount "
+        f"the drive and use its path, or register your own store: "
         f"mds.storage.register_store('alipan', factory)."
     )

@@ -124,8 +124,8 @@ def _check(name: str, source: str, error: type[MdsError]) -> None:
         len(part.encode()) > MAX_PART_BYTES for part in parts
     ):
         raise error(
-            f"{source}: the name {shown(name)} has {len(name.encode())} bytes. File systems take "
-            f"{MAX_PART_BYTES} between slashes, and {MAX_NAME_BYTES} in all are allowed."
+            f"{source}: the name {shown(name)} has {len(name.encode())} bytes. At most "
+            f"{MAX_PART_BYTES} are allowed between slashes, and {MAX_NAME_BYTES} in all."
         )
 
 
@@ -182,6 +182,6 @@ def _no_folder(folder: str, path: str) -> ConfigError:
             "Remove it, or choose another local folder."
         )
     return ConfigError(
-        f"{path}: the dataset needs a folder of this name and there is something else. Remove it, "
+        f"{path}: the dataset needs a folder of this name, but this is something else. Remove it, "
         "or choose another local folder."
     )

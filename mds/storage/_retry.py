@@ -82,8 +82,8 @@ class RetryPolicy:
         """Raise ConfigError for negative values."""
         if self.attempts < 0 or self.within < 0:
             raise ConfigError(
-                f"attempts={self.attempts} and within={self.within} make no retry policy: neither "
-                f"may be negative."
+                f"attempts={self.attempts} and within={self.within} of a retry policy must not be "
+                f"negative."
             )
 
 
@@ -111,7 +111,7 @@ class Retrying(Wrapper):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks; continue with a range request after a break."""
         url, started = self.url_of(key), TIMES.clock()
-        with waiting("the answer to get", url) as wait:
+        with waiting("the response to get", url) as wait:
             try:
                 body = self.inner.stream(key, start, end)
             except _MENDABLE as error:
@@ -317,7 +317,7 @@ def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T
     """
     if not store.renew():
         raise error
-    log.info("%s refused the credentials; they are read anew.", store.url)
+    log.info("%s refused the credentials. mds reads them again.", store.url)
     return act()
 
 

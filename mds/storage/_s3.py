@@ -447,10 +447,10 @@ def _parse_answer(
             reason = (
                 "a web page. Does it want a login? Check the endpoint and the credentials"
                 if page
-                else "the whole object: it ignores Range. Copy the dataset to a store that does not"
+                else "the whole object: it ignores Range. Copy the dataset to another store"
             )
             raise StoreError(
-                f"get {safe_url}: bytes from {start} on were asked for, and the store answered "
+                f"get {safe_url}: bytes from {start} on were requested, but the store answered "
                 f"with {reason}.",
                 url=safe_url,
                 verb="get",
@@ -459,7 +459,7 @@ def _parse_answer(
     match = _CONTENT_RANGE.match(content_range)
     if match is None or int(match[1]) != start:
         raise TransientError(
-            f"get {safe_url}: bytes from {start} on were asked for, the store answered with "
+            f"get {safe_url}: bytes from {start} on were requested, but the store answered with "
             f"{content_range.rpartition('/')[0]!r}.",
             url=safe_url,
             verb="get",

@@ -79,7 +79,7 @@ _NAMES: dict[str, Mapping[str, str]] = {
     "azure-dl": _AZURE,
     "hf": _HF,
 }
-_ADDRESS = "endpoint_url begins with http:// or https://"
+_ADDRESS = "write http:// or https:// in endpoint_url="
 #: By scheme: what to do in place of options of other libraries that have no counterpart here.
 _REMEDIES: dict[str, Mapping[str, str]] = {
     "s3": {
@@ -122,16 +122,16 @@ def own_options(url: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
         return dict(options or {})
     own: dict[str, Any] = {}
     spelling: dict[str, str] = {}  # that the user has given, by the name here
-    for given_name, value in _flat(scheme, options):
-        name = names.get(given_name.lower(), given_name)
+    for spelled_name, value in _flat(scheme, options):
+        name = names.get(spelled_name.lower(), spelled_name)
         if name in _FLAGS and isinstance(value, str):
             value = _WORDS.get(value.lower(), value)  # noqa: PLW2901 - the value as it is here
         if name in own and own[name] != value:
             raise ConfigError(
-                f"storage_options: {spelling[name]!r} and {given_name!r} are one option, "
+                f"storage_options: {spelling[name]!r} and {spelled_name!r} are one option, "
                 f"{name!r}, with two values. Leave one of them out."
             )
-        own[name], spelling[name] = value, given_name
+        own[name], spelling[name] = value, spelled_name
     return own
 
 
@@ -139,11 +139,11 @@ def remedy_for(scheme: str, name: str) -> str:
     """Return what to do in place of an option that a store refuses, as a sentence, or ''.
 
     >>> remedy_for("s3", "use_ssl")
-    ' In its place, endpoint_url begins with http:// or https://.'
+    ' Instead, write http:// or https:// in endpoint_url=.'
     """
     scheme = "azure" if scheme == "azure-dl" else scheme
     remedy = _REMEDIES.get(scheme, {}).get(name)
-    return f" In its place, {remedy}." if remedy else ""
+    return f" Instead, {remedy}." if remedy else ""
 
 
 def _flat(scheme: str, options: Mapping[str, Any]) -> list[tuple[str, Any]]:

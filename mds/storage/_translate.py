@@ -67,7 +67,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
 _MAX_REASON = 2000  # characters of a foreign error message
 _HINTS: dict[type[StoreError], str] = {
     UnauthenticatedError: " Credentials are missing, expired or unknown to the store.",
-    DeniedError: " The credentials were understood but may not do this.",
+    DeniedError: " The credentials are valid but do not allow this.",
 }
 
 
@@ -198,7 +198,7 @@ def network_failure(error: BaseException) -> Failure | None:
     """
     for link in _links(error):
         if "407 Proxy Authentication" in str(link):
-            return Failure(UnauthenticatedError, f"the proxy wants a login: {link}")
+            return Failure(UnauthenticatedError, f"the proxy requires a login: {link}")
         kind = _network_kind(link)
         if kind is not None:
             message = link.strerror if isinstance(link, OSError) else None

@@ -288,7 +288,7 @@ def path_on_disk(
         )
     if not is_local(place):
         raise ConfigError(
-            f"{argument} is a path on this machine, got the URL {redact(place)!r}. {remedy}"
+            f"{argument} must be a path on this machine, got the URL {redact(place)!r}. {remedy}"
         )
     return local_path(place)
 
@@ -486,12 +486,10 @@ def _digest_query(query: str) -> str:
     def is_of_signature(name: str) -> bool:
         return bool(_SIGNATURES.match(name) or (is_azure and _SHARED_ACCESS.match(name)))
 
-    kept_pairs = sorted(
-        (name, value) for name, value in parameters if not is_of_signature(name.lower())
-    )
-    if not kept_pairs:
+    pairs = sorted((name, value) for name, value in parameters if not is_of_signature(name.lower()))
+    if not pairs:
         return ""
-    return f"?{hashlib.blake2s(repr(kept_pairs).encode(), digest_size=8).hexdigest()}"
+    return f"?{hashlib.blake2s(repr(pairs).encode(), digest_size=8).hexdigest()}"
 
 
 def _host_and_port(url: str, address: str) -> tuple[str, int | None]:

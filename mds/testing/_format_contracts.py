@@ -72,9 +72,9 @@ class EncodingContract:
 
     refused: Sequence[Any] = ()
 
-    def same(self, left: Any, right: Any) -> bool:
+    def same(self, decoded: Any, original: Any) -> bool:
         """Whether a decoded value is the one that was encoded."""
-        return type(left) is type(right) and bool(left == right)
+        return type(decoded) is type(original) and bool(decoded == original)
 
     def test_values_come_back(self, encoding: Encoding, values: Sequence[Any]) -> None:
         """Decoding returns the encoded value, from bytes and from a view of a larger buffer."""

@@ -56,8 +56,8 @@ class FunctionChain:
         """
         if self.of_batches and link.kind != "map_batches":
             raise ConfigError(
-                f"{link.kind}() is of samples, and {self.of_batches[0].name} has made batches of "
-                f"them: call {link.kind}() first."
+                f"{link.kind}() changes samples, but {self.of_batches[0].name} has already made "
+                f"batches of them: call {link.kind}() first."
             )
         return FunctionChain((*self.links, link))
 
@@ -65,9 +65,8 @@ class FunctionChain:
         """Raise ConfigError if a function takes batches, so that single samples cannot be read."""
         if self.of_batches:
             raise ConfigError(
-                f"{self.of_batches[0].name} takes batches, and a sample by itself is none: read "
-                "this dataset with StreamingDataLoader, or take the dataset as it was before "
-                "map_batches()."
+                f"{self.of_batches[0].name} needs batches, so a single sample cannot be read: read "
+                "this dataset with StreamingDataLoader, or use the dataset before map_batches()."
             )
 
     def __str__(self) -> str:
@@ -108,7 +107,7 @@ class Link:
         """
         if not callable(function):
             raise ConfigError(
-                f"{kind}() takes a function, got {type(function).__name__} {str(function)[:60]!r}. "
+                f"{kind}() needs a function, got {type(function).__name__} {str(function)[:60]!r}. "
                 f"Write {kind}(function), without calling it."
             )
         is_keyed = function.needs_keys if is_ours else _takes(function, _RANDOM_ARGUMENTS.get(kind))
@@ -129,15 +128,15 @@ class Link:
         """Return the error for a function that returned None, perhaps without a return."""
         results = {"map": "the sample", "map_batches": "the batch", "filter": "True or False"}
         return FunctionError(
-            f"{self.name} returned None for {sample}: let it return {results[self.kind]}."
+            f"{self.name} returned None for {sample}. It must return {results[self.kind]}."
         )
 
     def __getstate__(self) -> dict[str, Any]:
         # Checked only while a process is spawned: tools that pickle by value accept lambdas.
         if context.get_spawning_popen() is not None and _is_local(self.function):
             raise ConfigError(
-                f"{self.name} cannot go to a worker process that is spawned: lambdas and functions "
-                "inside functions have no name there. Define it at the top of a module, or take "
+                f"{self.name} cannot be sent to a spawned worker process, which cannot import "
+                "lambdas and nested functions. Define it at the top of a module, or use "
                 "multiprocessing_context='fork' or worker_type='threads'."
             )
         return dict(self.__dict__)
@@ -184,7 +183,7 @@ def _check_parameters(kind: str, function: Any, call: str, *, is_keyed: bool) ->
     name, random = name_of(function), _RANDOM_ARGUMENTS.get(kind)
     if is_object:
         raise ArgumentError(
-            f"{call.format(name)}: {name} is a class, whose objects are functions. Write "
+            f"{call.format(name)}: {name} is a class, but its objects are the functions. Write "
             f"{call.format(f'{name}(...)')}."
         )
     try:
@@ -197,8 +196,9 @@ def _check_parameters(kind: str, function: Any, call: str, *, is_keyed: bool) ->
         parameter = "columns" if kind == "map_batches" else "sample"
         optional = f", or {parameter} and {random} for random numbers" if random else ""
         raise ArgumentError(
-            f"{call.format(name)}: the function is called with {parameter}{optional}, and takes "
-            f"{signature}. Write lambda {parameter}: {_call_of(function, parameter)}."
+            f"{call.format(name)}: the function is called with {parameter}{optional}, but its "
+            f"arguments are {signature}. Write lambda {parameter}: "
+            f"{_call_of(function, parameter)}."
         ) from None
 
 
@@ -206,8 +206,8 @@ def _call_of(function: Any, parameter: str) -> str:
     """Return a call of a function, as Python code, that gives ``parameter`` to its first one."""
     name = name_of(function)
     parameters = inspect.signature(function).parameters.items()
-    rest = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    names = [n for n, p in parameters if p.default is p.empty and p.kind not in rest]
+    variadic_kinds = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    names = [n for n, p in parameters if p.default is p.empty and p.kind not in variadic_kinds]
     if not names or not name.isidentifier():
         return "..."
     return f"{name}({', '.join([parameter, *(f'{each}=...' for each in names[1:])])})"
@@ -240,7 +240,7 @@ def describe_costs(chain: FunctionChain) -> Iterator[tuple[str, str, str]]:
         if not has_sample_functions:
             costs.append("batches are no longer gathered by column")
         if link.is_keyed:
-            costs.append("2 us a sample for random numbers of its own")
+            costs.append("2 us a sample for random numbers")
         if link.kind == "filter":
             costs.append("batches become smaller and have a mask")
         yield link.name, "once a sample", "; ".join(costs)

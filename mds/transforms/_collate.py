@@ -43,7 +43,7 @@ class ColumnFunction(abc.ABC):
 
     def __init__(self, names: Sequence[str]) -> None:
         if not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"columns are given by name, got {names!r}.")
+            raise ConfigError(f"columns must be given by name, got {names!r}.")
         self.names = tuple(names)
 
     @abc.abstractmethod
@@ -63,8 +63,8 @@ class ColumnFunction(abc.ABC):
         """
         if self.needs_keys and keys is None:
             raise ConfigError(
-                f"{self!r} draws random numbers by the place of a sample in the order, which only "
-                "StreamingDataLoader knows."
+                f"{self!r} draws random numbers by the position of a sample in the order, which "
+                "only StreamingDataLoader knows."
             )
         columns = dict(batch) if isinstance(batch, Mapping) else columns_of(batch)
         if missing := [name for name in self.names if name not in columns]:
@@ -132,16 +132,18 @@ class Pad(ColumnFunction):
     ) -> None:
         super().__init__(names)
         if not names:
-            raise ConfigError("pad() takes the names of the columns that are to be padded.")
+            raise ConfigError("pad() needs the names of the columns to pad.")
         if type(multiple) is not int or multiple < 1:
-            raise ConfigError(f"multiple of pad() must be an integer from 1 on, got {multiple!r}.")
+            raise ConfigError(f"multiple of pad() must be at least 1, got {multiple!r}.")
         if side not in {"right", "left"}:
-            raise ConfigError(f"side of pad() is 'right' or 'left', got {side!r}.")
+            raise ConfigError(f"side of pad() must be 'right' or 'left', got {side!r}.")
         if add not in {"lengths", "mask", None}:
-            raise ConfigError(f"add of pad() is 'lengths', 'mask' or None, got {add!r}.")
+            raise ConfigError(f"add of pad() must be 'lengths', 'mask' or None, got {add!r}.")
         values = value if isinstance(value, Mapping) else dict.fromkeys(names, value)
         if set(values) != set(names):
-            raise ConfigError(f"value of pad() is for {sorted(values)}, its columns are {names}.")
+            raise ConfigError(
+                f"value of pad() has the columns {sorted(values)}, but pad() has {names}."
+            )
         self._values, self._multiple, self._side, self._add = values, multiple, side, add
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
@@ -214,7 +216,7 @@ class Ragged(ColumnFunction):
     def __init__(self, names: tuple[str, ...], *, nested: bool) -> None:
         super().__init__(names)
         if not names:
-            raise ConfigError("ragged() takes the names of the columns that are ragged.")
+            raise ConfigError("ragged() needs the names of the ragged columns.")
         self._nested = nested
 
     def apply(self, columns: dict[str, Any], keys: Keys | None) -> dict[str, Any]:
@@ -279,8 +281,8 @@ class Stack(ColumnFunction):
                 shapes = sorted({str(tuple(getattr(v, "shape", ()))) for v in tensors[name]})
                 values = f"values of shape {', '.join(shapes[:4])}" if len(shapes) > 1 else "values"
                 raise ConfigError(
-                    f"column {name!r} has {values} that make no tensor: take pad() or ragged() for "
-                    "rows of different lengths, images() for pictures."
+                    f"column {name!r} has {values} that cannot become a tensor: use pad() or "
+                    "ragged() for rows of different lengths, images() for pictures."
                 )
         return tensors
 
@@ -317,8 +319,8 @@ def _array(value: Any, name: str) -> npt.NDArray[Any]:
     if array is None or array.ndim == 0 or array.dtype.kind not in "biufc":
         excerpt = str(value)[:40]
         raise ConfigError(
-            f"column {name!r} has {type(value).__name__} {excerpt!r}: its values are to be arrays "
-            "or lists of numbers."
+            f"column {name!r} has {type(value).__name__} {excerpt!r}: its values must be arrays or "
+            "lists of numbers."
         )
     return array
 
@@ -329,6 +331,6 @@ def _tensor_values(value: Any, name: str) -> Any:
         return value.numpy()
     except TypeError as error:
         raise ConfigError(
-            f"column {name!r} has tensors of {value.dtype}, a type that NumPy lacks: convert them "
-            "to torch.float32 in map()."
+            f"column {name!r} has tensors of {value.dtype}, which NumPy does not have: convert "
+            "them to torch.float32 in map()."
         ) from error

@@ -23,7 +23,7 @@ def columns_of(samples: Sequence[Any]) -> dict[str, Any]:
     first = samples[0]
     if not isinstance(first, Mapping):
         raise ConfigError(
-            f"columns are made of samples that are dicts, got {type(first).__name__}: let the "
+            f"samples must be dicts to become columns, got {type(first).__name__}: let the "
             "function of map() return a dict."
         )
     for sample in samples:

@@ -113,9 +113,9 @@ class Images(ColumnFunction):
             ids = _mask_ids(value, name)
             if sizes.setdefault(row, ids.shape) != ids.shape:
                 raise ConfigError(
-                    f"column {name!r} has a mask of {ids.shape[0]} x {ids.shape[1]} pixels beside "
-                    f"a picture of {sizes[row][0]} x {sizes[row][1]}: they are cut alike, so their "
-                    "sizes must agree. Make them so in map()."
+                    f"column {name!r} has a mask of {ids.shape[0]} x {ids.shape[1]} pixels for a "
+                    f"picture of {sizes[row][0]} x {sizes[row][1]}. Both are cropped alike, so "
+                    "their sizes must be equal: resize one in map()."
                 )
             fitting = self._fit(ids, _scale_mask)
             out[row] = self._cut(fitting, draws[row] if draws is not None else None)
@@ -207,9 +207,9 @@ def _mask_ids(value: Any, name: str) -> npt.NDArray[Any]:
         ids = ids[..., 0]
     if ids.ndim != 2 or ids.dtype.kind not in "biu" or 0 in ids.shape:
         raise ConfigError(
-            f"column {name!r} has {description}, and a mask has one whole number for each pixel. "
-            "The palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset, which "
-            "leaves the masks Pillow images; convert colours to ids in map()."
+            f"column {name!r} has {description}, but a mask has one whole number for each pixel. "
+            "For PNGs with a palette, give the dataset images={'IMAGE': 'array'}: masks then stay "
+            "Pillow images. Convert colours to ids in map()."
         )
     return ids
 
@@ -222,8 +222,8 @@ def _rgb(value: Any, name: str) -> Pixels:
         return rgb_pixels(ImageOps.exif_transpose(value))
     if isinstance(value, (list, tuple)):
         raise ConfigError(
-            f"column {name!r} has a list of {len(value)} values in a sample, and images() takes "
-            "one picture in each. Choose one in map(), or make a column of each there."
+            f"column {name!r} has a list of {len(value)} values in a sample, but images() needs "
+            "one picture. Choose one in map(), or make a column for each there."
         )
     _check_decoded(value, name)
     pixels = np.asarray(value)
@@ -231,15 +231,15 @@ def _rgb(value: Any, name: str) -> Pixels:
         pixels = (np.clip(pixels, 0, 0xFFFF) >> 8).astype(np.uint8)  # grey of 16 bits
     if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or 0 in pixels.shape:
         raise ConfigError(
-            f"column {name!r} has {describe(value)}: pictures are Pillow images, or uint8 arrays "
-            "of shape (height, width, channels)."
+            f"column {name!r} has {describe(value)}: pictures must be Pillow images, or uint8 "
+            "arrays of shape (height, width, channels)."
         )
     if pixels.ndim == 2:
         pixels = pixels[..., None]
     if pixels.shape[2] > 4:
         raise ConfigError(
-            f"column {name!r} has {describe(value)}, and images() takes 1 to 4 channels, which "
-            "come last. Put them there in map(): np.moveaxis(value, 0, -1)."
+            f"column {name!r} has {describe(value)}, but images() needs 1 to 4 channels on the "
+            "last axis. Move them in map(): np.moveaxis(value, 0, -1)."
         )
     if pixels.shape[2] in {1, 2}:  # grey, and its alpha
         return np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
@@ -288,23 +288,23 @@ def images(
     """
     if isinstance(masks, str) or set(masks) & set(names):
         raise ConfigError(
-            f"masks of images() is a list of columns that are not among the pictures, got "
-            f"{masks!r}: write images('image', masks=['mask'], size=224)."
+            f"masks of images() must be a list of columns that are not pictures, got {masks!r}: "
+            f"write images('image', masks=['mask'], size=224)."
         )
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if not names or len(sides) != 2 or any(type(s) is not int or s < 1 for s in sides):
         raise ConfigError(
-            f"images() takes names of columns and a size in pixels, got {names} and {size!r}."
+            f"images() needs names of columns and a size in pixels, got {names} and {size!r}."
         )
     if resize is not None and resize < 1:
         raise ConfigError(f"resize of images() must be at least 1 pixel, got {resize}.")
     if crop not in {"center", "random"}:
-        raise ConfigError(f"crop of images() is 'center' or 'random', got {crop!r}.")
+        raise ConfigError(f"crop of images() must be 'center' or 'random', got {crop!r}.")
     if dtype not in {None, "uint8", "float32"}:
-        raise ConfigError(f"dtype of images() is 'uint8' or 'float32', got {dtype!r}.")
+        raise ConfigError(f"dtype of images() must be 'uint8' or 'float32', got {dtype!r}.")
     is_float = dtype == "float32" or mean is not None or std is not None
     if is_float and dtype == "uint8":
-        raise ConfigError("mean and std of images() give float32; leave out dtype='uint8'.")
+        raise ConfigError("mean and std of images() produce float32; leave out dtype='uint8'.")
     scaling = _scaling(mean, std) if is_float else None
     return Images(
         names, tuple(masks), (sides[0], sides[1]), resize, crop, flip, scaling, channels_first
@@ -318,5 +318,7 @@ def _scaling(
     means = np.asarray(mean if mean is not None else (0, 0, 0), np.float64)
     stds = np.asarray(std if std is not None else (1, 1, 1), np.float64)
     if means.shape != (3,) or stds.shape != (3,) or not (stds > 0).all():
-        raise ConfigError(f"mean and std of images() are three numbers each, got {mean} and {std}.")
+        raise ConfigError(
+            f"mean and std of images() must have three numbers each, got {mean} and {std}."
+        )
     return (1 / (255 * stds)).astype(np.float32), (-means / stds).astype(np.float32)

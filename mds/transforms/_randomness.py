@@ -126,7 +126,7 @@ class RowGenerator:
         key_array = np.asarray(keys)
         if key_array.ndim != 1 or key_array.dtype != np.uint64:
             raise ConfigError(
-                f"RowGenerator takes the keys of map_batches, a uint64 for each row, got "
+                f"RowGenerator needs the keys of map_batches, a uint64 for each row, got "
                 f"{key_array.dtype} of shape {key_array.shape}."
             )
         self._keys = key_array
@@ -164,7 +164,7 @@ class RowGenerator:
         begin, end = (self._per_row(bound, shape) for bound in (first, last))
         if not np.all((begin < end) & (end - begin <= _MAX_RANGE)):
             raise ConfigError(
-                f"integers() takes low < high, at most 2**53 apart, got {first!r} and {last!r}."
+                f"integers() needs low < high, at most 2**53 apart, got {first!r} and {last!r}."
             )
         unit = self.random(shape, np.float64)
         integers: npt.NDArray[np.int64] = begin + (unit * (end - begin)).astype(np.int64)
@@ -188,8 +188,8 @@ class RowGenerator:
         bounds = np.asarray(bound)
         if bounds.dtype.kind not in "iu" or bounds.shape not in {(), self._keys.shape}:
             raise ConfigError(
-                f"a bound of integers() is an integer or one for each of {len(self._keys)} rows, "
-                f"got {bound!r}."
+                f"a bound of integers() must be one integer, or one for each of the "
+                f"{len(self._keys)} rows, got {bound!r}."
             )
         return bounds.astype(np.int64).reshape(bounds.shape + (1,) * len(_tuple(shape)))
 
@@ -219,7 +219,7 @@ def _float(dtype: Any) -> np.dtype[Any]:
     """Return float32 or float64 as a dtype; raise ConfigError for any other type."""
     float_type: np.dtype[Any] = np.dtype(dtype)
     if float_type not in {np.dtype(np.float32), np.dtype(np.float64)}:
-        raise ConfigError(f"random numbers are float32 or float64, got {float_type}.")
+        raise ConfigError(f"random numbers must be float32 or float64, got {float_type}.")
     return float_type
 
 
@@ -237,7 +237,7 @@ class Seeded:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         if not callable(function):
             raise ConfigError(
-                f"seeded() takes a function of a sample, got {type(function).__name__}. Write "
+                f"seeded() needs a function of a sample, got {type(function).__name__}. Write "
                 "dataset.map(seeded(function))."
             )
         self._function = function

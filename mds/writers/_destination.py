@@ -139,10 +139,9 @@ class Destination:
             raise _denied_error(folder, error.strerror) from error
         if lock is None:
             owner = (
-                "a writer of this process holds it that was neither finished nor aborted; "
-                "finish() it, or abort() it"
+                "a writer of this process still holds it; call its finish() or abort()"
                 if is_locked_here(folder)
-                else "another process writes a dataset to it; wait for its end"
+                else "another process writes a dataset to it; wait until it has finished"
             )
             raise WriterError(
                 f"the folder {folder!r} is in use: {owner}, or choose another folder."
@@ -205,7 +204,7 @@ class Destination:
                 version = self._store.put_file(file.name, path).version
         except Exception as error:
             raise WriterError(
-                f"{file.name} could not be brought to {self.name}: {error}"
+                f"{file.name} could not be uploaded to {self.name}: {error}"
             ) from error
         emit(Uploaded(f"{self.name}/{file.name}", file.size, time.monotonic() - began))
         if not self._keeps_local:
@@ -239,7 +238,7 @@ class Destination:
                             file.flush()
                             sync_file(file)
         except (OSError, MdsError) as error:
-            raise WriterError(f"{name} could not be brought to {self.name}: {error}") from error
+            raise WriterError(f"{name} could not be uploaded to {self.name}: {error}") from error
 
     def publish_index(self, data: bytes, files: Sequence[ExpectedFile]) -> None:
         """Publish the index last: in the store first, then in a folder that is kept.
@@ -268,7 +267,7 @@ class Destination:
             if not lock.is_in_place():
                 raise WriterError(
                     f"the folder {lock.folder!r} was deleted or replaced while the dataset was "
-                    "written; no index is published. Write the dataset anew."
+                    "written; no index is published. Write the dataset again."
                 )
 
     def _sync_folders(self) -> None:
@@ -293,7 +292,7 @@ class Destination:
             raise
         except Exception as error:
             raise WriterError(
-                f"{INDEX_NAME} could not be brought to {self.name}: {error}"
+                f"{INDEX_NAME} could not be uploaded to {self.name}: {error}"
             ) from error
 
     def _write_index(self, folder: Directory, data: bytes, files: Sequence[ExpectedFile]) -> None:
@@ -323,9 +322,9 @@ class Destination:
         with contextlib.suppress(NotFoundError, DeniedError):
             store.head(name)
             raise WriterError(
-                f"{name} appeared in {self.name} while this writer was at work: another one "
-                "writes there at the same time. No index is published; choose another place for "
-                "one of the two, and write both anew."
+                f"{name} appeared in {self.name} during writing: another writer uses the same "
+                "place. No index is published. Give each writer its own place, and write both "
+                "datasets again."
             )
 
     @property
@@ -461,7 +460,7 @@ def check_presence(
     for _, fault in find_faults(files, place):
         raise WriterError(
             f"{fault} in {location}: it was deleted or replaced while the dataset was written. No "
-            f"index is published; write the dataset anew, with {again}."
+            f"index is published; write the dataset again, with {again}."
         )
 
 
@@ -496,7 +495,7 @@ def _check_file(file: ExpectedFile, size_of: Callable[[str], int]) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return f"{file.name} is missing"
     except OSError as error:
-        return f"{file.name} cannot be looked at ({error.strerror})"
+        return f"{file.name} cannot be checked ({error.strerror})"
     return _size_fault(file, size) if size != file.size else ""
 
 
@@ -539,7 +538,7 @@ def _check_object(file: ExpectedFile, store: Store) -> str:
     if info.size not in (file.size, -1):  # -1: the store does not report the size
         return _size_fault(file, info.size)
     if file.version and info.version and info.version != file.version:
-        return f"{file.name} is another object than was uploaded"
+        return f"{file.name} is not the object that was uploaded"
     return ""
 
 

@@ -43,7 +43,7 @@ def open_engine(name: str, workers: int) -> Engine:
     if name == "ray":
         return RayEngine()
     near = did_you_mean(name, get_args(EngineName))
-    raise ConfigError(f"there is no engine {name!r}.{near} Known are local, spark and ray.")
+    raise ConfigError(f"there is no engine {name!r}.{near} The engines are local, spark and ray.")
 
 
 class Engine(ABC):
@@ -203,10 +203,7 @@ class _Worker:
             why = " (is the machine out of memory?)" if code == -signal.SIGKILL else ""
         else:
             reason = f"ended with exit code {code}"
-            why = (
-                ". Where a script starts processes, it must do so below "
-                "`if __name__ == '__main__':`"
-            )
+            why = ". A script must start processes below `if __name__ == '__main__':`"
         return (
             f"a process of the conversion {reason}{why}. Finished work is kept: continue with "
             "resume."
@@ -260,10 +257,10 @@ class SparkEngine(Engine):
         # By default Spark starts the `python3` on the path, which may not have this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         running: Any = session or SparkSession.getActiveSession()
-        chosen: Any = running or SparkSession.builder.getOrCreate()
+        spark: Any = running or SparkSession.builder.getOrCreate()
         #: The session to stop on `close`, if it was started here.
-        self._own_session = None if running else chosen
-        self._context: Any = chosen.sparkContext
+        self._own_session = None if running else spark
+        self._context: Any = spark.sparkContext
         self.slots = int(self._context.defaultParallelism)
         self._threads = ThreadPoolExecutor(self.slots, "mds-engine")
         # Jobs of this engine, which `close` cancels: the session may run others.

@@ -67,20 +67,20 @@ class Leftovers:
         """Describe the leftovers for a message."""
         parts = []
         if self.shards:
-            parts.append(f"{len(self.shards)} shards that no index names ({_some(self.shards)})")
+            parts.append(f"{len(self.shards)} shards that are in no index ({_some(self.shards)})")
         if self.uploads:
             parts.append(
                 f"{len(self.uploads)} unfinished uploads ({_some([u.key for u in self.uploads])})"
             )
         if self.folders:
-            parts.append(f"folders of this machine that nothing uses ({_some(self.folders)})")
+            parts.append(f"unused folders on this machine ({_some(self.folders)})")
         return "; ".join(parts)
 
     def warn(self) -> None:
         """Log a warning with the leftovers and the command that removes them, if there are any."""
         if self:
             log.warning(
-                "%s: a writer that did not finish left %s. Remove that with: mds clean %s --remove",
+                "%s: a writer that did not finish left %s. Delete them with: mds clean %s --remove",
                 self.location,
                 self.describe(),
                 self.location,

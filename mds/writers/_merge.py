@@ -169,8 +169,8 @@ def lock_places(
             lock = try_lock_folder(os.path.abspath(folder))
             if lock is None:
                 raise WriterError(
-                    f"the folder {folder!r} is in use: a writer is filling it. Wait for its end, "
-                    "or finish() it."
+                    f"the folder {folder!r} is in use: a writer is filling it. Wait until it has "
+                    "finished, or finish it yourself."
                 )
             locks.callback(lock.close)
         yield
@@ -264,7 +264,7 @@ def _places(out: Out) -> list[str]:
     places = [os.fspath(place) for place in out if place]
     if not 1 <= len(places) <= 2:
         raise ConfigError(
-            f"out is a folder, a URL, or a pair of those; got {mask_foreign(repr(out))}."
+            f"out must be a folder, a URL, or a pair of those; got {mask_foreign(repr(out))}."
         )
     return places
 
@@ -295,7 +295,9 @@ def _fetch_first(candidates: list[str], stores: _Stores) -> tuple[bytes, str]:
     for place in candidates:
         folder, _, name = place.rpartition("/")
         if not name:
-            raise ConfigError(f"{redact(place)!r} names no file; end it with /{INDEX_NAME}.")
+            raise ConfigError(
+                f"{redact(place)!r} is not the URL of a file; end it with /{INDEX_NAME}."
+            )
         with (
             contextlib.suppress(NotFoundError),
             stores.open(folder or ".") as store,
@@ -388,7 +390,7 @@ class _MergedIndex:
                     remove_stale_sidecars(store, fingerprint_of(data))
             except Exception as error:  # noqa: PERF203 - the message names the place
                 raise WriterError(
-                    f"{INDEX_NAME} could not be brought to {redact(place)}: {error}"
+                    f"{INDEX_NAME} could not be uploaded to {redact(place)}: {error}"
                 ) from error
         for place in self._places:
             if self._keep_local and place not in final_places:
@@ -410,8 +412,8 @@ class _MergedIndex:
         notes, differing = join_notes(self._notes)
         for column in differing:
             log.warning(
-                "merge_index: the numbers of column %r mean other classes in some of the datasets: "
-                "the merged one has no names for them.",
+                "merge_index: the numbers of column %r mean different classes in some datasets, so "
+                "the merged dataset has no class names for it.",
                 column,
             )
         return pack_notes(notes, fingerprint_of(index)) if notes else b""
@@ -421,8 +423,8 @@ class _MergedIndex:
         checked = RelativeName(name, location, IndexFileError)
         if checked in self._names:
             raise ConfigError(
-                f"{location}: two shards would be called {name!r}. Give each index once, and merge "
-                "into the folder that the datasets have in common."
+                f"{location}: two shards would have the name {name!r}. Give each index once, and "
+                "merge into the folder above all datasets."
             )
         self._names.add(checked)
         return checked
@@ -492,10 +494,10 @@ class ShardFiles:
             if not missing:
                 return
         if missing:
-            others_text = f" ({len(missing) - 1} more files alike)" if len(missing) > 1 else ""
+            others_text = f" (and {len(missing) - 1} more files)" if len(missing) > 1 else ""
             raise WriterError(
-                f"{reasons[missing[0]]}{others_text}: a merged index would name missing "
-                "files. No index is published; write that dataset anew, or leave it out."
+                f"{reasons[missing[0]]}{others_text}: a merged index would list missing "
+                "files. No index is published; write that dataset again, or leave it out."
             )
 
     def _root(self, folder: str) -> tuple[str, str]:

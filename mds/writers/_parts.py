@@ -131,7 +131,7 @@ class PartedDataset:
             near = did_you_mean(unknown[0], schema.names)
             raise ConfigError(
                 f"{self.owner}: encodings= names the column {unknown[0]!r}, which the rows do not "
-                f"have.{near} There are {', '.join(schema.names)}."
+                f"have.{near} The columns are {', '.join(schema.names)}."
             )
         old = self._columns_there() if self.mode == "append" else None
         columns = {
@@ -143,7 +143,7 @@ class PartedDataset:
             before, now = (repr(each.get(name, "missing")) for each in (old, columns))
             raise ConfigError(
                 f"{self.owner}: column {name!r} is {before} in the dataset at {redact(self.out)}, "
-                f"and {now} in the rows to append. Write rows with the same columns and encodings, "
+                f"but {now} in the rows to append. Write rows with the same columns and encodings, "
                 "or choose another place."
             )
         return replace(self, columns=columns)

@@ -149,7 +149,7 @@ WRITER_RULES: dict[str, Rule] = {
     "samples_per_shard": whole(1, unit="samples").or_none("no limit"),
     "exist_ok": flag(),
     "retry": whole(0, unit="tries"),
-    "max_workers": whole(1, unit="threads").or_none("a usual number"),
+    "max_workers": whole(1, unit="threads").or_none("the default number"),
     "progress_bar": flag(),
     "durable": flag(),
     "strict": flag().or_none("a warning"),
@@ -178,14 +178,14 @@ def parse_columns(owner: str, columns: Any, *, converts: bool = True) -> dict[st
     check_arguments(owner, {"columns": columns}, _COLUMNS)
     if not columns:
         raise ConfigError(
-            f"{owner}(columns={columns!r}): a dataset has a column at least. Write "
+            f"{owner}(columns={columns!r}): a dataset needs at least one column. Write "
             "columns={'text': 'str'}."
         )
     encodings = {}
     for name, encoding in columns.items():
         if not isinstance(name, str):
             raise ArgumentError(
-                f"{owner}: the name of a column is a str, got {type(name).__name__} {name!r}. "
+                f"{owner}: a column name must be a str, got {type(name).__name__} {name!r}. "
                 f"Write '{name}'."
             )
         if isinstance(encoding, str) and not (converts and encoding.endswith(("]", ")"))):
@@ -193,7 +193,7 @@ def parse_columns(owner: str, columns: Any, *, converts: bool = True) -> dict[st
             continue
         if not converts:
             raise UnknownEncodingError(
-                f"{owner}, column {name!r}: an encoding is named by a str, got {shown(encoding)}."
+                f"{owner}, column {name!r}: an encoding must be a str, got {shown(encoding)}."
             )
         from mds.encodings._spelling import encoding_name
 
@@ -265,7 +265,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
         )
     if not isinstance(out, (list, tuple)) or len(out) != 2:
         raise ConfigError(
-            f"out is a folder, a URL, or a pair (local folder, remote); "
+            f"out must be a folder, a URL, or a pair (local folder, remote); "
             f"got {mask_foreign(repr(out))}."
         )
     local, remote = (None if place is None else os.fspath(place) for place in out)
@@ -273,7 +273,7 @@ def parse_out(out: Out, options: WriterOptions) -> OutSpec:
     if not local or not remote:
         raise ConfigError(f"out=(local, remote) needs both; got {places!r}.")
     if not is_local(local):
-        raise ConfigError(f"the first of out=(local, remote) is a local folder, got {places[0]!r}.")
+        raise ConfigError(f"local of out=(local, remote) must be a folder, got {places[0]!r}.")
     folder = _folder(local)
     if is_local(remote):
         refuse_storage_options(options["storage_options"], local, remote)
@@ -312,7 +312,7 @@ def parse_shards(options: WriterOptions) -> ShardSpec:
     codec = parse_compression(options["compression"])
     samples = options["samples_per_shard"]
     if samples is not None and samples < 1:
-        raise ConfigError(f"samples_per_shard is at least 1, got {samples}.")
+        raise ConfigError(f"samples_per_shard must be at least 1, got {samples}.")
     return ShardSpec(
         compression=codec.name if codec else None,
         codec=codec,
@@ -325,12 +325,12 @@ def parse_shards(options: WriterOptions) -> ShardSpec:
 def _parse_hashes(hashes: Sequence[str] | None) -> tuple[str, ...]:
     """Return names of digests as a tuple. Raises ConfigError unless they are known and sorted."""
     if isinstance(hashes, str):
-        raise ConfigError(f"hashes is a list of names, got the text {hashes!r}: [{hashes!r}]?")
+        raise ConfigError(f"hashes must be a list of names such as [{hashes!r}], got {hashes!r}.")
     names = tuple(hashes or ())
     for name in names:
         if not is_hash(name):
             raise ConfigError(
-                f"there is no hash {name!r}.{did_you_mean(name, hash_names())} Known are "
+                f"there is no hash {name!r}.{did_you_mean(name, hash_names())} The hashes are "
                 f"{', '.join(hash_names())}."
             )
     if list(names) != sorted(names):
@@ -355,8 +355,8 @@ def parse_size_limit(size_limit: float | str | None) -> int | None:
     is_zero = limit == 0 and not (isinstance(size_limit, float) and size_limit)
     if not (is_zero or 1 <= limit < MAX_SIZE):
         raise ConfigError(
-            f"size_limit={size_limit!r}: a shard has a byte at least and less than 4 GiB. Give a "
-            "number or a text such as '64mb', or None for one shard of all samples."
+            f"size_limit={size_limit!r}: a shard must have at least 1 byte and less than 4 GiB. "
+            "Give a number or a text such as '64mb', or None for one shard of all samples."
         )
     return limit or None
 
@@ -365,9 +365,9 @@ def parse_work(options: WriterOptions) -> WorkSpec:
     """Parse the options about how to work. Raises ConfigError for a number that is too small."""
     workers, strict = options["max_workers"], options["strict"]
     if workers is not None and workers < 1:
-        raise ConfigError(f"max_workers is at least 1, got {workers}.")
+        raise ConfigError(f"max_workers must be at least 1, got {workers}.")
     if options["retry"] < 0:
-        raise ConfigError(f"retry is a number of tries, got {options['retry']}.")
+        raise ConfigError(f"retry must be a number of tries, got {options['retry']}.")
     return WorkSpec(
         threads=workers or min(32, (os.cpu_count() or 1) + 4),
         shards_ahead=workers or _SHARDS_AHEAD,

@@ -114,8 +114,8 @@ class LineWriter(Writer):
             if encodings[name] not in _TYPES:
                 way_out = _explain_encoding(encodings[name])
                 raise UnknownEncodingError(
-                    f"column {name!r}: {self.format} has no encoding {encodings[name]!r}, only "
-                    f"{', '.join(_TYPES)}.{way_out} MDSWriter has more."
+                    f"column {name!r}: {self.format} files have no encoding {encodings[name]!r}, "
+                    f"only {', '.join(_TYPES)}.{way_out} MDSWriter has more encodings."
                 )
         return encodings
 
@@ -170,7 +170,7 @@ class LineWriter(Writer):
             return text.encode()
         except UnicodeEncodeError as error:
             raise EncodingError(
-                f"sample {self._samples}: expected text that UTF-8 can hold ({error})"
+                f"sample {self._samples}: expected text that UTF-8 can encode ({error})"
             ) from error
 
     def _files(self, body: Data, sizes: Sequence[int]) -> tuple[Sequence[Data], ...]:
@@ -254,9 +254,9 @@ class XSVWriter(LineWriter):
         options = options_in(locals())
         self._ended = "never began"  # replaced when the constructor is complete
         if not separator:
-            raise ConfigError(f"separator is a str that is not empty, got {separator!r}.")
+            raise ConfigError(f"separator must be a str that is not empty, got {separator!r}.")
         if not newline:
-            raise ConfigError(f"newline must not be empty for {self.format}: no line could end.")
+            raise ConfigError(f"newline must not be empty: a line of {self.format} ends with it.")
         self.separator = separator
         # The header is joined, and its names are checked, before `Writer` creates folders; `_join`
         # needs these attributes.

@@ -115,8 +115,8 @@ def _map(size: int) -> mmap.mmap:
 
 #: Reason why a writer is closed in a forked child that inherited it.
 INHERITED = (
-    "belongs to the process that made it, and this is a forked child. Create a writer in every "
-    "process, each with another folder, and join the datasets with merge_index"
+    "belongs to the process that created it, and this is a forked child. Create a writer in every "
+    "process, each with its own folder, and join the datasets with merge_index"
 )
 
 
@@ -147,7 +147,7 @@ def two_threads_error() -> WriterError:
     """Return the error for a turn that another thread holds."""
     return WriterError(
         "two threads use this writer at the same time, so the order of samples would be random. "
-        "Write from one thread, or create a writer in each thread, each with another folder, and "
+        "Write from one thread, or create a writer in each thread, each with its own folder, and "
         "join the datasets with merge_index."
     )
 
@@ -293,7 +293,7 @@ class Writer(ABC):
         if self._ended:
             raise WriterError(
                 f"this {type(self).__name__} {self._ended}; it takes no more samples. Write inside "
-                "of the `with` block, or make another writer."
+                "the `with` block, or create another writer."
             )
         # As `hold_turn` does, without the cost of a context manager.
         try:
@@ -503,7 +503,7 @@ class Writer(ABC):
         self._max_keys = sys.maxsize  # no further warnings
         warnings.warn(
             f"{reason}; such values are not written. Declare them as columns, leave them out, or "
-            "say strict=False (or strict=True to have an error).",
+            "pass strict=False (or strict=True to get an error).",
             stacklevel=3,
         )
 
@@ -556,7 +556,7 @@ def _describe_keys(name: str, sample: Any) -> str:
     way_out = (
         f" Write {name!r} instead of {near}."
         if near
-        else " Give it a value; 'optional[...]' is an encoding that takes None."
+        else " Give it a value; an encoding 'optional[...]' accepts None."
     )
     listed = ", ".join(map(repr, keys[:10])) + (", ..." if len(keys) > 10 else "")
     return f": the keys of the sample are {listed or 'none'}.{way_out}"

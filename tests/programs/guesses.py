@@ -518,7 +518,7 @@ fs = S3FileSystem(access_key=KEY, secret_key=SECRET, endpoint_override=ENDPOINT)
 ds = StreamingDataset(remote="s3://bucket/train", local=out, filesystem=fs)
 assert len(list(ds)) > 0
 """,
-    "Write what makes the client: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
+    "Write its settings instead: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
     (
         "filesystem=fs",
         "storage_options={'endpoint_url': ENDPOINT, 'aws_access_key_id': KEY, 'aws_secret_access_key': SECRET}",
@@ -557,7 +557,7 @@ s3 = boto3.client("s3", endpoint_url=ENDPOINT, aws_access_key_id=KEY, aws_secret
 ds = StreamingDataset(remote="s3://bucket/train", local=out, client=s3, batch_size=8)
 assert len(list(ds)) > 0
 """,
-    "Write what makes the client: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
+    "Write its settings instead: storage_options={'endpoint_url': ..., 'aws_access_key_id': ..., 'aws_secret_access_key': ...}.",
     (
         "client=s3",
         "storage_options={'endpoint_url': ENDPOINT, 'aws_access_key_id': KEY, 'aws_secret_access_key': SECRET}",
@@ -1020,7 +1020,7 @@ ds = StreamingDataset("data/train")
 ds = ds.map(lambda s: {"words": s["text"].split()}, remove_columns=["text", "label"])
 assert set(next(iter(ds))) == {"id", "words"}
 """,
-    "e whole new sample, as in lambda sample: {'id': sample['id']}: leave them out of its dict.",
+    "e complete new sample, as in lambda sample: {'id': sample['id']}. Leave the columns out of its dict.",
     (
         '{"words": s["text"].split()}, remove_columns=["text", "label"]',
         '{"id": s["id"], "words": s["text"].split()}',
@@ -1044,7 +1044,7 @@ from mds import StreamingDataset
 ds = StreamingDataset("data/train").map(lambda s, i: {**s, "index": i}, with_indices=True)
 assert [s["index"] for s in ds][:3] == [0, 1, 2]
 """,
-    "The function takes the sample alone: store its number as a column, as in mds.convert(({**sample, 'index': i} for i, sample in enumerate(dataset)), out).",
+    "The function gets only the sample. Store its number as a column, as in mds.convert(({**sample, 'index': i} for i, sample in enumerate(dataset)), out).",
     (
         "",
         """\
@@ -1084,7 +1084,7 @@ from mds import StreamingDataset, col
 ds = StreamingDataset("data/train").filter(col("id") < 10)
 assert all(s["id"] < 10 for s in ds) and len(list(ds)) > 0
 """,
-    "Columns are chosen by functions, as in dataset.filter(lambda sample: sample['id'] < 10)",
+    "Write functions instead, as in dataset.filter(lambda sample: sample['id'] < 10)",
     ("import StreamingDataset, col", "import StreamingDataset"),
     ('filter(col("id") < 10)', "filter(lambda sample: sample['id'] < 10)"),
 )
@@ -1557,7 +1557,7 @@ for r in range(4):
     ids += [s["id"] for s in StreamingDataset(local="data/val", batch_size=4, repeat=False)]
 assert len(ids) == 30 == len(set(ids))
 """,
-    "remainder='short' repeats no sample",
+    "remainder='short' no sample repeats",
     ("repeat=False", "remainder='short'"),
 )
 told(
@@ -1569,7 +1569,7 @@ parts = [[s["id"] for s in val.shard(num_shards=4, index=i)] for i in range(4)]
 ids = sum(parts, [])
 assert len(ids) == 30 == len(set(ids))
 """,
-    "batch_size=..., topology=(rank, world_size), remainder='short') has the part of one rank.",
+    "batch_size=..., topology=(rank, world_size), remainder='short') gives the part of one rank.",
     (
         "val.shard(num_shards=4, index=i)",
         "StreamingDataset(\"data/val\", batch_size=1, topology=(i, 4), remainder='short')",
@@ -1583,7 +1583,7 @@ val = StreamingDataset("data/val")
 ids = [s["id"] for r in range(4) for s in split_dataset_by_node(val, rank=r, world_size=4)]
 assert len(ids) == 30 == len(set(ids))
 """,
-    "Ranks and workers share the samples by themselves.",
+    "Samples are divided among ranks and workers automatically.",
     (", split_dataset_by_node", ""),
     (
         "split_dataset_by_node(val, rank=r, world_size=4)",
@@ -1610,7 +1610,7 @@ for rank in range(4):
     ids += [s["id"] for s in ds]
 assert sorted(ids) == sorted({s["id"] for s in StreamingDataset(local="data/val")})
 """,
-    "Ranks are those of the launcher; topology=(rank, world_size) sets them.",
+    "The launcher sets the ranks; topology=(rank, world_size) replaces them.",
     ("rank=rank, world_size=4, pad=False", "topology=(rank, 4), remainder='short'"),
 )
 told(
@@ -1672,7 +1672,7 @@ val = StreamingDataset(local="data/val", batch_size=4, exact=True)
 ids = [i for b in StreamingDataLoader(val, batch_size=4, num_workers=2) for i in b["id"].tolist()]
 assert sorted(set(ids)) == sorted(ids) and len(ids) == 30
 """,
-    "Write remainder='short' for what was True",
+    "Write remainder='short' instead of True",
     ("exact=True", "remainder='short'"),
 )
 works(
@@ -1856,7 +1856,7 @@ ds = StreamingDataset(local="tokens", batch_size=4, packing=True, max_seq_length
 assert all(len(s["tokens"]) <= 128 for s in ds)
 print(len(list(ds)))
 """,
-    "Write packing=128, the tokens of a pack.",
+    "Write packing=128, the number of tokens of a pack.",
     ("packing=True, max_seq_length=128", "packing=128"),
 )
 told(
@@ -2062,7 +2062,7 @@ ds.set_weights([0.9, 0.1])
 rows = list(ds)
 assert 0.85 <= sum(s["text"] in A for s in rows) / len(rows) <= 0.95
 """,
-    "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as schedule={0: [0.5, 0.5]}.",
+    "Write dataset.edits.set_weights([0.9, 0.1]) for a dataset with a schedule such as schedule={0: [0.5, 0.5]}.",
     (
         'Stream(local="a", proportion=0.5), Stream(local="b", proportion=0.5)',
         'Stream(local="a"), Stream(local="b")',
@@ -2081,7 +2081,7 @@ for step, batch in enumerate(dl):
 assert step >= 5
 print(ds.proportions)
 """,
-    "Write dataset.edits.set_weights([0.9, 0.1]), of a dataset with a schedule, such as schedule={0: [0.5, 0.5]}.",
+    "Write dataset.edits.set_weights([0.9, 0.1]) for a dataset with a schedule such as schedule={0: [0.5, 0.5]}.",
     (
         "",
         """\
@@ -2691,7 +2691,7 @@ ds = raw.map(lambda s, i: {**s, "index": i}, with_indices=True)
 b = next(iter(StreamingDataLoader(ds, batch_size=8)))
 assert [raw[i]["id"] for i in b["index"].tolist()] == b["id"].tolist()
 """,
-    "store its number as a column",
+    "Store its number as a column",
     (
         "",
         """\
@@ -2756,7 +2756,7 @@ order = list(ds.order(epoch=0))
 assert sorted(order) == list(range(120))
 assert [ds[i]["id"] for i in order] == [s["id"] for s in ds]
 """,
-    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of its samples, for each step of an epoch.",
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)] for the numbers of its samples, for each step of an epoch.",
     (
         "list(ds.order(epoch=0))",
         "[row.sample for step in range(15) for row in mds.RunHistory(ds.state_dict()).step(step)]",
@@ -2771,7 +2771,7 @@ dl = StreamingDataLoader(ds, batch_size=8)
 got = [[ds[i]["id"] for i in dl.samples_at(s)] for s in range(2, 5)]
 assert got == [b["id"].tolist() for b in dl][2:5]
 """,
-    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of its samples.",
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)] for the numbers of its samples.",
     ("dl.samples_at(s)", "[row.sample for row in mds.RunHistory(dl.state_dict()).step(s)]"),
 )
 told(
@@ -2783,7 +2783,7 @@ batches = [b["id"].tolist() for b in StreamingDataLoader(ds, batch_size=8)]
 step = ds.step_of(17)
 assert ds[17]["id"] in batches[step]
 """,
-    "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)], the steps that read it.",
+    "Write [use.step for use in mds.RunHistory(loader.state_dict()).sample(number)] for the steps that read it.",
     (
         'batches = [b["id"].tolist() for b in StreamingDataLoader(ds, batch_size=8)]',
         'dl = StreamingDataLoader(ds, batch_size=8)\nbatches = [b["id"].tolist() for b in dl]',
@@ -2802,7 +2802,7 @@ batches = [b["id"].tolist() for b in StreamingDataLoader(ds, batch_size=8)]
 idx = mds.samples_at(ds, step=3, batch_size=8)
 assert [ds[i]["id"] for i in idx] == batches[3]
 """,
-    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)], the numbers of its samples.",
+    "Write [row.sample for row in mds.RunHistory(loader.state_dict()).step(step)] for the numbers of its samples.",
     (
         'batches = [b["id"].tolist() for b in StreamingDataLoader(ds, batch_size=8)]',
         'dl = StreamingDataLoader(ds, batch_size=8)\nbatches = [b["id"].tolist() for b in dl]',
@@ -3198,7 +3198,7 @@ ds = StreamingDataset("data/train").select("id", "label")
 assert all(set(s) == {"id", "label"} for s in ds)
 assert len(list(ds)) == 120
 """,
-    "For columns write StreamingDataset(..., columns=['id', 'label']).",
+    "For columns, write StreamingDataset(..., columns=['id', 'label']).",
     (
         'StreamingDataset("data/train").select("id", "label")',
         'StreamingDataset("data/train", columns=["id", "label"])',
@@ -3476,7 +3476,7 @@ from mds import StreamingDataset
 ds = StreamingDataset("data/train", subsample=0.1)
 assert len(ds) == 12
 """,
-    "Write StreamingDataset(...).split([0.1, 1 - 0.1])[0], of about this share, or .limit(n).",
+    "Write StreamingDataset(...).split([0.1, 1 - 0.1])[0] for about this share, or .limit(n).",
     (", subsample=0.1)", ").limit(12)"),
 )
 
@@ -3520,7 +3520,7 @@ from mds import StreamingDataset
 parts = StreamingDataset("data/train").train_test_split(test_size=0.2, seed=42)
 assert len(parts["train"]) == 96 and len(parts["test"]) == 24
 """,
-    "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of exactly these numbers; split({'train': 0.9, 'test': 0.1}) returns",
+    "Write train, test = dataset.split([0.9, 0.1]) for about these shares, or split([100, 20]) for these exact numbers; split({'train': 0.9, 'test': 0.1}) returns",
     ("train_test_split(test_size=0.2, seed=42)", 'split({"train": 96, "test": 24})'),
 )
 works(
@@ -3539,7 +3539,7 @@ from mds import StreamingDataset, train_test_split
 train, val = train_test_split(StreamingDataset("data/train"), splits=[0.75, 0.25])
 assert len(train) == 90 and len(val) == 30
 """,
-    "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of exactly these numbers; split({'train': 0.9, 'test': 0.1}) returns",
+    "Write train, test = dataset.split([0.9, 0.1]) for about these shares, or split([100, 20]) for these exact numbers; split({'train': 0.9, 'test': 0.1}) returns",
     ("import StreamingDataset, train_test_split", "import StreamingDataset"),
     (
         'train_test_split(StreamingDataset("data/train"), splits=[0.75, 0.25])',
@@ -3553,7 +3553,7 @@ from mds import StreamingDataset
 train, val = mds.random_split(StreamingDataset("data/train"), [100, 20])
 assert len(train) == 100 and len(val) == 20
 """,
-    "Write train, test = dataset.split([0.9, 0.1]), of about these shares, or split([100, 20]), of exactly these numbers; split({'train': 0.9, 'test': 0.1}) returns",
+    "Write train, test = dataset.split([0.9, 0.1]) for about these shares, or split([100, 20]) for these exact numbers; split({'train': 0.9, 'test': 0.1}) returns",
     (
         'mds.random_split(StreamingDataset("data/train"), [100, 20])',
         'StreamingDataset("data/train").split([100, 20])',
@@ -3650,7 +3650,7 @@ ds = StreamingDataset("data/train")
 third = ds.shard(3, 0)
 assert len(list(third)) == 40
 """,
-    "batch_size=..., topology=(rank, world_size), remainder='short') has the part of one rank.",
+    "batch_size=..., topology=(rank, world_size), remainder='short') gives the part of one rank.",
     (
         'ds = StreamingDataset("data/train")\nthird = ds.shard(3, 0)',
         'third = StreamingDataset("data/train", batch_size=1, topology=(0, 3), remainder="short")',
@@ -3725,7 +3725,7 @@ ds = mds.StreamingDataset(local="data/train").map(f, on_error="skip")
 ids = [s["id"] for s in ds]
 assert 0 < len(ids) < 120 and all(i % 10 for i in ids)
 """,
-    "Catch the exception in the function, return a mark for such a sample, and drop it by filter(function).",
+    "Catch the exception in the function, return a marker for such a sample, and drop it with filter(function).",
     (
         '    if s["id"] % 10 == 0: raise ValueError("bad")\n    return s\nds = mds.StreamingDataset(local="data/train").map(f, on_error="skip")',
         '    if s["id"] % 10 == 0: raise ValueError("bad")\n    return s\ndef caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\nds = mds.StreamingDataset(local="data/train").map(caught).filter(lambda s: s != "bad")',
@@ -3812,7 +3812,7 @@ dl = StreamingDataLoader(StreamingDataset(local="data/train", batch_size=8).map(
 ids = [i for b in dl for i in b["id"].tolist()]
 assert 0 < len(ids) < 120 and all(i % 10 for i in ids)
 """,
-    "The dataset takes it, for samples that cannot be read: StreamingDataset(..., on_error='skip').",
+    "Give it to the dataset, for samples that cannot be read: StreamingDataset(..., on_error='skip').",
     (
         "dl = Str",
         'def caught(s):\n    try: return f(s)\n    except ValueError: return "bad"\ndl = Str',

@@ -237,7 +237,7 @@ remedy(
 )
 remedy(
     "batches(dataset(local=tokens), collate_fn=stack('tokens'))",
-    "take pad() or ragged() for rows of different lengths",
+    "use pad() or ragged() for rows of different lengths",
     "batches(dataset(local=tokens), collate_fn=pad('tokens')) "
     "and batches(dataset(local=tokens), collate_fn=ragged('tokens'))",
 )
@@ -258,7 +258,7 @@ remedy(
 )
 remedy(
     "written(new, {'a': 'int'}, {'a': 1, 'b': 2})",
-    "say strict=False (or strict=True to have an error)",
+    "pass strict=False (or strict=True to get an error)",
     "written(new + '2', {'a': 'int'}, {'a': 1, 'b': 2}, strict=False)  # or strict=True",
 )
 remedy(
@@ -319,7 +319,7 @@ remedy(
 )
 remedy(
     "png('g/a.png') and put('g/b.png', 'x') and list(of(folder + '/g', format='images'))",
-    "Take it out",
+    "Remove it",
     "png('h/a.png') and list(of(folder + '/h', format='images'))",
 )
 remedy(
@@ -329,13 +329,13 @@ remedy(
 )
 remedy(
     "mds-convert {archive} {new}",
-    "say --format files",
+    "give --format files",
     "mds-convert {archive} {new} --format files",
 )
 remedy("mds-convert - {new}", "Add --format jsonl", "mds-convert - {new} --format jsonl")
 remedy(
     "mds-convert {lines} {new} --labels labels.csv",
-    "leave it out",
+    "Leave it out",
     "mds-convert {lines} {new}",
 )
 remedy(
@@ -350,7 +350,7 @@ remedy(
 )
 remedy(
     "mds-convert {parts} {new} --split train=0.5,val=0.5",
-    "have them merged (--merge-splits)",
+    "merge them with --merge-splits",
     "mds-convert {parts} {new} --split train=0.5,val=0.5 --merge-splits",
 )
 remedy(
@@ -360,7 +360,7 @@ remedy(
 )
 remedy(
     "mds-convert {lines} {new} --work {d}",
-    "Choose another with --work",
+    "choose another with --work",
     "mds-convert {lines} {new} --work {folder}/empty",
 )
 remedy(
@@ -386,7 +386,7 @@ remedy(
 )
 remedy(
     "batches(dataset().map(lambda sample: sample), num_workers=1, multiprocessing_context='spawn')",
-    "take multiprocessing_context='fork' or worker_type='threads'",
+    "use multiprocessing_context='fork' or worker_type='threads'",
     "batches(dataset().map(dict), num_workers=1, multiprocessing_context='fork') "
     "and batches(dataset().map(dict), num_workers=1, worker_type='threads')",
 )
@@ -593,7 +593,7 @@ remedy(
 
 remedy(
     "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int8'}))[1]",
-    "name another type with format=Parquet(encodings=",
+    "give another type with format=Parquet(encodings=",
     "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int16'}))[1]",
 )
 remedy(
@@ -606,14 +606,14 @@ remedy(
 TWO_KINDS = "table('f/a.parquet', x=[1], y=[1]) and table('f/b.parquet', x=['a'], y=[2]) and "
 remedy(
     TWO_KINDS + "of(folder + '/f')",
-    "Leave it out with columns=, or read the files as streams of their own",
+    "Leave it out with columns=, or read the files as separate streams",
     TWO_KINDS + "of(folder + '/f', columns=['y'])[1] and StreamingDataset(batch_size=1, streams=["
     "Stream(remote=folder + '/f/a.parquet', local=folder + '/1'), "
     "Stream(remote=folder + '/f/b.parquet', local=folder + '/2')])[1]",
 )
 remedy(
     "of(tar('a.tar', {'1.txt': b'a', '1.cls': b'1', '2.txt': b'b'}))[1]",
-    "Leave it out with columns=, or have it None there with format=Tar(missing='null')",
+    "Leave it out with columns=, or read None there with format=Tar(missing='null')",
     "of(folder + '/a.tar', columns=['txt'])[1] "
     "and of(folder + '/a.tar', format=Tar(missing='null'))[1]",
 )
@@ -632,37 +632,37 @@ remedy(
 MANIFEST = "put('raw/a.bin', 'abc') and put('raw/m.csv', 'path,n,who\\na.bin,3,x\\n') and "
 remedy(
     MANIFEST.replace("path,", "file,") + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))",
-    "say with path= which holds the paths",
+    "name the one with the paths by path=",
     MANIFEST.replace("path,", "file,")
     + "of(folder + '/raw', format=RawFiles(manifest='m.csv', path='file'))[0]",
 )
 remedy(
     MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv', size='who'))",
-    "say with size= which column holds them, or leave it away",
+    "Name the column of sizes with size=",
     MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv', size='n'))[0] and "
     "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0]",
 )
 remedy(
     MANIFEST.replace("who", "content") + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))",
-    "say with content= what the bytes of the files are to be called",
+    "Choose another name for the bytes of the files with content=",
     MANIFEST.replace("who", "content")
     + "of(folder + '/raw', format=RawFiles(manifest='m.csv', content='data'))[0]",
 )
 remedy(
     MANIFEST + "of(folder + '/raw', format='files')",
-    "give format=RawFiles(manifest=...), or --set manifest=... to a command",
+    "give format=RawFiles(manifest=...), or --set manifest=... on a command line",
     MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0] and "
     "cli('mds index {folder}/raw {folder}/index --format files --set manifest=m.csv')",
 )
 remedy(
     "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
-    "say with format= which are meant, or with a pattern, such as FOLDER/*.parquet",
+    "choose one with format=, or with a pattern such as FOLDER/*.parquet",
     "of(folder + '/f', format='parquet')[0] and of(folder + '/f/*.parquet')[0]",
 )
 INDEXED = "cli('mds index {lines} {folder}/index') and "
 remedy(
     INDEXED + "os.remove(folder + '/index/index.files.bin') or of(folder + '/index')",
-    "run mds index anew",
+    "run mds index again",
     "cli('mds index {lines} {folder}/index --overwrite') and of(folder + '/index')[0]",
 )
 
@@ -678,7 +678,7 @@ remedy(
     + "(damage(new + '/index.lengths-x.bin', -1) or "
     + OF_NEW
     + ")",
-    "Make it anew, or remove it",
+    "Write it again, or remove it",
     "cli('mds lengths {new} --column x') and " + OF_NEW,
 )
 remedy(
@@ -733,7 +733,7 @@ MASKED = "batches(dataset().map(lambda sample: {{'image': picture, 'mask': {}}})
 CROP = "images('image', masks=['mask'], size=8)"
 remedy(
     MASKED.format("picture").replace("CROP", CROP),
-    "convert colours to ids in map()",
+    "Convert colours to ids in map()",
     MASKED.format("numpy.asarray(picture)[..., 0]").replace("CROP", CROP),
 )
 PAIR = (
@@ -742,7 +742,7 @@ PAIR = (
 )
 remedy(
     PAIR + "'array'), collate_fn=" + CROP + ")",
-    "The palette of a PNG is kept with images={'IMAGE': 'array'} for the dataset",
+    "give the dataset images={'IMAGE': 'array'}",
     PAIR.replace("new", "new + '2'") + "{'image': 'array'}), collate_fn=" + CROP + ")",
 )
 ENCODED = "open(png('a.png'), 'rb').read()"
@@ -759,7 +759,7 @@ CHANNELS = (
 )
 remedy(
     CHANNELS.format("numpy.ones((3, 9, 9), 'u1')"),
-    "Put them there in map(): np.moveaxis(value, 0, -1)",
+    "Move them in map(): np.moveaxis(value, 0, -1)",
     CHANNELS.format("numpy.moveaxis(numpy.ones((3, 9, 9), 'u1'), 0, -1)"),
 )
 remedy(
@@ -771,13 +771,13 @@ remedy(
 )
 remedy(
     MASKED.format("numpy.ones((4, 4), 'u1')").replace("CROP", CROP),
-    "Make them so in map()",
+    "resize one in map()",
     MASKED.format("numpy.ones((16, 16), 'u1')").replace("CROP", CROP),
 )
 remedy(
     "batches(dataset().map(lambda sample: {'image': [picture]}), "
     "collate_fn=images('image', size=8))",
-    "Choose one in map(), or make a column of each there",
+    "Choose one in map(), or make a column for each there",
     "batches(dataset().map(lambda sample: {'image': picture}), collate_fn=images('image', size=8))",
 )
 COCO = "png('f/a.png') and put('f/a.json', '{\"images\": [], \"annotations\": []}') and "
@@ -798,7 +798,7 @@ remedy(
 MASKS = "png('f/images/a.png') and png('f/masks/a.png') and "
 remedy(
     MASKS + "cli('mds-convert {folder}/f {new}')",
-    "or say --format images if the folders are classes",
+    "give --format images",
     MASKS + "cli('mds-convert {folder}/f {new} --format images')",
 )
 
@@ -819,7 +819,7 @@ remedy(
 )
 remedy(
     "open_store('alipan://a/b')",
-    "register a store of your own: mds.storage.register_store('alipan', factory)",
+    "register your own store: mds.storage.register_store('alipan', factory)",
     "mds.storage.register_store('alipan', lambda *given: open_store(folder)) "
     "and open_store('alipan://a/b')",
 )
@@ -874,7 +874,7 @@ remedy(
 )
 remedy(
     "merge_index([many + '/index.json', many + '/index.json'], folder + '/merged')",
-    "Give each index once, and merge into the folder that the datasets have in common",
+    "Give each index once, and merge into the folder above all datasets",
     "merge_index([many + '/index.json', tokens + '/index.json'], folder) or True",
 )
 
@@ -885,7 +885,7 @@ CONVERTED = "mds-convert {folder}/long.jsonl {new} --size-limit 200kb --num-work
 BROKEN = f"{LONG} and (attempt('{CONVERTED}') or True) and "
 remedy(
     BROKEN + "cli('mds clean {new}')",
-    "Go on with mds-convert --resume, or start again with --overwrite",
+    "Continue with mds-convert --resume, or start again with --overwrite",
     f"cli('{CONVERTED} --resume --on-error skip')"
     f" and cli('{CONVERTED} --overwrite --on-error skip')",
 )
@@ -905,7 +905,7 @@ REWRITTEN = (
 )
 remedy(
     "os.remove(many + '/index.json') or " + REWRITTEN.format("new"),
-    "Remove that with: mds clean",
+    "Delete them with: mds clean",
     "cli('mds clean {many} --remove') and " + REWRITTEN.format("new + '2'"),
 )
 
@@ -914,7 +914,7 @@ remedy(
 SPLITS = "hub_splits(folder + '/hf') and "
 remedy(
     SPLITS + "cli('mds-convert {folder}/hf {new}')",
-    "Take one with --source-split",
+    "Choose one split with --source-split",
     SPLITS + "cli('mds-convert {folder}/hf {new} --source-split train')",
 )
 WHOLE = "put('f/a.json', '[{{\"a\": 1}}]') and put('f/b.jsonl', '{{\"a\": 1}}\\n') and "
@@ -927,7 +927,7 @@ remedy(
 )
 remedy(
     "png('f/a.png') and cli('mds-convert {folder}/f {new} --format paired')",
-    "out to see what they are taken for",
+    "out: the plan shows what mds-convert takes them for",
     "png('f/a.png') and cli('mds-convert {folder}/f {new}')",
 )
 TOKENIZED = (
@@ -936,7 +936,7 @@ TOKENIZED = (
 )
 remedy(
     TOKENIZED + "')",
-    "Name it with --end-token, or say --end-token '' for none",
+    "Name one with --end-token, or give --end-token '' for none",
     TOKENIZED + " --end-token x') and " + TOKENIZED.replace("{new}", "{new}2")
     + " --end-token \"\"')",
 )  # fmt: skip

@@ -160,8 +160,8 @@ class Checkpoint:
             foreign = [n for n in names if temporary_owner(n) is None and n not in ours]
             if foreign:
                 raise ConfigError(
-                    f"{self.folder} holds {min(foreign)!r} and no conversion that was begun; "
-                    "a conversion needs its own work folder. Choose another with --work."
+                    f"{self.folder} holds {min(foreign)!r}, and not an interrupted conversion. A "
+                    "conversion needs its own work folder; choose another with --work."
                 )
 
     def begin_or_resume(self, plan: dict[str, Any]) -> int:
@@ -178,7 +178,7 @@ class Checkpoint:
             return 0
         if changed := _list_changes(before, plan_as_json):
             raise ConfigError(
-                f"{self.folder}: the conversion that was begun differs in {', '.join(changed)}. "
+                f"{self.folder}: the interrupted conversion differs in {', '.join(changed)}. "
                 "Resume it with the same options, or start again with --overwrite."
             )
         return self.parts_done()
@@ -236,7 +236,7 @@ def _list_changes(before: dict[str, Any], requested: dict[str, Any]) -> list[str
         if key == "options" and isinstance(old, dict) and isinstance(new, dict):
             names += _list_changes(old, new)
         else:
-            names.append(f"{key} ({_shorten(old)} then, {_shorten(new)} now)")
+            names.append(f"{key} ({_shorten(old)} before, {_shorten(new)} now)")
     return names
 
 

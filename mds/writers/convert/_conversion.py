@@ -144,7 +144,7 @@ class Conversion:
         space = self.disk_space()
         if space is None:
             return ""
-        return f"room: about {format_bytes(space[0])} needed, {format_bytes(space[1])} free"
+        return f"space: about {format_bytes(space[0])} needed, {format_bytes(space[1])} free"
 
     def check_disk_space(self) -> None:
         """Raise NoSpaceError if the disk is certainly too small.
@@ -158,8 +158,8 @@ class Conversion:
         if needed > free:
             raise NoSpaceError(
                 f"{redact(self.out)}: the files of {self.source.name} take {format_bytes(needed)}, "
-                f"and {format_bytes(free)} are free. Make room, choose another place or a URL, or "
-                "write less with --limit, --include or --compression zstd."
+                f"but only {format_bytes(free)} are free. Free some space, choose another place or "
+                "a URL, or write less with --limit, --include or --compression zstd."
             )
 
     def notes(self) -> dict[str, ColumnNote]:
@@ -256,7 +256,7 @@ def _open_samples(source: Any, spec: ConvertSpec) -> Input:
     from mds.writers.convert._inputs.samples import open_samples
 
     if spec.keep_shards:
-        raise ConfigError("keep_shards=True is about files in a format: give their path or URL.")
+        raise ConfigError("keep_shards=True needs files in a known format: give their path or URL.")
     return open_samples(source, spec)
 
 
@@ -264,8 +264,8 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
     """Return the plan of the conversion of an open source. Raises ConfigError."""
     if spec.split and (own := _own_splits(opened, spec)):
         raise ConfigError(
-            f"the source has its own splits ({', '.join(own)}); leave out split, or have "
-            "them merged (--merge-splits)."
+            f"the source has its own splits ({', '.join(own)}); leave out split, or merge them "
+            "with --merge-splits."
         )
     if spec.merge_splits and not opened.list_splits():
         raise ConfigError(
@@ -280,13 +280,13 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
     limit = spec.size_limit or 0
     if 0 < limit < _TINY_SHARD:
         opened.notes.append(
-            f"a shard of {format_bytes(limit)} holds a sample or two; readers like them between 1 "
-            "and 256 MB (--size-limit)"
+            f"a shard of {format_bytes(limit)} holds only one or two samples; shards of 1 to 256 "
+            "MB are read fastest (--size-limit)"
         )
     elif limit and limit < _SMALL_SHARD and opened.size > _MANY_SHARDS * limit:
         opened.notes.append(
-            f"shards of {format_bytes(limit)} make some {opened.size // limit:,} files of this "
-            "source; readers like them between 1 and 256 MB (--size-limit)"
+            f"shards of {format_bytes(limit)} make about {opened.size // limit:,} files of this "
+            "source; shards of 1 to 256 MB are read fastest (--size-limit)"
         )
     return Conversion(opened, columns, _key(opened, spec), out, spec)
 
@@ -307,8 +307,8 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     inferred = {column.name: column for column in source.inferred_columns}
     if not inferred:
         bad = source.find_bad_record()
-        why = f" The first one is bad: {bad}." if bad else " It is empty."
-        raise SourceError(f"{source.name}: there is no record to make samples of.{why}")
+        why = f" The first record is bad: {bad}." if bad else " It is empty."
+        raise SourceError(f"{source.name}: there are no records to convert.{why}")
     # Columns that are written only on request.
     extras = {column.name: column for column in source.list_extra_columns()}
     if spec.tokens is not None:
@@ -321,10 +321,10 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         if name in known_columns:
             continue
         if name in spec.drop and source.has_late_keys:
-            source.notes.append(f"no record that was looked at has the key {name!r}")
+            source.notes.append(f"none of the first records has the key {name!r}")
         else:
             raise ConfigError(
-                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} The columns are "
                 f"{', '.join(sorted(inferred))}."
             )
     # --columns also chooses extra columns, --encodings changes encodings or adds columns.
@@ -332,11 +332,11 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     for name, encoding in spec.encodings.items():
         if source.is_text and name not in {*inferred, *extras}:
             raise ConfigError(
-                f"there is no column {name!r}.{did_you_mean(name, inferred)} There are "
+                f"there is no column {name!r}.{did_you_mean(name, inferred)} The columns are "
                 f"{', '.join(sorted(inferred))}."
             )
         before = inferred.get(name) or extras.get(name) or Column(name, "")
-        columns[name] = replace(before, encoding=encoding, note="as asked")
+        columns[name] = replace(before, encoding=encoding, note="as requested")
     columns = {
         name: column
         for name, column in columns.items()
@@ -344,7 +344,9 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     }
     for name in spec.fill:
         if name not in columns:
-            raise ConfigError(f"fill={name!r} is not a column. There are {', '.join(columns)}.")
+            raise ConfigError(
+                f"fill={name!r} is not a column. The columns are {', '.join(columns)}."
+            )
         column = columns[name]
         if name not in spec.encodings and column.encoding.startswith("optional["):
             # No value is missing after the replacement.
@@ -353,11 +355,11 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     for name in spec.describe:
         if name not in columns:
             raise ConfigError(
-                f"describe={name!r} is not a column.{did_you_mean(name, columns)} There are "
+                f"describe={name!r} is not a column.{did_you_mean(name, columns)} The columns are "
                 f"{', '.join(columns)}."
             )
     if not columns:
-        raise ConfigError("no column is left to write; drop and columns leave out all of them.")
+        raise ConfigError("no column remains to write: drop= and columns= leave out all of them.")
     for column in columns.values():
         parse_encoding(column.encoding)
     return tuple(columns[name] for name in sorted(columns))
@@ -368,7 +370,9 @@ def text_column(source: Input, requested: str | None) -> str:
     names = [column.name for column in source.inferred_columns if column.encoding == "str"]
     if requested is not None:
         if requested not in {column.name for column in source.inferred_columns}:
-            raise ConfigError(f"there is no column {requested!r}; text is in {', '.join(names)}.")
+            raise ConfigError(
+                f"there is no column {requested!r}; the columns of text are {', '.join(names)}."
+            )
         return requested
     for name in ("text", "content", "document"):
         if name in names:
@@ -377,7 +381,7 @@ def text_column(source: Input, requested: str | None) -> str:
         return names[0]
     which = f"several: {', '.join(names)}" if names else "none"
     raise ConfigError(
-        f"tokens need a column of text, and there are {which}. Name one with --text-column."
+        f"tokens need one column of text, but there are {which}. Name one with --text-column."
     )
 
 
@@ -394,7 +398,8 @@ def _key(source: Input, spec: ConvertSpec) -> str | None:
     names = {column.name for column in (*source.inferred_columns, *source.list_extra_columns())}
     if spec.split_key not in names:
         raise ConfigError(
-            f"split_key={spec.split_key!r} is not a column. There are {', '.join(sorted(names))}."
+            f"split_key={spec.split_key!r} is not a column. The columns are "
+            f"{', '.join(sorted(names))}."
         )
     return spec.split_key
 

@@ -103,7 +103,9 @@ def dataframe_to_mds(
     local, remote = _places(options.pop("out"), options.pop("storage_options", None))
     columns = options.pop("columns", None)
     if udf_iterable is not None and not columns:
-        raise ConfigError("udf_iterable makes its own samples: say their columns in mds_kwargs.")
+        raise ConfigError(
+            "udf_iterable yields its own samples: declare their columns in mds_kwargs['columns']."
+        )
     if udf_iterable is None:
         columns = infer_dataframe_schema(dataframe, columns)
     exist_ok = bool(options.pop("exist_ok", False))
@@ -140,10 +142,11 @@ def infer_dataframe_schema(
         return {name: _encoding(name, kind) for name, kind in fields.items()}
     for name, encoding in user_defined_cols.items():
         if name not in fields:
-            raise ConfigError(f"there is no column {name!r}. There are {', '.join(fields)}.")
+            raise ConfigError(f"there is no column {name!r}. The columns are {', '.join(fields)}.")
         if not _fits(fields[name], encoding):
             raise ConfigError(
-                f"column {name!r} is {fields[name].simpleString()}, which {encoding!r} cannot hold."
+                f"column {name!r} is {fields[name].simpleString()}, which {encoding!r} cannot "
+                "store."
             )
     return dict(user_defined_cols)
 

@@ -85,7 +85,8 @@ def check_spec(spec: ConvertSpec) -> None:
         if not is_default and field.name not in _OPTIONS:
             option = {"tokens": "tokenizer"}.get(field.name, field.name.replace("_", "-"))
             raise ConfigError(
-                f"--keep-shards keeps shards and samples as they are, and goes without --{option}."
+                f"--keep-shards keeps shards and samples unchanged, so --{option} cannot be used "
+                "with it."
             )
 
 
@@ -165,7 +166,7 @@ class _ShardWriter(MDSWriter):
         sizes = np.concatenate([block.sizes for block in blocks])
         parts = [block.data for block in blocks]
         if int(sizes.sum()) != sum(map(len, parts)):
-            raise ShardError(f"{location}: its blocks have other bytes than they say.")
+            raise ShardError(f"{location}: the sizes of its samples do not add up to its bytes.")
         header = pack_header(sizes.tolist(), self._config)
         files = ((header, *parts),)
         shard = FullShard(

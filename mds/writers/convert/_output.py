@@ -73,7 +73,7 @@ class ConversionLocks:
         """Lock the output, and the work folder if it exists, before the files in them are read."""
         local, work = self._local, self._output.checkpoint.folder
         if local is not None and os.path.lexists(local) and not os.path.isdir(local):
-            raise ConfigError(f"{redact(self._output.url)} is a file. The output is a folder.")
+            raise ConfigError(f"{redact(self._output.url)} is a file. The output must be a folder.")
         if local is not None:
             self._lock(local)
         if os.path.lexists(work):
@@ -117,8 +117,7 @@ class ConversionLocks:
             state = os.lstat(folder)
             if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid():
                 raise ConfigError(
-                    f"{folder} is not a folder of yours; another user made it. Choose a work "
-                    "folder with --work."
+                    f"{folder} belongs to another user. Choose your own work folder with --work."
                 )
         self._lock(folder)
 
@@ -162,8 +161,8 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         return False
     if plan is not None:
         raise FileExistsError(
-            f"{place}: a conversion was begun here and not finished. Go on with --resume, or start "
-            "again with --overwrite."
+            f"{place}: a conversion was started here and not finished. Continue with --resume, or "
+            "start again with --overwrite."
         )
     # Indexes without a work folder: a dataset that is complete, or another one.
     published = [
@@ -173,8 +172,8 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         return True
     if published:
         raise FileExistsError(
-            f"{place}: there is a dataset already. Choose another folder, or replace it with "
-            "--overwrite."
+            f"{place}: this folder already has a dataset. Choose another folder, or replace it "
+            "with --overwrite."
         )
     local = open_store(output.url).local_path
     if local is None:
@@ -184,7 +183,7 @@ def check_output(output: Output, spec: ConvertSpec) -> bool:
         raise FileExistsError(
             f"{place}: the folder is not empty (it holds {inside[0]!r}"
             f"{f' and {len(inside) - 1} more' if len(inside) > 1 else ''}). Choose another one, or "
-            "say --overwrite: files that are not shards stay."
+            "give --overwrite: files that are not shards stay."
         )
     return False
 
@@ -257,8 +256,8 @@ def _put_index(output: Output, key: str, data: bytes) -> None:
         # The same bytes are from an earlier run of this conversion, which was killed after this.
         if store.get(key) != data:
             raise WriterError(
-                f"{redact(output.url)}: a dataset appeared at {key} while this conversion was at "
-                "work; another one writes there at the same time. It stays; choose another output."
+                f"{redact(output.url)}: a dataset appeared at {key} during the conversion, so "
+                "another one writes there too. It is not replaced; choose another output."
             )
     store.put(key, data)
 

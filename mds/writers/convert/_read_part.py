@@ -128,7 +128,7 @@ class _PartReader:
                 if not self._reading.skip_bad:
                     # The message has the text of a plain ValueError already, so that is no cause.
                     raise RecordError(
-                        f"{bad[0]}. Mend it, or leave such records out with on_error='skip' "
+                        f"{bad[0]}. Correct it, or leave such records out with on_error='skip' "
                         "(mds-convert --on-error skip)."
                     ) from (error if isinstance(error, MdsError) else None)
                 continue
@@ -155,9 +155,7 @@ class _PartReader:
             return 0, data
         key = data if self._reading.key is None else record.get(self._reading.key)
         if key is None:
-            raise ValueError(
-                f"the split is decided by {self._reading.key!r}, which is missing or null"
-            )
+            raise ValueError(f"{self._reading.key!r}, which decides the split, is missing or null")
         return bisect_right(self._bounds, hash_fraction(key)), data
 
     def _open_run(self, split: int) -> BinaryIO:
@@ -301,7 +299,7 @@ def _make_record_packer(
                     ""
                     if name in record
                     else f". The record has no {name!r}: --fill {name}=VALUE gives it one, and "
-                    f"--encodings '{name}:optional[{encoding}]' keeps it empty"
+                    f"--encodings '{name}:optional[{encoding}]' stores None"
                 )
                 raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
         if len(record) > len(names) and (extra := record.keys() - known_keys):
@@ -311,7 +309,7 @@ def _make_record_packer(
             )
         lengths = [len(values[number]) for number in varying]
         if sum(lengths) > max_size:
-            raise ValueError(f"it has {sum(lengths)} bytes, and a shard has less than 4 GiB")
+            raise ValueError(f"it has {sum(lengths)} bytes, but a shard must be less than 4 GiB")
         return words.pack(*lengths) + b"".join(values)
 
     return pack

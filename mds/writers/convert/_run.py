@@ -111,7 +111,7 @@ def run(
         if check_output(output, spec):
             # An earlier run has published this dataset. Perhaps its work folder is left.
             reading.checkpoint.remove()
-            note = "everything was done already"
+            note = "the conversion was already complete"
             seconds = time.monotonic() - began
             return Summary(
                 out=output.url,
@@ -361,7 +361,8 @@ class _RunningConversion:
         if spec.drop_last or end is None:
             cutter.drop_leftover()
             self.notes.append(
-                f"the last {leftover // width:,} tokens{of_split} fill no block, and are dropped"
+                f"the last {leftover // width:,} tokens{of_split} do not fill a block and are "
+                "dropped"
             )
             return iter(())
         missing = (block - leftover) // width
@@ -418,8 +419,9 @@ def _load_shard_record(output: Output, split: int, number: int) -> tuple[dict[st
     shard = output.checkpoint.load_shard(split, number)
     if shard is None:
         raise WriterError(
-            f"{output.checkpoint.shard_path(split, number)} is gone: the work folder was deleted "
-            "while the dataset was written. No index is published; convert anew, with --overwrite."
+            f"{output.checkpoint.shard_path(split, number)} is missing: the work folder was "
+            "deleted while the dataset was written. No index is published; convert again, with "
+            "--overwrite."
         )
     return shard
 

@@ -128,7 +128,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
     if "limit" in values:
         values["limit"] = parse_count(values["limit"])
         if values["limit"] < 1:
-            raise ConfigError(f"limit={values['limit']}: at least one sample has to be taken.")
+            raise ConfigError(f"limit={values['limit']} must be at least 1 sample.")
     num_workers = values.get("num_workers", 1)
     if num_workers == 0:
         values["num_workers"] = os.cpu_count() or 1
@@ -191,17 +191,17 @@ _OTHER_OPTIONS = {
 }
 
 
-def refuse_unknown_options(given: Mapping[str, Any], names: Collection[str]) -> None:
+def refuse_unknown_options(options: Mapping[str, Any], names: Collection[str]) -> None:
     """Raise ArgumentError for the first option that `convert` does not have, with the right one.
 
-    - ``given`` (Mapping[str, Any]): The options of the user; ``names``: those that exist.
+    - ``options`` (Mapping[str, Any]): The options of the user; ``names``: those that exist.
     """
-    for name in sorted(set(given) - set(names)):
+    for name in sorted(set(options) - set(names)):
         other = _OTHER_OPTIONS.get(name)
         if other is not None:
-            remedy = f" Write {other.format(value=shown(given[name]))}."
+            remedy = f" Write {other.format(value=shown(options[name]))}."
         else:
-            remedy = f"{did_you_mean(name, names)} Known are {', '.join(sorted(names))}."
+            remedy = f"{did_you_mean(name, names)} The options are {', '.join(sorted(names))}."
         raise ArgumentError(f"convert: there is no option {name!r}.{remedy}")
 
 
@@ -209,7 +209,7 @@ def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return sorted names of digests; none for ("none",). Raises ConfigError for another name."""
     if "none" in names:
         if len(names) > 1:
-            raise ConfigError(f"hashes={', '.join(names)}: 'none' leaves no other.")
+            raise ConfigError(f"hashes={', '.join(names)}: 'none' cannot be combined with others.")
         return ()
     for name in names:
         new_hash(name)  # raises for an unknown name
@@ -230,7 +230,7 @@ def _column_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         raise ConfigError(
             f"columns={shown(dict(value))}: columns= has the names of the columns to write. Write "
-            f"encodings={shown(dict(value))} for encodings instead of the inferred ones."
+            f"encodings={shown(dict(value))} to replace inferred encodings."
         )
     names = _words(value)
     for name in names:
@@ -238,8 +238,8 @@ def _column_names(value: Any) -> tuple[str, ...]:
         if _is_encoding(encoding):
             raise ConfigError(
                 f"columns={name!r}: columns= has the names of the columns to write. Write "
-                f"--encodings {name}, in Python encodings={{{column!r}: {encoding!r}}}, for an "
-                "encoding instead of the inferred one."
+                f"--encodings {name}, in Python encodings={{{column!r}: {encoding!r}}}, to replace "
+                "an inferred encoding."
             )
     return names
 
@@ -298,7 +298,7 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
     for pair in [value] if isinstance(value, str) else value:
         name, equals, each = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{pair!r} fills no column. Write name=value, as in age=-1.")
+            raise ConfigError(f"fill={pair!r} must be a pair. Write name=value, as in age=-1.")
         fills[name.strip()] = each
     return fills
 
@@ -312,12 +312,12 @@ def _text_encoding(name: Any) -> str:
             isinstance(name, str) and _is_encoding(name.partition(":")[2])
         ):
             raise ConfigError(
-                f"encoding={shown(name)}: encoding= names that of text files, like cp1252. "
-                "Encodings of columns are encodings=, as in --encodings id:int32, in Python "
+                f"encoding={shown(name)}: encoding= is the encoding of text files, such as cp1252. "
+                "Encodings of columns are given as --encodings id:int32, in Python "
                 "encodings={'id': 'int32'}."
             ) from None
         raise ConfigError(
-            f"encoding={name!r}: Python knows no such encoding of text. Usual are utf-8, cp1252, "
+            f"encoding={name!r}: Python has no such text encoding. Common ones are utf-8, cp1252, "
             "latin-1, shift_jis and gb18030."
         ) from None
     try:
@@ -327,8 +327,8 @@ def _text_encoding(name: Any) -> str:
         is_ascii = False
     if not is_ascii:
         raise ConfigError(
-            f"encoding={name!r}: lines of it do not end with the byte 0x0a. Make UTF-8 of the "
-            f"files first: iconv -f {name} -t UTF-8 FILE."
+            f"encoding={name!r}: its lines do not end with the byte 0x0a. Convert the files to "
+            f"UTF-8 first: iconv -f {name} -t UTF-8 FILE."
         )
     return codec.name
 
@@ -341,7 +341,7 @@ def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, s
     for pair in [value] if isinstance(value, str) else value:
         name, equals, each = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{pair!r} describes no column. Write name=text.")
+            raise ConfigError(f"describe={pair!r} must be a pair. Write name=text.")
         descriptions[name.strip()] = each.strip()
     return descriptions
 
@@ -363,12 +363,16 @@ def _splits(value: str | Sequence[str] | Mapping[str, float]) -> dict[str, float
                 raise ConfigError(f"{pair!r} is not a split. Write train=0.98,val=0.02.") from None
     for name, share in splits.items():
         if not _SPLIT_NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is not the name of a split: it becomes a folder's name.")
+            raise ConfigError(
+                f"the split name {name!r} is invalid: it must be a valid name of a folder."
+            )
         if not 0 < share <= 1:
-            raise ConfigError(f"split {name!r} has the share {share}; shares are above 0, up to 1.")
+            raise ConfigError(
+                f"split {name!r} has the share {share}; shares must be above 0 and at most 1."
+            )
     if splits and abs(sum(splits.values()) - 1) > 1e-6:
         total = f"{sum(splits.values()):.6g}"
-        raise ConfigError(f"the shares of the splits add up to {total}, and should to 1.")
+        raise ConfigError(f"the shares of the splits must add up to 1, got {total}.")
     return splits
 
 
@@ -396,15 +400,15 @@ def _tokens(options: dict[str, Any], values: Mapping[str, Any]) -> TokenSpec | N
             # `_TOKENS` has the field of each option, such as "end_token": "end".
             option_of_field = {field: option for option, field in _TOKENS.items()}
             option_names = ", ".join(sorted(option_of_field[field] for field in options))
-            raise ConfigError(f"{option_names}: that is about tokens; give a tokenizer too.")
+            raise ConfigError(f"{option_names} is for tokens: give a tokenizer too.")
         return None
     unused = [name for name in _ABOUT_COLUMNS if values[name]]
     unused += [name for name in ("encodings", "describe") if {*values[name]} - {"tokens"}]
     if unused:
         name = unused[0]
         raise ConfigError(
-            f"{name}={shown(values[name])} has no effect with tokenizer=: such a dataset has the "
-            f"column 'tokens' alone. Leave {name} out; text_column= names the column of the text."
+            f"{name}={shown(values[name])} has no effect with tokenizer=: such a dataset has only "
+            f"the column 'tokens'. Leave {name} out; text_column= names the column of the text."
         )
     encodings: Mapping[str, str] = values["encodings"]
     return TokenSpec(**options, encoding=encodings.get("tokens", ""))

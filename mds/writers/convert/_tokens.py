@@ -46,7 +46,7 @@ class TokenSpec:
 
     def __post_init__(self) -> None:
         if self.block < 1:
-            raise ConfigError(f"a block of {self.block} tokens; it takes at least one.")
+            raise ConfigError(f"block={self.block}: a block must have at least 1 token.")
 
     @property
     def column(self) -> str:
@@ -78,7 +78,7 @@ def check_column(spec: TokenSpec) -> np.dtype[Any]:
     size = load_tokenizer(spec.tokenizer, spec.end).size
     if size - 1 > np.iinfo(encoding.dtype).max:
         raise ConfigError(
-            f"{spec.tokenizer} has {size} tokens, more than {encoding.dtype} counts; choose "
+            f"{spec.tokenizer} has {size} tokens, more than {encoding.dtype} can count; choose "
             f"'tokens:ndarray:int32:{spec.block}'."
         )
     return encoding.dtype
@@ -171,6 +171,6 @@ def _end_token(find: Callable[[str], int | None], name: str, end: str | None) ->
     if end is not None:
         raise ConfigError(f"the tokenizer {name!r} has no token {end!r}.")
     raise ConfigError(
-        f"the tokenizer {name!r} has no token that is known to end documents "
-        f"({', '.join(_ENDS)}). Name it with --end-token, or say --end-token '' for none."
+        f"the tokenizer {name!r} has none of the usual tokens for the end of a document "
+        f"({', '.join(_ENDS)}). Name one with --end-token, or give --end-token '' for none."
     )

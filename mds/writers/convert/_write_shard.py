@@ -172,7 +172,7 @@ class ShardCutter:
         # Without a limit `_free_bytes` began at -overhead: it is the size of the shard, negated.
         if not self._limit and -self._free_bytes > self._max_shard_size:
             raise WriterError(
-                f"a single shard of {-self._free_bytes} bytes: offsets end at "
+                f"a single shard would have {-self._free_bytes} bytes, more than the maximum of "
                 f"{self._max_shard_size}. Set a size_limit."
             )
 
@@ -273,7 +273,7 @@ def replaced_error(output: Output) -> WriterError:
     """Return the error for an output or work folder that was replaced or deleted meanwhile."""
     return WriterError(
         f"{redact(output.url)}: the output or the work folder was deleted or replaced while the "
-        "dataset was written. No index is published; convert anew, with --overwrite."
+        "dataset was written. No index is published; convert again, with --overwrite."
     )
 
 

@@ -73,7 +73,7 @@ def test_a_window_that_the_disk_does_not_hold_is_read(
     with open_cache(request.getfixturevalue(form), small_disk, limit) as cache:
         for _ in range(2):
             assert read(cache, ids) == ids.tolist()
-    warnings = [text for text in caplog.messages if "read without being kept" in text]
+    warnings = [text for text in caplog.messages if "read without being cached" in text]
     assert len(warnings) <= 2, "once for each epoch"
     assert limit or warnings
 

@@ -105,7 +105,7 @@ def test_a_complete_cache_is_read_where_nothing_answers(remote, folder, caplog, 
     assert sorted(x for batch in loader for x in batch["x"].tolist()) == list(range(SAMPLES))
     warnings = [text for text in caplog.messages if "verified index" in text]
     assert len(warnings) == 1
-    assert "cannot be asked" in warnings[0]
+    assert "cannot be read" in warnings[0]
 
 
 def test_a_shard_that_the_cache_lacks_raises_where_nothing_answers(remote, folder):
@@ -123,10 +123,10 @@ def test_a_shard_that_the_cache_lacks_raises_where_nothing_answers(remote, folde
     [
         (401, "does not accept the credentials"),
         (403, "does not accept the credentials"),
-        (404, "holds this dataset no longer"),
-        (410, "holds this dataset no longer"),
-        (451, "cannot be asked"),
-        (503, "cannot be asked"),
+        (404, "no longer has this dataset"),
+        (410, "no longer has this dataset"),
+        (451, "cannot be read"),
+        (503, "cannot be read"),
     ],
 )
 def test_a_remote_that_refuses_leaves_the_cache_usable(remote, folder, caplog, status, reason):
@@ -147,7 +147,7 @@ def test_a_dataset_that_was_deleted_is_read_from_the_cache(remote, folder, caplo
     shutil.rmtree(remote)
     with open_cache(remote, folder) as cache:
         assert read(cache) == list(range(SAMPLES))
-    assert "holds this dataset no longer" in caplog.text
+    assert "no longer has this dataset" in caplog.text
 
 
 def test_a_copied_cache_is_read_where_nothing_answers(remote, folder, tmp_path):

@@ -58,7 +58,7 @@ def test_a_stopped_download_holds_nobody_up(request, folder, caplog, stop, form,
     told = [each.getMessage() for each in caplog.records if "is being fetched" in each.msg]
     assert told or (form == "remote" and limit)  # rows of a raw shard come by themselves
     assert all(f"{process.pid} (" in each and "stopped" in each for each in told)
-    assert all(("reads it without keeping it" in each) == bool(limit) for each in told)
+    assert all(("reads it without caching it" in each) == bool(limit) for each in told)
 
 
 def test_who_holds_a_lock_is_seen(remote, folder, stop):

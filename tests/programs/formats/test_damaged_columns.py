@@ -123,7 +123,7 @@ def test_a_footer_whose_levels_contradict_the_schema_is_refused(tmp_path):
     """The error says what is wrong, where pyarrow would end the process."""
     path = tmp_path / "x.parquet"
     path.write_bytes(levels_file())
-    with pytest.raises(FormatError, match="a histogram has 4 levels, the column 3"):
+    with pytest.raises(FormatError, match="a histogram has 4 levels, but the column has 3"):
         StreamingDataset(remote=str(path), local=str(tmp_path / "cache"), batch_size=1)
 
 

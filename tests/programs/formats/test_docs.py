@@ -128,7 +128,7 @@ def test_the_page_on_tables_runs(capsys):
     assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "lake.md", "exec"), space)
-    assert "there is no snapshot 7264561230987 any more" in capsys.readouterr().out
+    assert "snapshot 7264561230987 does not exist" in capsys.readouterr().out
     assert space["dataset"].num_samples == 200
     assert space["visits"].num_samples == 100
     assert space["mix"].num_samples == 300

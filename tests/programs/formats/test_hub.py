@@ -57,7 +57,7 @@ def test_a_complete_cache_is_read_where_nothing_answers(folder, hub, tmp_path, c
     hub.add(Fault("drop", match="", times=None))
     dataset = of(tmp_path / "cache", download_retry=0)
     assert [repr(sample) for sample in dataset] == [repr(sample) for sample in samples]
-    assert "the table of files of the last start is used" in caplog.text
+    assert "mds uses the table of files of the last start" in caplog.text
 
 
 def move_on(folder):
@@ -169,7 +169,7 @@ def test_a_hub_that_counts_requests_is_waited_for(hub, folder, tmp_path, caplog)
     dataset = of(tmp_path / "c")
     assert [sample["id"] for sample in dataset] == list(range(28))
     told = [record.getMessage() for record in caplog.records]
-    assert any("too many requests (429); going on in" in line for line in told)
+    assert any("too many requests (429). Continuing in" in line for line in told)
     refused = hub.count("/api/|/resolve/") - 8
     assert 0 < refused <= 32, "each request that was under way was refused once"
 

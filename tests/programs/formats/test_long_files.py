@@ -33,7 +33,7 @@ def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first,
     lines = [f'{{"x": {first}}}\n'] * 70_000 + [f'{{"x": {last}}}\n'] + [f'{{"x": {first}}}\n'] * 9
     data = "".join(lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(FormatError, match=r"column .x.: .* is not of the kind of the other values"):
+    with pytest.raises(FormatError, match=r"column .x.: .* has another type than the other values"):
         StreamingDataset(local=str(tmp_path), batch_size=1)[70_000]
 
 

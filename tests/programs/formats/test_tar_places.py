@@ -171,9 +171,9 @@ def test_a_table_that_cannot_be_is_refused(tmp_path):
         b"\x09\0\0\0[1, 2",
     ]:
         place = ShardPlace(file, (0, 0), 3, wrong, columns)
-        with pytest.raises(FormatError, match="Make it anew"):
+        with pytest.raises(FormatError, match="Delete the table, or run mds index again"):
             Tar().rows(place, [0, 2], files)
-        with pytest.raises(FormatError, match="Make it anew"):
+        with pytest.raises(FormatError, match="Delete the table, or run mds index again"):
             Tar().reader(place, str(folder / "00000.tar"), None)
 
 
@@ -204,7 +204,10 @@ def test_files_that_lose_something_are_refused(tmp_path):
     """An ending that is taken, arrays cut short, names that are no UTF-8: each by its name."""
     for number, (files, words) in enumerate(
         [
-            ([("a.__key__", b"x"), ("a.txt", b"y")], r"'a\.__key__' ends as the column of names"),
+            (
+                [("a.__key__", b"x"), ("a.txt", b"y")],
+                r"'a\.__key__' has the ending '__key__'",
+            ),
             ([("a.npy", b"")], r"the file 'a\.npy': "),
             ([("a.npy", tars.npy(np.zeros(99))[:200])], r"the file 'a\.npy': "),
             ([("th\udce9.txt", b"x")], r"UTF-8 can hold.*'th\\udce9'"),

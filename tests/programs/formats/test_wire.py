@@ -127,7 +127,7 @@ def test_a_file_that_is_replaced_in_the_store_is_told(bucket, wire, tmp_path):
 
 def test_an_object_that_is_no_parquet_and_a_bucket_without_files(wire, tmp_path):
     """Each is a sentence with the URL."""
-    with pytest.raises(MdsError, match=r"s3://bucket/data.*no files of parquet"):
+    with pytest.raises(MdsError, match=r"s3://bucket/data.*no parquet files"):
         of(tmp_path / "c", url="s3://bucket/data/none*.parquet")
     with pytest.raises(MdsError, match=r"s3://bucket/nothing/a\.parquet"):
         of(tmp_path / "d", url="s3://bucket/nothing/a.parquet")
@@ -214,5 +214,5 @@ class TestFootersOfAll:
         ids = {sample["id"] for sample in dataset}
         assert ids == {number for each in whole for number in each["id"].to_pylist()}
         (told,) = [each.getMessage() for each in caplog.records if each.name == "mds.formats"]
-        assert ("is not used, every file is looked at" in told) == (what != "new")
-        assert ("does not know day=99/x.parquet" in told) == (what == "new")
+        assert ("is not used, and every file is read instead" in told) == (what != "new")
+        assert ("is out of date for day=99/x.parquet" in told) == (what == "new")

@@ -104,7 +104,7 @@ def test_a_copy_in_another_process_gives_the_same(folder):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (mds.LocalDataset, r"give it to grain\.MapDataset\.source"),
+        (mds.LocalDataset, r"directly to grain\.MapDataset\.source"),
         (StreamingDataset, "has no batch_size"),
         (lambda folder: ordered(folder).filter(bool), "decides while samples are read"),
         (lambda folder: ordered(folder).map_batches(dict), "map_batches"),

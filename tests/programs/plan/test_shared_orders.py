@@ -246,7 +246,7 @@ def test_a_folder_that_cannot_be_used_costs_time_and_a_warning(tmp_path):
     (tmp_path / "file").write_text("no folder")
     want = want_of(plan_of())
     plan = share_order(plan_of(), str(tmp_path / "file" / "orders"))
-    with pytest.warns(UserWarning, match="cannot be kept in .*every process computes it"):
+    with pytest.warns(UserWarning, match="cannot be stored in .*every process computes it"):
         assert np.array_equal(joined(plan.blocks(*WORKERS[0])), want[0])
 
 

@@ -122,7 +122,7 @@ def test_a_file_system_of_fsspec_that_stands_still_is_noticed(monkeypatch, tmp_p
     store = open_store(f"local://{tmp_path}", timeout=0.2, retry=ONCE)
     release = threading.Event()
     monkeypatch.setattr(LocalFileSystem, "cat_file", lambda *_, **__: release.wait(30))
-    with pytest.raises(StalledError, match=r"nothing came for 0\.2 s"):
+    with pytest.raises(StalledError, match=r"no data arrived for 0\.2 s"):
         store.get("x")
     release.set()
 

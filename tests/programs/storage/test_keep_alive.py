@@ -290,7 +290,7 @@ def test_a_rate_below_the_least_is_a_stall(trickling):
     port = trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n")
     pool = Connections(Host("127.0.0.1", port, 60))
     body = pool.get(ASK).body(LeastRate(1000, 0.4), "there")
-    with pytest.raises(StalledError, match=r"get there: only \d+ bytes came"):
+    with pytest.raises(StalledError, match=r"get there: only \d+ bytes arrived"):
         list(body)
 
 

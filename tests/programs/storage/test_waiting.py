@@ -84,7 +84,7 @@ def test_a_trickle_that_stays_is_an_error_with_its_rate(large):
     large.add(Fault("slow", after=1000, rate=2000, times=None))
     once = RetryPolicy(attempts=1)
     slow = open_store(large.url, timeout=4, retry=once, options={"min_rate": 100_000})
-    with pytest.raises(StalledError, match=r"only \d+ bytes came in .* s.*min_rate"):
+    with pytest.raises(StalledError, match=r"only \d+ bytes arrived in .* s.*min_rate"):
         slow.get("large")
     patient = open_store(large.url, timeout=60, retry=once, options={"min_rate": 0})
     assert patient.get_range("large", 0, 5000) == noise(300_000)[:5000]
@@ -108,7 +108,7 @@ def test_a_slow_server_of_files_is_a_stall_too(tmp_path):
         known = {"password": server.password, "accept_unknown_host": True}
         once = RetryPolicy(attempts=1)
         slow = open_store(url, timeout=4, retry=once, options={"min_rate": 1_000_000, **known})
-        with pytest.raises(StalledError, match=r"only \d+ bytes came in .* s.*min_rate"):
+        with pytest.raises(StalledError, match=r"only \d+ bytes arrived in .* s.*min_rate"):
             slow.get("large")
         patient = open_store(url, timeout=60, retry=once, options={"min_rate": 0, **known})
         assert patient.get("large") == noise(300_000)

@@ -87,8 +87,8 @@ def loader(**options):
 
 NO_EFFECT = "would have no effect"
 NO_COLUMN = "there is no column 'nope'"
-ABOUT_TOKENS = "that is about tokens; give a tokenizer too"
-ABOUT_FILES = "is about files, and the source is <list>"
+ABOUT_TOKENS = "is for tokens: give a tokenizer too"
+ABOUT_FILES = "applies to files only, but the source is <list>"
 
 #: Calls that lack what an argument needs: the call's name, the argument, the call, and a part of
 #: the error.
@@ -225,31 +225,36 @@ NEEDS = [
     ("convert", "encoding", lambda: convert(ROWS, encoding="cp1252"), ABOUT_FILES),
     ("convert", "no_header", lambda: convert(ROWS, no_header=True), ABOUT_FILES),
     ("convert", "null", lambda: convert(ROWS, null="NA"), ABOUT_FILES),
-    ("convert", "labels", lambda: convert("table.csv", labels="a.csv"), "--labels says nothing of"),
-    ("convert", "config", lambda: convert("table.csv", config="en"), "--config says nothing of"),
+    (
+        "convert",
+        "labels",
+        lambda: convert("table.csv", labels="a.csv"),
+        "--labels does not apply",
+    ),
+    ("convert", "config", lambda: convert("table.csv", config="en"), "--config does not apply to"),
     (
         "convert",
         "source_split",
         lambda: convert("table.csv", source_split="a"),
-        "--source-split says nothing of",
+        "--source-split does not apply to",
     ),
     (
         "convert",
         "encoding",
         lambda: convert("data", encoding="cp1252"),
-        "--encoding says nothing of",
+        "--encoding does not apply to",
     ),
     (
         "convert",
         "no_header",
         lambda: convert("data", no_header=True),
-        "--no-header says nothing of",
+        "--no-header does not apply to",
     ),
     (
         "convert",
         "null",
         lambda: convert("table.parquet", null="NA"),
-        "about the cells of CSV and TSV",
+        "applies to cells of CSV and TSV files",
     ),
     ("convert", "split_key", lambda: convert(ROWS, split_key="id"), "has no effect without split="),
     (
@@ -264,7 +269,12 @@ NEEDS = [
         lambda: convert("table.csv", merge_splits=True),
         "has no splits",
     ),
-    ("convert", "keep_shards", lambda: convert(ROWS, keep_shards=True), "about files in a format"),
+    (
+        "convert",
+        "keep_shards",
+        lambda: convert(ROWS, keep_shards=True),
+        "needs files in a known format",
+    ),
     ("convert", "block", lambda: convert(ROWS, block=128), ABOUT_TOKENS),
     ("convert", "end_token", lambda: convert(ROWS, end_token=""), ABOUT_TOKENS),
     ("convert", "text_column", lambda: convert(ROWS, text_column="text"), ABOUT_TOKENS),
@@ -302,7 +312,7 @@ NEEDS = [
         "names the selection of where=",
     ),
     ("split", "by", lambda: StreamingDataset("data").split([0.5, 0.5], by="nope"), NO_COLUMN),
-    ("pad", "value", lambda: pad("x", value={"nope": 1}), "its columns are"),
+    ("pad", "value", lambda: pad("x", value={"nope": 1}), "has the columns"),
 ]
 
 
@@ -404,7 +414,7 @@ COMMAND_LINES = [
     ("head data --columns nope", "there is no column 'nope'"),
     ("lengths data --column nope", "there is no column 'nope'"),
     ("convert table.csv out --split-key id", "has no effect without split="),
-    ("convert table.csv out --block 2048", "that is about tokens"),
+    ("convert table.csv out --block 2048", "is for tokens"),
     ("convert table.csv out --merge-splits", "has no splits"),
     ("convert table.csv out --storage-option endpoint_url=x", "is a path"),
 ]

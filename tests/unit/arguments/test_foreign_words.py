@@ -84,7 +84,7 @@ ARGUMENTS = [
     ("Own(d, collate_fn=len)", "StreamingDataLoader(dataset, collate_fn=len)"),
     ("Own(d, drop_last=True)", "StreamingDataLoader(dataset, drop_last=True)"),
     ("Own(d, limit=10)", "Write Own(...).limit(10)."),
-    ("Own(d, subsample=0.1)", "Own(...).split([0.1, 1 - 0.1])[0], of"),
+    ("Own(d, subsample=0.1)", "Own(...).split([0.1, 1 - 0.1])[0] for"),
     ("Own(d, weights=[1])", "Stream(..., proportion=...)"),
     ("Own(d, rank=0)", "topology=(rank, world_size)"),
     ("Own(d, client=object())", "storage_options={'endpoint_url': ..."),
@@ -92,7 +92,7 @@ ARGUMENTS = [
     ("Own(d, aws_secret_access_key='hunter22')", "{'aws_secret_access_key': ...}."),
     ("Own(d, region='eu')", "storage_options={'region_name': 'eu'}."),
     ("Own(d, ignore_errors=True)", "Write on_error='skip'."),
-    ("Own(d, max_seq_length=8)", "Write packing=8, the tokens of a pack."),
+    ("Own(d, max_seq_length=8)", "Write packing=8, the number of tokens of a pack."),
     ("Own(d, file_format='csv')", "Write format='csv'."),
     ("Own(d).map(len, batched=True)", "Own.map(batched=True)"),
     ("Own(d).map(len, batched=True)", "dataset.map_batches(function)"),
@@ -112,28 +112,28 @@ ARGUMENTS = [
     ("StreamingDataLoader(Own(d), num_proc=2)", "Write num_workers=2."),
     ("StreamingDataLoader(Own(d), seed=1)", "shuffle_seed=1"),
     ("StreamingDataLoader(Own(d), cache_limit=1)", "StreamingDataset(..., cache_limit=1)"),
-    ("Own(d, repeat=False)", "remainder='short' repeats no sample"),
+    ("Own(d, repeat=False)", "remainder='short' no sample repeats"),
     ("Own(d, epoch=3)", "Write dataset.next_epoch = 3"),
     ("Own(d).select('id', 'label')", "StreamingDataset(..., columns=['id', 'label'])"),
     ("Own(d).select(ids=[1])", "It takes choice, key, where."),
     ("Own(d).split(0.8, 0.1, 0.1)", "Give the parts in a list: split([0.8, 0.1, 0.1])"),
     ("Own(d).limit(n=5)", "It takes samples."),
     ("MDSWriter(path='x', columns={})", "Write out='x'."),
-    ("MDSWriter('x')", "needs columns=, and was given out="),
+    ("MDSWriter('x')", "needs columns=, but got out="),
     ("MDSWriter('x')", "MDSWriter(out, {'text': 'str', 'label': 'int'}), or mds.convert("),
     ("MDSWriter('s3://b/x', {'a': 'int'}, endpoint_url='u')", "{'endpoint_url': 'u'}."),
     ("MDSWriter('s3://b/x', {'a': 'int'}, aws_secret_access_key='hunter22')", "_key': ...}."),
     ("MDSWriter('s3://b/x', {'a': 'int'}, client=object())", "storage_options={'endpoint_url'"),
     ("StreamingDataLoader(Own(d), collate_fn='pad')", "Write collate_fn=mds.transforms.pad('tok"),
-    ("Own(d).shuffle(100, seed=7)", "shuffle is a setting and no method, and it is False."),
+    ("Own(d).shuffle(100, seed=7)", "shuffle is a setting with the value False, not a method."),
     ("Own(d).shuffle(seed=7)", "Write StreamingDataset(..., shuffle=True, shuffle_seed=7)"),
     ("JSONWriter(out='x', columns={'a': 'int'}, chunk_bytes=1)", "Write size_limit=1."),
     ("MDSWriter('x', {'a': 'int'}, overwrite=True)", "Write exist_ok=True"),
-    ("Packing(max_length=8)", "Packing(8)."),
-    ("Packing(8, block_size=8)", "Give the tokens of a pack first: Packing(8)."),
+    ("Packing(max_length=8)", "first: Packing(8), as"),
+    ("Packing(8, block_size=8)", "Give the number of tokens first: Packing(8), as"),
     ("Packing(8, lengths='ids')", "Write column='ids'"),
     ("Packing(8, pack_as='dense')", "Write layout='dense'."),
-    ("Packing(8, pad_id=0)", "layout='dense' makes a row of each"),
+    ("Packing(8, pad_id=0)", "With layout='dense', each pack is a row"),
     ("StreamingDataLoader([1], pack_as='varlen')", "Write Packing(..., layout='varlen')"),
     ("Packing(8, eos_id=1)", "Write separator=1."),
     ("Schedule({0: {'a': 1}}, interpolation='linear')", "Write between='linear'."),
@@ -228,7 +228,7 @@ def test_shuffle_is_a_bool_that_cannot_be_called(folder):
         other = StreamingDataset(folder, shuffle=dataset.shuffle)
         other.shuffle = dataset.shuffle
         assert other.shuffle == value
-        with pytest.raises(TypeError, match=f"a setting and no method, and it is {value}"):
+        with pytest.raises(TypeError, match=f"a setting with the value {value}, not a method"):
             dataset.shuffle()
 
 

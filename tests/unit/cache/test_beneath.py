@@ -158,7 +158,7 @@ def test_what_a_user_put_into_the_cache_folder_stays(
         if "hashes" in options:  # without digests the folder is not this dataset's at all
             cache.hold(0)
         else:
-            with pytest.raises(CacheError, match=r"train\.py.* is in the way of a shard"):
+            with pytest.raises(CacheError, match=r"train\.py.* has the name of a shard"):
                 cache.hold(0)
         cache.hold(1)
         cache.release(1)

@@ -80,7 +80,7 @@ def test_the_state_says_what_every_cache_does(remote, folder):
         file.seek(0)
         text = file.read()
     assert "test_the_state_says_what_every_cache_does" in text
-    assert re.search(r"<ShardCache [\d.]+ KB of no limit: \d+ open, 0 in hand", text)
+    assert re.search(r"<ShardCache [\d.]+ KB of no limit: \d+ open, 0 in use", text)
     assert "fetched_shards: " in text
 
 

@@ -291,7 +291,7 @@ def test_a_cache_is_plain_configuration(remote, folder):
     cache = open_cache(remote, folder, limit=100_000)
     assert "not in use" in repr(cache)
     read(cache)
-    assert "0 in hand" in repr(cache)
+    assert "0 in use" in repr(cache)
     copy = pickle.loads(pickle.dumps(cache))
     assert "not in use" in repr(copy)
     assert sorted(read(copy)) == list(range(SAMPLES))

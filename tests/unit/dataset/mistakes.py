@@ -12,7 +12,7 @@ MISTAKES = [
     ("dataset(batch_size=0)", "batch_size", "=0", "of at least 1"),
     ("dataset(batch_size=2.5)", "batch_size", "2.5", "whole number"),
     ("dataset(shuffle_algo='py1x')", "shuffle_algo", "'py1x'", "Did you mean 'py1"),
-    ("dataset(shuffle_seed='x')", "shuffle_seed", "'x'", "is a whole number"),
+    ("dataset(shuffle_seed='x')", "shuffle_seed", "'x'", "must be a whole number"),
     ("dataset(shuffle_block_size=0)", "shuffle_block_size", "=0", "of at least 1"),
     ("dataset(num_canonical_nodes=0)", "num_canonical_nodes", "=0", "None for the default"),
     ("dataset(topology=(3, 2))", "topology", "(3, 2)", "such as (0, 2)"),
@@ -144,6 +144,6 @@ MISTAKES = [
         "value.astype(np.float32)",
     ),
     ("write('jpeg', {'label': b'junk'})", "encoding jpeg", "b'junk'", "a PIL image"),
-    ("write('jpeg', {'label': 'cat.jpg'})", "encoding jpeg", "'cat.jpg'", "the whole path"),
-    ("write_after_the_end()", "MDSWriter", "has finished", "make another writer"),
+    ("write('jpeg', {'label': 'cat.jpg'})", "encoding jpeg", "'cat.jpg'", "the full path"),
+    ("write_after_the_end()", "MDSWriter", "has finished", "create another writer"),
 ]

@@ -233,9 +233,9 @@ def test_functions_and_wrong_arguments_are_refused(folder):
         dataset.map(dict).to_arrow_reader()
     with pytest.raises(ConfigError, match=r"no column 'txt'.*Did you mean 'text'"):
         dataset.to_arrow_reader(columns=["txt"])
-    with pytest.raises(ConfigError, match="batch_rows is a whole number"):
+    with pytest.raises(ConfigError, match="batch_rows must be a whole number"):
         dataset.to_arrow_reader(batch_rows=0)
-    with pytest.raises(ArgumentError, match="columns is a list of names"):
+    with pytest.raises(ArgumentError, match="columns must be a list of names"):
         dataset.to_arrow_reader(columns="text")
 
 

@@ -462,7 +462,7 @@ def test_a_shard_that_cannot_be_fetched_ahead_raises_where_it_is_read(make, tmp_
     dataset.prepare_shard(1, blocking=False)
     for thread in set(threading.enumerate()) - before:
         thread.join()
-    assert "Shard 1 was not fetched ahead" in caplog.text
+    assert "Shard 1 could not be fetched ahead" in caplog.text
     first = int(np.cumsum(dataset.samples_per_shard)[0])
     with pytest.raises(StoreError, match="00001"):
         dataset[first]

@@ -131,7 +131,9 @@ def test_settings_that_a_schedule_does_not_go_with(folder):
         StreamingDataset(streams=listed, schedule=schedule, batch_size=4)
     with pytest.raises(ConfigError, match="Leave batching_method out"):
         dataset_of(folder, batching_method="stratified")
-    with pytest.raises(ConfigError, match=r"schedule is a Schedule or its milestones, as in \{0"):
+    with pytest.raises(
+        ConfigError, match=r"schedule must be a Schedule or its milestones, as in \{0"
+    ):
         dataset_of(folder, schedule=[*BASE.items()])
     named = {"web": listed[0], "code": listed[1]}
     with pytest.raises(ConfigError, match="names math"):

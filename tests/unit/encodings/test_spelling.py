@@ -64,7 +64,7 @@ def test_spellings_without_a_meaning(spelling, words, tmp_path):
     """What is no encoding is an error of the column, with what to write."""
     with pytest.raises(UnknownEncodingError) as caught:
         MDSWriter(out=str(tmp_path / "x"), columns={"a": spelling})
-    assert "MDSWriter, column 'a': an encoding is named by a str or by a type" in str(caught.value)
+    assert "MDSWriter, column 'a': an encoding must be a str or a type" in str(caught.value)
     assert words in str(caught.value)
 
 
@@ -77,7 +77,7 @@ def test_spellings_without_a_meaning(spelling, words, tmp_path):
         ("list", "'list[str]'"),
         ("binary", "'bytes'"),
         ("boolean", "'bool'"),
-        ("float", "'float64', which holds a Python float unchanged, or 'float32'"),
+        ("float", "'float64', which stores a Python float unchanged, or 'float32'"),
         ("double", "'float64'"),
         ("array", "'ndarray'"),
         ("object", "'json'"),

@@ -131,4 +131,4 @@ class TestRawFiles(FormatContract):
     def damaged(self, tmp_path):
         path = tmp_path / "files.csv"
         path.write_text("path,label\nno/such/file.bin,3\n")
-        return path, "has a row of 'no/such/file.bin'"
+        return path, "has a row with 'no/such/file.bin'"

@@ -104,13 +104,13 @@ def test_what_is_wrong_is_named(photos):
         of(photos)[number]
     later = of(photos)
     path.unlink()
-    with pytest.raises(NotFoundError, match=r"08\.jpg.*it was there at the start"):
+    with pytest.raises(NotFoundError, match=r"08\.jpg.*it existed at the start"):
         later[number]
 
 
 def test_settings_that_make_no_sense(photos):
     """A shard has a picture or more; a damaged picture is an error that names it."""
-    with pytest.raises(ConfigError, match="samples_per_shard= is 1 or more"):
+    with pytest.raises(ConfigError, match="samples_per_shard=0 must be at least 1"):
         ImageFiles(samples_per_shard=0)
     (photos / "ant" / "01.jpg").write_bytes(pictures.jpeg(1)[:100])
     with pytest.raises((MdsError, OSError)):

@@ -92,7 +92,7 @@ def test_another_index_makes_another_plan(tmp_path):
     assert dataset.num_samples == 2
     write(tmp_path / "a", [[[1, 2], [3]]])
     os.utime(tmp_path / "a.bin", ns=(body.st_atime_ns, body.st_mtime_ns))
-    with pytest.raises(ReplacedError, match=r"a\.idx: the file changed while it is in use"):
+    with pytest.raises(ReplacedError, match=r"a\.idx: the file changed while it was in use"):
         dataset[0]
     again = StreamingDataset(local=str(tmp_path), format="megatron")
     same(tokens_of(again), [np.array([1, 2, 3], np.uint16)])
@@ -109,7 +109,7 @@ DOCUMENTS = [[[1, 2], [3, 4, 5]], [[6]], [[7, 8, 9, 10], [11, 12]]]
 OFFSETS, CUTS, END = HEADER + 4 * 5, HEADER + 12 * 5, HEADER + 12 * 5 + 8 * 4
 DAMAGES = {
     "no header": (lambda p: os.truncate(p / "a.idx", 20), r"a\.idx, byte 20: the file ends inside"),
-    "cut short": (lambda p: os.truncate(p / "a.idx", 99), r"a\.idx, byte 99: the file ends, and 5"),
+    "cut short": (lambda p: os.truncate(p / "a.idx", 99), r"a\.idx, byte 99: the file ends, but 5"),
     "magic": (lambda p: overwrite(p / "a.idx", 0, "<B", 65), r"a\.idx, byte 0: it begins with"),
     "version": (lambda p: overwrite(p / "a.idx", 9, "<Q", 2), r"a\.idx, byte 9: its version is 2"),
     "dtype": (lambda p: overwrite(p / "a.idx", 17, "<B", 9), r"a\.idx, byte 17: dtype 9 is"),
@@ -121,7 +121,7 @@ DAMAGES = {
     ),
     "longer": (
         lambda p: overwrite(p / "a.idx", HEADER + 4, "<i", 9),
-        r"a\.idx, byte 70: sequence 2 begins at byte 10, and by the lengths .* at 22",
+        r"a\.idx, byte 70: sequence 2 begins at byte 10, but .* end at 22",
     ),
     "offset": (
         lambda p: overwrite(p / "a.idx", OFFSETS + 8 * 4, "<q", 1 << 62),
@@ -134,11 +134,11 @@ DAMAGES = {
     ),
     "last cut": (
         lambda p: overwrite(p / "a.idx", END - 8, "<q", 4),
-        rf"a\.idx, byte {END - 8}: the last cut is 4, and there are 5",
+        rf"a\.idx, byte {END - 8}: the last cut is 4, but there are 5",
     ),
     "tokens": (
         lambda p: os.truncate(p / "a.bin", 21),
-        r"a\.bin, byte 21: the file ends, and by .*a\.idx sequence 4 has bytes 20 to 24",
+        r"a\.bin, byte 21: the file ends, but in .*a\.idx sequence 4 has the bytes 20 to 24",
     ),
     "no index": (lambda p: os.remove(p / "a.idx"), r"a\.bin: there is no a\.idx beside it"),
 }

@@ -65,7 +65,7 @@ def test_patterns_choose_files(numbers, tmp_path):
         StreamingDataset(
             remote=f"{numbers}/{{a,z}}.numbers", local=str(tmp_path / "e"), batch_size=2
         )
-    with pytest.raises(FormatError, match="no files of numbers"):
+    with pytest.raises(FormatError, match="no numbers files"):
         StreamingDataset(remote=f"{numbers}/z*.numbers", local=str(tmp_path / "f"), batch_size=2)
 
 

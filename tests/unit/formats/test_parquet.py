@@ -134,7 +134,7 @@ def test_files_may_differ_in_width_and_nulls(tmp_path):
     found = [sample["n"] for sample in of(folder, tmp_path)]
     assert found == [1, 2, 3, 2**40, 5, None, None, None]
     pq.write_table(pa.table({"n": ["text"]}), folder / "e.parquet")
-    with pytest.raises(FormatError, match=r"e.parquet: column 'n' is str, and .* in a.parquet"):
+    with pytest.raises(FormatError, match=r"e.parquet: column 'n' is str, but .* in a.parquet"):
         of(folder, tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_column_that_a_file_does_not_have(tmp_path):
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), folder / "1.parquet")
     pq.write_table(pa.table({"a": [2]}), folder / "2.parquet")
     with pytest.raises(
-        FormatError, match=r"2.parquet: there is no column 'b', which 1.parquet has"
+        FormatError, match=r"2.parquet: there is no column 'b', but 1.parquet has one"
     ):
         of(folder, tmp_path)
     assert [s["a"] for s in of(folder, tmp_path, columns=["a"])] == [1, 2]
@@ -241,7 +241,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path, monkeypatch):
     """A row group that decodes to more than a shard may have is an error that says what to do."""
     monkeypatch.setattr("mds.formats._encode.LARGEST_DECODED", 1000)
     folder = write_files(tmp_path / "files", groups=((500,),))
-    with pytest.raises(FormatError, match=r"row group 0: decoded it takes more than") as caught:
+    with pytest.raises(FormatError, match=r"row group 0: it takes more than") as caught:
         list(of(folder, tmp_path))
     assert "fewer rows" in str(caught.value)
 
@@ -342,7 +342,7 @@ def test_times_of_a_day_keep_their_nanoseconds(tmp_path):
     assert [sample["t"] for sample in of(tmp_path / "files", tmp_path)] == expected
     lists = pa.table({"t": pa.array([[1]], pa.list_(pa.time64("ns")))})
     pq.write_table(lists, tmp_path / "files" / "a.parquet")
-    with pytest.raises(FormatError, match=r"row group 0, column 't': times in nanoseconds"):
+    with pytest.raises(FormatError, match=r"row group 0, column 't': .* has times in nanoseconds"):
         of(tmp_path / "files", tmp_path)[0]
 
 

@@ -36,7 +36,7 @@ def test_counting_tells_what_it_reads(tmp_path, caplog):
         planned(JsonLines(), store.url)
         planned(Tar(), store.url)
     told = [record.getMessage() for record in caplog.records]
-    assert "to count the samples of 2 jsonl files, 17.6 KB have to be read" in told[0]
+    assert "to count the samples of 2 jsonl files, mds must read 17.6 KB" in told[0]
     assert "to count the samples of 1 tar files" in told[1]
 
 
@@ -45,7 +45,7 @@ def test_too_much_is_refused_with_the_command():
     store = MemoryStore("memory://planning-2")
     store.put("a.jsonl", b'{"x": 1}\n' * 1000)
     with pytest.raises(
-        FormatError, match=r"8\.8 KB have to be read, more than 8\.\d KB.*mds index"
+        FormatError, match=r"must read 8\.8 KB, more than the limit of 8\.\d KB.*mds index"
     ):
         planned(JsonLines(), store.url, 8500)
     assert planned(JsonLines(), store.url, 9000).samples.tolist() == [1000]

@@ -87,7 +87,7 @@ def test_large_sizes_are_read_in_each_form():
 
         (member,) = members(read, "x.tar", size)
         assert (member.name, member.size) == ("big.bin", 9 << 30)
-        with pytest.raises(FormatError, match=r"'big.bin' in it has 9,663,676,416 bytes"):
+        with pytest.raises(FormatError, match=r"'big.bin' has 9,663,676,416 bytes"):
             list(members(read, "x.tar", len(header) + 5))
 
 
@@ -128,12 +128,12 @@ def test_damage_is_told():
     for wrong, words in [
         (b"", "the file is empty"),
         (b"PK" * 600, "this is not a tar"),
-        (data[:1000], r"'0.bin' in it has 700 bytes from byte 512, but the tar ends at 1,000"),
+        (data[:1000], r"'0.bin' has 700 bytes from byte 512 on, but the tar ends at 1,000"),
         (data[:1700], r"it ends at byte 1,700 inside a header"),
         (data[: 3 * 1536], r"it ends at byte 4,608 without the empty block"),
         (data[: 3 * 1536 + 300], r"it ends at byte 4,908 without the empty block"),
         (data[:1540] + b"x" + data[1541:], "there is no header at byte 1,536"),
-        (data + data, "its end is marked at byte 4,608, and more follows"),
+        (data + data, "its end is marked at byte 4,608, but more data follow"),
     ]:
         with pytest.raises(FormatError, match=rf"^x\.tar: .*{words}"):
             names(wrong)
@@ -234,8 +234,8 @@ def test_samples_that_are_none_are_told(tmp_path):
         return folder
 
     for name, entries, words in [
-        ("apart", [("1.a", b""), ("2.a", b""), ("1.b", b"")], "there is a sample '1' before it"),
-        ("twice", [("1.a", b""), ("1.a", b"")], r"the file '1\.a' is there twice"),
+        ("apart", [("1.a", b""), ("2.a", b""), ("1.b", b"")], "an earlier sample has the key '1'"),
+        ("twice", [("1.a", b""), ("1.a", b"")], r"the file '1\.a' exists twice"),
         ("soft", [("1.a", (tarfile.SYMTYPE, "z"))], r"'1\.a' is a symbolic link to 'z'.*--deref"),
         ("hard", [("1.a", (tarfile.LNKTYPE, "z"))], r"'1\.a' is a hard link to 'z'.*--hard-deref"),
     ]:
@@ -356,7 +356,7 @@ def test_a_note_of_energon_begins_where_the_first_sample_does(tmp_path):
     assert dataset[4]["txt"] == "t4"
     assert [each["bin"][0] for each in dataset] == list(range(6))
     store.put("00000.tar.idx", struct.pack("<7Q", *(start + 1 for start in starts)))
-    with pytest.raises(FormatError, match="not a list of places"):
+    with pytest.raises(FormatError, match="not a list of positions"):
         of(store.url + "/*.tar", tmp_path / "odd")
 
 
@@ -383,11 +383,11 @@ def test_a_count_that_cannot_be_is_told(tmp_path):
         ("index.json", b'{"shardlist": [{}]}'),
         ("index.json", b'{"shardlist": [{"url": "00000.tar", "nsamples": -1}]}'),
     ]:
-        with pytest.raises(FormatError, match=rf"{name}: it does not say how many samples 00000"):
+        with pytest.raises(FormatError, match=rf"{name}: it has no count of the samples of 00000"):
             counted(folder, {name: note})
     large = make(tmp_path / "large", [tars.sample(i, bin=bytes(40_000)) for i in range(5)])
     (large / "00000_stats.json").write_text('{"successes": 7}')
-    with pytest.raises(FormatError, match=r"00000\.tar: there are 5 samples, 7 were planned"):
+    with pytest.raises(FormatError, match=r"00000\.tar: there are 5 samples, but 7 were expected"):
         of(large, tmp_path / "c", "tar")[0]
 
 
@@ -403,10 +403,10 @@ def test_samples_that_a_note_leaves_out_are_told(tmp_path, count):
             json.dumps({"shardlist": [{"url": "00000.tar", "nsamples": count}]}).encode(),
         ),
     ]:
-        with pytest.raises(FormatError, match=rf"there are 3 samples, {count} were planned by a"):
+        with pytest.raises(FormatError, match=rf"3 samples, but the sidecar file says {count}"):
             counted(folder, {name: note})
     large = make(tmp_path / "large", [tars.sample(i, bin=bytes(99_000)) for i in range(3)])
-    with pytest.raises(FormatError, match="there are 1 samples or more, 0 were planned by a note"):
+    with pytest.raises(FormatError, match="1 samples or more, but the sidecar file says 0"):
         counted(large, {"00000_stats.json": b'{"successes": 0}'})
     empty = make(tmp_path / "empty", [])
     assert counted(empty, {"00000_stats.json": b'{"successes": 0}'})[0].samples == [0]
@@ -425,7 +425,7 @@ def test_the_remedies_for_a_file_that_samples_lack_work(tmp_path, monkeypatch):
         StreamingDataset(local="tars", batch_size=1)
     rows = [{"__key__": "1", "cls": 7, "txt": "7"}, {"__key__": "2", "cls": 7, "txt": None}]
     assert list(StreamingDataset(local="tars", batch_size=1, format=Tar(missing="null"))) == rows
-    command = str(told.value).partition("on a command line, mds ")[2].partition(" makes")[0].split()
+    command = str(told.value).partition("On a command line, mds ")[2].partition(" does")[0].split()
     assert CliRunner().invoke(main, [*command, "tars", "pinned"]).exit_code == 0
     assert list(StreamingDataset(local="pinned", batch_size=1)) == rows
     with pytest.raises(SourceError, match="The record has no 'txt': --fill txt=VALUE") as told:

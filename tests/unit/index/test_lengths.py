@@ -86,7 +86,7 @@ GOOD = emit_lengths("tokens", np.array(KINDS["long"]))
 )
 def test_what_is_no_file_of_lengths_is_refused(data):
     """Another column, another number of samples, long ones where there are none."""
-    with pytest.raises(IndexFileError, match=r"file.bin: .*mds lengths"):
+    with pytest.raises(IndexFileError, match=r"file.bin .*mds lengths"):
         parse_lengths(data, 6, "tokens", "file.bin")
 
 
@@ -285,4 +285,4 @@ def test_verify_tells_of_lengths_that_are_none(tmp_path):
     (tmp_path / "d" / lengths_name("tokens")).write_bytes(bad)
     told = CliRunner().invoke(main, command)
     assert told.exit_code != 0
-    assert "holds lengths of column" in told.output
+    assert "has lengths of column" in told.output

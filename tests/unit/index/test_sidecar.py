@@ -69,7 +69,7 @@ def test_names_of_columns_become_names_of_files():
     made = [sidecar_name("lengths", name) for name in names]
     assert len(set(made)) == len(names)
     assert all(is_sidecar(name) and "/" not in name for name in made)
-    with pytest.raises(ConfigError, match="is too long for a file"):
+    with pytest.raises(ConfigError, match="is too long for a sidecar file"):
         sidecar_name("lengths", "x" * 300)
     assert not is_sidecar("index.json")
     assert not is_sidecar("index.html")
@@ -82,20 +82,20 @@ GOOD = pack_sidecar("lengths", 1, DIGEST, b"payload")
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no header"),
-        (b"payload without a line", "no header"),
-        (b"{}\n", "no header"),
-        (b"[]\nx", "no header"),
-        (b"[" * 900 + b"\n", "no header"),
-        (b"\xff\xfe\n", "no header"),
-        (b" " * 5000 + GOOD, "no header"),
+        (b"", "does not begin with the header"),
+        (b"payload without a line", "does not begin with the header"),
+        (b"{}\n", "does not begin with the header"),
+        (b"[]\nx", "does not begin with the header"),
+        (b"[" * 900 + b"\n", "does not begin with the header"),
+        (b"\xff\xfe\n", "does not begin with the header"),
+        (b" " * 5000 + GOOD, "does not begin with the header"),
         (GOOD[:-1], "damaged"),
         (GOOD + b"x", "damaged"),
         (GOOD[:-1] + b"D", "damaged"),
         (GOOD.replace(b'"bytes": 7', b'"bytes": 1e9'), "damaged"),
         (GOOD.replace(b'"bytes": 7', b'"bytes": -1'), "damaged"),
         (GOOD.replace(b'"bytes": 7', b'"bytes": true'), "damaged"),
-        (GOOD.replace(b'"version": 1', b'"version": 2'), "update it"),
+        (GOOD.replace(b'"version": 1', b'"version": 2'), "update mds"),
         (GOOD.replace(b'"version": 1', b'"version": 0'), "version 0"),
         (GOOD.replace(b'"version": 1', b'"version": "1"'), "version '1'"),
         (GOOD.replace(b'"lengths"', b'"columns"'), "kind 'columns'"),
@@ -135,7 +135,7 @@ def test_only_names_of_sidecars_are_written(tmp_path):
     """The index itself and shards cannot be replaced by one."""
     store, index = fill(tmp_path / "d")
     for name in ("index.json", "shard.00000.mds", "../index.x-y.bin"):
-        with pytest.raises(ConfigError, match="not a name"):
+        with pytest.raises(ConfigError, match="not a valid name"):
             write_sidecar(store, name, "lengths", index.fingerprint(), b"")
 
 
@@ -159,7 +159,7 @@ def test_verify_tells_what_is_wrong_with_them(tmp_path):
     (tmp_path / "d" / "index.lengths-z.bin").write_bytes(GOOD[:-2])
     faults = verify(str(tmp_path / "d")).faults
     assert len(faults) == 2
-    assert "index.lengths-y.bin: belongs to another index.json" in faults[0]
+    assert "index.lengths-y.bin belongs to another index.json" in faults[0]
     assert "index.lengths-z.bin" in faults[1]
 
 

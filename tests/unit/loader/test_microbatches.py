@@ -309,8 +309,8 @@ def test_what_cannot_be_divided_is_refused(make, tmp_path):
     dataset = StreamingDataset(folder, batch_size=12)
     with pytest.raises(
         ConfigError,
-        match=r"microbatches=3: batch_size is 4 for the loader but 12 for the dataset.*of which a "
-        "step has 3. Give batch_size=4 to both, or to only one",
+        match=r"microbatches=3: batch_size is 4 for the loader but 12 for the dataset.*one of the "
+        r"3 batches of a step, so it must be 4 for both, or be given to only one",
     ):
         StreamingDataLoader(dataset, batch_size=4, microbatches=3)
     with pytest.raises(ConfigError, match="batch_size=None makes single samples"):

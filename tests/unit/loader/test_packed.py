@@ -358,7 +358,7 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
         StreamingDataLoader(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="columns= leaves it out"):
         iter(make(corpus, columns=["weight"]))
-    with pytest.raises(ConfigError, match="packing is a Packing"):
+    with pytest.raises(ConfigError, match="packing must be a Packing"):
         make(corpus, packing=True)
     with pytest.raises(PlanError, match="'split', 'truncate' or 'drop'"):
         list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))

@@ -105,7 +105,7 @@ def test_a_count_takes_no_memory_on_its_word(kit, tmp_path):
     (folder / "index.json").write_text(json.dumps(index))
     tracemalloc.start()
     try:
-        with pytest.raises(MdsError, match="samples cannot be in a file"):
+        with pytest.raises(MdsError, match="samples do not fit into a file"):
             LocalDataset(folder)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:

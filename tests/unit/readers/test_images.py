@@ -78,7 +78,7 @@ def test_a_broken_image_is_an_error_that_names_it(tmp_path):
 
 def test_another_word_is_refused(folder):
     """With the two that there are."""
-    with pytest.raises(ConfigError, match="'pil' or 'array'"):
+    with pytest.raises(ConfigError, match="'pil' or 'array', or a dict"):
         StreamingDataset(local=folder, images="tensor")
 
 

@@ -83,11 +83,11 @@ def test_damaged_headers_are_refused_or_harmless(data):
 def test_what_is_wrong_is_said():
     """Each kind of broken header has its own sentence, with the file and the numbers."""
     good = pack_shard([b"abc", b"defgh"], b"{}")
-    with pytest.raises(ShardError, match="here: holds 2 samples, the index says 3"):
+    with pytest.raises(ShardError, match="here has 2 samples, but the index says 3"):
         parse_offsets(good, 3, len(good), "here")
     with pytest.raises(ShardError, match="here: 9 bytes cannot hold the offsets of 2"):
         parse_offsets(good[:9], 2, len(good), "here")
-    with pytest.raises(ShardError, match="ends at byte 26, here at 25"):
+    with pytest.raises(ShardError, match="ends at byte 26, but here at 25"):
         parse_offsets(good, 2, 25, "here")
     falling = struct.pack("<4I", 2, 18, 30, 26) + good[16:]
     with pytest.raises(ShardError, match="sample 1 begins at byte 30 and ends at 26"):

@@ -145,7 +145,7 @@ def test_a_temporary_file_that_was_exchanged_is_not_written_to(tmp_path, planted
                     os.link(own, temporary)
                 else:
                     os.mkfifo(temporary)
-                with pytest.raises(StoreError, match="it was exchanged while it was written"):
+                with pytest.raises(StoreError, match="it was replaced while mds wrote it"):
                     store.get_file("x", temporary, 7)
                 os.unlink(temporary)
                 store.get_file("x", temporary, 7)

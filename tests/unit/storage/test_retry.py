@@ -94,7 +94,7 @@ def test_an_upload_that_lost_bytes_is_an_error():
         def _write(self, key, file, size):
             super()._write(key, file, max(0, size - 1))
 
-    with pytest.raises(TransientError, match="5 bytes were sent, the store has 4"):
+    with pytest.raises(TransientError, match="5 bytes were sent, but the store has 4"):
         Short("memory://short").put("x", b"12345")
 
 

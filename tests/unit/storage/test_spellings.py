@@ -82,8 +82,8 @@ def test_one_option_with_two_values_is_refused():
 
 
 REFUSED = [
-    ("s3://b/x", {"use_ssl": False}, "endpoint_url begins with http://"),
-    ("s3://b/x", {"allow_http": "false"}, "endpoint_url begins with http://"),
+    ("s3://b/x", {"use_ssl": False}, "write http:// or https:// in endpoint_url="),
+    ("s3://b/x", {"allow_http": "false"}, "write http:// or https:// in endpoint_url="),
     ("s3://b/x", {"config_kwargs": {}}, "addressing_style="),
     ("s3://b/x", {"endpont_url": "x"}, "Did you mean 'endpoint_url'?"),
     ("gs://b/x", {"service_account_key": "{}"}, "credentials_file="),

@@ -228,13 +228,13 @@ def test_a_folder_with_the_name_of_a_scheme_is_a_path(tmp_path, monkeypatch):
 def test_a_folder_of_this_machine_is_not_a_url(url, tmp_path, monkeypatch):
     """A URL as `local=` or as the root of all caches is refused, and no folder `s3:` appears."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"local= is a path .* Give the URL as remote=") as told:
+    with pytest.raises(ConfigError, match=r"local= must be .* Give the URL as remote=") as told:
         StreamingDataset(remote="somewhere", local=url)
     assert "0123456789abcdef" not in str(told.value)
     with pytest.raises(ConfigError, match=r"StreamingDataset\(remote"):
         LocalDataset(url)
     monkeypatch.setenv("MDS_CACHE_DIR", url)
-    with pytest.raises(ConfigError, match="MDS_CACHE_DIR is a path on this machine"):
+    with pytest.raises(ConfigError, match="MDS_CACHE_DIR must be a path on this machine"):
         Stream(remote="somewhere")
     assert list(tmp_path.iterdir()) == []
 

@@ -121,9 +121,7 @@ def test_stack_is_what_a_loader_does_and_insists_where_told(make):
     for found, wanted in zip(StreamingDataLoader(make(), collate_fn=stack()), plain, strict=True):
         assert torch.equal(found["vector"], wanted["vector"])
         assert len(found["ragged"]) == len(wanted["ragged"])
-    with pytest.raises(
-        FunctionError, match=r"values of shape \(1,\), \(2,\).*take pad\(\) or ragg"
-    ):
+    with pytest.raises(FunctionError, match=r"values of shape \(1,\), \(2,\).*use pad\(\) or ragg"):
         next(iter(StreamingDataLoader(make(), collate_fn=stack("ragged"))))
     assert stack("a")([{"a": 1}, {"a": 2}])["a"].tolist() == [1, 2]
 
@@ -141,19 +139,19 @@ def test_they_say_what_does_not_go():
     with pytest.raises(ConfigError, match=r"pad\('b'\): there is no column 'b'.*are 'a'"):
         pad("b")([{"a": 1}])
     for make, said in (
-        (pad, "names of the columns"),
+        (pad, "names of the"),
         (lambda: pad("a", multiple=0), "multiple of pad"),
         (lambda: pad("a", side="up"), "'right' or 'left'"),
         (lambda: pad("a", add="x"), "'lengths', 'mask' or None"),
         (lambda: pad("a", value={"b": 1}), "value of pad"),
         (lambda: pad(["a"]), "given by name"),
-        (ragged, "names of the columns"),
+        (ragged, "names of the"),
         (lambda: images("a", size=0), "a size in pixels"),
         (lambda: images(size=3), "names of columns"),
         (lambda: images("a", size=3, resize=0), "at least 1 pixel"),
         (lambda: images("a", size=3, crop="left"), "'center' or 'random'"),
         (lambda: images("a", size=3, dtype="int8"), "'uint8' or 'float32'"),
-        (lambda: images("a", size=3, dtype="uint8", mean=(0, 0, 0)), "give float32"),
+        (lambda: images("a", size=3, dtype="uint8", mean=(0, 0, 0)), "produce float32"),
         (lambda: images("a", size=3, std=(1, 0, 1)), "three numbers"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -307,7 +305,7 @@ def test_pictures_that_are_bytes_are_named(masks):
 def test_pictures_with_channels_first_are_refused(shape):
     """An array with more than four channels is an error and is not cut to its first three."""
     picture = np.zeros(shape, np.uint8)
-    with pytest.raises(ConfigError, match=r"takes 1 to 4 channels, which come last\. .*moveaxis"):
+    with pytest.raises(ConfigError, match=r"needs 1 to 4 channels on the last axis\. .*moveaxis"):
         images("image", size=4)([{"image": picture}])
     turned = np.moveaxis(np.zeros((3, 8, 8), np.uint8), 0, -1)
     assert images("image", size=4)([{"image": turned}])["image"].shape == (1, 3, 4, 4)
@@ -473,7 +471,7 @@ def test_what_is_no_mask_is_refused(mask):
 def test_masks_are_of_the_size_of_their_picture():
     """They could not be cut alike otherwise."""
     sample = {"image": np.zeros((4, 6, 3), np.uint8), "mask": np.zeros((2, 3), np.uint8)}
-    with pytest.raises(ConfigError, match="2 x 3 pixels beside a picture of 4 x 6"):
+    with pytest.raises(ConfigError, match="2 x 3 pixels for a picture of 4 x 6"):
         images("image", masks=["mask"], size=2)([sample])
     with pytest.raises(ConfigError, match="masks of images"):
         images("image", masks="mask", size=2)
@@ -510,5 +508,5 @@ def test_seeded_functions_are_refused_on_threads(make):
     with pytest.raises(ConfigError, match="worker_type='processes'"):
         StreamingDataLoader(dataset, num_workers=2, worker_type="threads")
     assert next(iter(StreamingDataLoader(dataset, num_workers=2, worker_type="processes")))
-    with pytest.raises(ConfigError, match="takes a function"):
+    with pytest.raises(ConfigError, match="needs a function"):
         seeded(3)

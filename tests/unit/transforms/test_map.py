@@ -209,7 +209,7 @@ def test_a_function_cannot_end_an_epoch_by_accident(make):
 
 def test_a_function_that_forgets_to_return_is_told(make):
     """None is no sample."""
-    with pytest.raises(FunctionError, match=r"returned None for sample 0 .*let it return"):
+    with pytest.raises(FunctionError, match=r"returned None for sample 0 .*It must return"):
         list(make().map(lambda _: None))
 
 
@@ -320,17 +320,17 @@ def test_lambdas_go_to_forked_workers_and_not_to_spawned_ones(make):
     """With a sentence that says what to do."""
     dataset = make().map(lambda s: {"id": s["id"]}).filter(lambda _: True)
     assert len(list(StreamingDataLoader(dataset, num_workers=1))) == 13
-    with pytest.raises(ConfigError, match=r"map\(.*<lambda>\) cannot go to a worker process"):
+    with pytest.raises(ConfigError, match=r"map\(.*<lambda>\) cannot be sent to a spawned worker"):
         list(StreamingDataLoader(dataset, num_workers=1, multiprocessing_context="spawn"))
     bare = make().filter(lambda _: True)
-    with pytest.raises(ConfigError, match=r"filter\(.*<lambda>\) cannot go"):
+    with pytest.raises(ConfigError, match=r"filter\(.*<lambda>\) cannot be sent"):
         list(StreamingDataLoader(bare, num_workers=1, multiprocessing_context="spawn"))
 
 
 def test_what_is_no_function_is_refused_when_it_is_given(make):
     """Not in a worker, later."""
     for method in ("map", "map_batches", "filter"):
-        with pytest.raises(ConfigError, match=rf"{method}\(\) takes a function, got str 'x'"):
+        with pytest.raises(ConfigError, match=rf"{method}\(\) needs a function, got str 'x'"):
             getattr(make(), method)("x")
 
 
@@ -349,12 +349,20 @@ class Doubling:
 @pytest.mark.parametrize(
     ("method", "function", "words"),
     [
-        ("map", lambda: 1, r"called with sample, or sample and rng .*, and takes \(\)\."),
-        ("map", lambda a, b: a, r"takes \(a, b\)\. Write lambda sample: \.\.\."),
+        (
+            "map",
+            lambda: 1,
+            r"called with sample, or sample and rng .* arguments are \(\)\.",
+        ),
+        ("map", lambda a, b: a, r"are \(a, b\)\. Write lambda sample: \.\.\."),
         ("map", crop, r"Write lambda sample: crop\(sample, size=\.\.\.\)"),
         ("map", Doubling, r"Doubling is a class, .*Write map\(Doubling\(\.\.\.\)\)"),
-        ("map", lambda sample, rng, size: 1, r"takes \(sample, rng, size\)"),
-        ("filter", lambda sample, rng: True, r"called with sample, and takes \(sample, rng\)"),
+        ("map", lambda sample, rng, size: 1, r"are \(sample, rng, size\)"),
+        (
+            "filter",
+            lambda sample, rng: True,
+            r"called with sample, but .* are \(sample, rng\)",
+        ),
         ("map_batches", lambda: 1, r"called with columns, or columns and keys"),
     ],
 )

@@ -213,7 +213,7 @@ def test_samples_of_a_dataset_of_batches_are_refused(make):
     ):
         with pytest.raises(ConfigError, match="StreamingDataLoader"):
             ask()
-    with pytest.raises(ConfigError, match=r"map_batches\(halve\) has made batches"):
+    with pytest.raises(ConfigError, match=r"map_batches\(halve\) has already made batches"):
         dataset.map(dict)
     with pytest.raises(ConfigError, match=r"call filter\(\) first"):
         dataset.filter(bool)
@@ -301,7 +301,7 @@ def test_a_row_generator_says_what_it_takes():
         RowGenerator(np.arange(4))
     with pytest.raises(ConfigError, match="low < high"):
         RowGenerator(keys).integers(5, 5)
-    with pytest.raises(ConfigError, match="one for each of 4 rows"):
+    with pytest.raises(ConfigError, match="one for each of the 4 rows"):
         RowGenerator(keys).integers([1, 2])
     with pytest.raises(ConfigError, match="float32 or float64"):
         RowGenerator(keys).random(dtype=np.int32)

@@ -120,7 +120,7 @@ def test_names_that_would_clash(root, tmp_path):
     """Two datasets in folders of the same name are refused rather than mixed."""
     dataset(tmp_path / "other" / "a", range(3))
     files = [str(root / "a" / "index.json"), str(tmp_path / "other" / "a" / "index.json")]
-    with pytest.raises(ConfigError, match="two shards would be called 'a/shard"):
+    with pytest.raises(ConfigError, match="two shards would have the name 'a/shard"):
         merge_index(files, str(tmp_path / "merged"))
     assert not (tmp_path / "merged").exists()
 

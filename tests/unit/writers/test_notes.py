@@ -64,11 +64,11 @@ def test_a_dataset_that_is_replaced_loses_its_notes(tmp_path):
     ("given", "error", "words"),
     [
         ({"class_names": {"lable": ["a"]}}, ConfigError, "Did you mean 'label'"),
-        ({"class_names": {"label": "cat"}}, ConfigError, "is a list of texts"),
-        ({"class_names": {"label": [1, 2]}}, ConfigError, "is a list of texts"),
-        ({"class_names": {"label": None}}, ConfigError, "is a list of texts"),
+        ({"class_names": {"label": "cat"}}, ConfigError, "must be a list of texts"),
+        ({"class_names": {"label": [1, 2]}}, ConfigError, "must be a list of texts"),
+        ({"class_names": {"label": None}}, ConfigError, "must be a list of texts"),
         ({"class_names": ["cat"]}, ArgumentError, "{'label': ['cat', 'dog']}"),
-        ({"descriptions": {"label": 3}}, ConfigError, "is a text"),
+        ({"descriptions": {"label": 3}}, ConfigError, "must be a text"),
         ({"descriptions": {"label": "a\ud800"}}, ConfigError, "has a lone surrogate"),
         ({"class_names": {"label": ["a", "\udc80"]}}, ConfigError, "'\\udc80' has a lone"),
         ({"descriptions": "the animal"}, ArgumentError, "{'label': 'the animal'}"),
@@ -105,7 +105,7 @@ def test_numbers_that_mean_other_classes_lose_their_names_when_merged(tmp_path, 
     write(tmp_path / "y", class_names={"label": ["dog", "cat"]})
     with caplog.at_level(logging.WARNING):
         merge_index(str(tmp_path))
-    assert "column 'label' mean other classes" in caplog.text
+    assert "column 'label' mean different classes" in caplog.text
     merged = LocalDataset(str(tmp_path))
     assert merged.class_names == {}
     assert merged.descriptions["label"] == "the animal"

@@ -151,7 +151,7 @@ def test_a_destination_that_breaks_in_the_middle(tmp_path):
     remote = f"breaking://{tmp_path}"
     writer = MDSWriter(out=(str(tmp_path / "local"), remote), columns=INTS, size_limit=400)
     with pytest.raises(
-        WriterError, match=r"shard\.0.*could not be brought to breaking:.*quota"
+        WriterError, match=r"shard\.0.*could not be uploaded to breaking:.*quota"
     ) as caught:
         write_for_ever(writer)
     assert isinstance(caught.value.__cause__, DeniedError)

@@ -61,7 +61,9 @@ def test_options_of_a_writer_without_a_url_are_refused(tmp_path):
     for out in (tmp_path / "x", (tmp_path / "x", tmp_path / "y")):
         with pytest.raises(ConfigError, match=r"is a path\. Leave them out"):
             MDSWriter(out=out, columns={"n": "int"}, storage_options=OPTIONS)
-    with pytest.raises(ArgumentError, match="storage_options is a dict of settings of the store"):
+    with pytest.raises(
+        ArgumentError, match="storage_options must be a dict of settings of the store"
+    ):
         MDSWriter(out=str(tmp_path / "y"), columns={"n": "int"}, storage_options="key=x")
 
 
@@ -184,8 +186,8 @@ def test_options_may_be_texts(given, name, value):
 
 def test_options_that_make_no_sense():
     """A text that is no number or bool is refused."""
-    with pytest.raises(ConfigError, match=r"storage option anonymous='maybe' is bool"):
+    with pytest.raises(ConfigError, match=r"option anonymous='maybe' must be true or false"):
         S3Store("s3://bucket/x", {"anonymous": "maybe"}, 60.0)
-    with pytest.raises(ConfigError, match="storage option part_size='big' is int"):
+    with pytest.raises(ConfigError, match="storage option part_size='big' must be a number"):
         open_store("memory://x", options={"part_size": "big"})
     assert open_store("memory://x", options={"part_size": "1024"}).part_size == 1024

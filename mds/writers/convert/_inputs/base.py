@@ -199,9 +199,7 @@ class Input(ABC):
             # The address of most inputs begins with the name of a file.
             first = part.address[0] if isinstance(part.address, tuple) else ""
             place = os.path.join(self.root, first) if isinstance(first, str) else self.name
-            raise SourceError(
-                f"{place}: cannot be read: {type(error).__name__}: {error}"
-            ) from error
+            raise SourceError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
 
     def find_bad_record(self) -> str:
         """Return place and reason of the first bad record probed, or '' if all are good."""

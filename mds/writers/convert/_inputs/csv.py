@@ -69,21 +69,21 @@ class DelimitedTextInput(FileInput):
         self.names = self._names(listing.names[0])
         if not has_header:
             self.notes.append(
-                "the first line is a record: columns are called by their place, column_0"
+                "the first line is a record: the columns are called column_0, column_1, ..."
             )
         elif "" in self.names:
             # pandas writes the index of a data frame without a name.
-            self.notes.append("columns without a name are called by their place: column_0, ...")
+            self.notes.append("columns without a name are called column_0, column_1, ...")
         self.names = [name or f"column_{place}" for place, name in enumerate(self.names)]
         if twice := [name for name in self.names if self.names.count(name) > 1]:
             path = listing.path(listing.names[0])
-            raise SourceError(f"{path}, line 1: {twice[0]!r} names two columns.")
+            raise SourceError(f"{path}, line 1: two columns have the name {twice[0]!r}.")
         for name in listing.names[1:]:
             names = [each or f"column_{place}" for place, each in enumerate(self._names(name))]
             if names != self.names:
                 raise SourceError(
-                    f"{listing.path(name)}, line 1: the columns are {_list(names)}, those of "
-                    f"{listing.names[0]} are {_list(self.names)}. Convert them one by one."
+                    f"{listing.path(name)}, line 1: the columns are {_list(names)}, but those of "
+                    f"{listing.names[0]} are {_list(self.names)}. Convert the files one by one."
                 )
 
     def infer_columns(self) -> Sequence[Column]:
@@ -153,7 +153,7 @@ class DelimitedTextInput(FileInput):
             ) from error
         except Exception as error:  # decoding, the csv module and compressions raise many kinds
             raise SourceError(
-                f"{self.listing.path(name)}, line 1: this is not a header of a table: {error}"
+                f"{self.listing.path(name)}, line 1: this is not the header of a table: {error}"
             ) from error
 
     def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:

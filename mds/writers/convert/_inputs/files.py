@@ -241,8 +241,8 @@ class TextFilesInput(WholeFilesInput):
         documents.encoding = options.encoding or documents.encoding
         if len(listing) == 1 and listing.size >= _LONG_DOCUMENT:
             documents.notes.append(
-                "the file is one sample; --format lines makes one of each line, --tokenizer makes "
-                "blocks of tokens"
+                "the file is one sample; --format lines makes each line a sample, --tokenizer "
+                "makes blocks of tokens"
             )
         return documents
 
@@ -289,7 +289,7 @@ def bad_line(data: bytes, error: UnicodeDecodeError) -> BadRecord:
 
 
 #: Message about text that Windows calls "Unicode".
-UTF16 = "this is UTF-16; make UTF-8 of it first: iconv -f UTF-16 -t UTF-8 FILE"
+UTF16 = "this is UTF-16; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8 FILE"
 
 
 def is_utf16(data: bytes) -> bool:
@@ -306,6 +306,6 @@ def _no_utf8(data: bytes, error: UnicodeDecodeError) -> str:
     if is_utf16(data):
         return UTF16
     return (
-        f"byte 0x{data[error.start]:02x} is not {error.encoding.upper()}; give --encoding (cp1252 "
-        "is usual), or --format files to store the bytes"
+        f"byte 0x{data[error.start]:02x} is not {error.encoding.upper()}; give --encoding (often "
+        "cp1252), or --format files to store the bytes"
     )

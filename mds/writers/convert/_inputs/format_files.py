@@ -119,9 +119,9 @@ class FormatInput(FileInput):
             return super().open(path, options)
         if isinstance(kind, TableFormat) and (options.include or options.exclude):
             raise SourceError(
-                f"{redact(path)}: --include and --exclude choose files, and those of a table of "
-                f"{kind.name} cannot be chosen: a row may be in each. Convert all of it, or its "
-                f"Parquet files by a pattern, deleted rows and all."
+                f"{redact(path)}: --include and --exclude cannot choose files of a {kind.name} "
+                f"table, because its log decides which rows of a file exist. Convert the whole "
+                f"table, or its Parquet files by a pattern, including deleted rows."
             )
         # Some formats need only a part of the folder, and list fewer files.
         place = kind.narrow(parse_place(path, kind.endings))
@@ -133,7 +133,7 @@ class FormatInput(FileInput):
             f for f in listed.files if is_wanted(f.key, options.include, options.exclude)
         ]
         if not chosen_files:
-            raise SourceError(f"{redact(path)}: there are no files of {kind.name}.")
+            raise SourceError(f"{redact(path)}: there are no {kind.name} files.")
         states = [(file.size, file.version) for file in chosen_files]
         listing = Listing(files.store.url, [file.key for file in chosen_files], None, states)
         opened = cls(listing, kind, chosen_files, listed.facts)
@@ -294,7 +294,7 @@ class AnyFormatInput(ShardsInput):
         with _source_errors():
             data, files = open_files(path, options.format, columns)
         if not len(data.table):
-            raise SourceError(f"{redact(path)}: there are no files of {data.format.name}.")
+            raise SourceError(f"{redact(path)}: there are no {data.format.name} files.")
         opened = cls(data, files)
         opened._decoded_columns = frozenset(options.encodings)
         return opened
@@ -404,8 +404,8 @@ class TablesInput(ShardsInput):
             if merged is None:
                 first = next(key for key, each in self._plans.items() if name in each.columns)
                 raise SourceError(
-                    f"{self.open_files().url(file)}: column {name!r} is {encoding}, in {first} it "
-                    f"is {before}. Convert the files one by one."
+                    f"{self.open_files().url(file)}: column {name!r} is {encoding}, but in {first} "
+                    f"it is {before}. Convert the files one by one."
                 )
             self._encodings[name] = merged
 
@@ -510,7 +510,7 @@ def _bytes_encoding(values: Sequence[Any]) -> tuple[str, str]:
     """Return `jpeg` or `png` if every value is such a file, else `bytes`, and a note."""
     for encoding, start in _IMAGE_STARTS.items():
         if values and all(isinstance(v, bytes) and v.startswith(start) for v in values):
-            return encoding, "stored as it is"
+            return encoding, "stored unchanged"
     return "bytes", ""
 
 
@@ -602,7 +602,7 @@ def _tar_record(sample: TarSample, read: ReadAt) -> Record:
             name = member.name
             data = read(member.start, member.start + member.size)
             if len(data) < member.size:  # the size of a compressed tar is not known before
-                return sample.key, BadRecord(f"the file {name!r} is cut short: the tar ends in it")
+                return sample.key, BadRecord(f"the tar ends inside the file {name!r}")
             record[ending] = value_of(ending, data)
     except ValueError as error:
         return sample.key, BadRecord(f"the file {name!r}: {error}")
@@ -660,7 +660,7 @@ class LinesInput(FormatInput):
         except UnicodeDecodeError as error:
             return bad_line(line, error)
         except RecursionError as error:
-            return BadRecord(f"this is not JSON that Python takes: {error}")
+            return BadRecord(f"this is not JSON that Python can read: {error}")
         except ValueError as error:
             return self.describe_fault(line, error)
 
@@ -717,8 +717,8 @@ class JsonLinesInput(LinesInput):
         lists = [name for name in listing.names if is_document(listing.path(name))]
         if lists and len(lists) < len(listing):
             raise SourceError(
-                f"{listing.root}: some files are whole JSON ({lists[0]}), others are lines. "
-                "Convert them one by one, or choose with --include."
+                f"{listing.root}: some files are one JSON document ({lists[0]}), others are JSON "
+                "lines. Convert them one by one, or choose with --include."
             )
         opened = JsonListInput(listing) if lists else JsonLinesInput(listing)
         opened.begin(options)

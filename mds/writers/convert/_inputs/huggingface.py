@@ -55,7 +55,8 @@ class HuggingFaceInput(Input):
         for name, table in tables.items():
             if table.features != first.features:
                 raise SourceError(
-                    f"{path}: the split {name!r} has other columns. Take one with --source-split."
+                    f"{path}: the split {name!r} has other columns. Choose one split with "
+                    "--source-split."
                 )
         self.size = sum(int(table.data.nbytes) for table in tables.values())
         self._rows = sum(len(table) for table in tables.values())
@@ -162,7 +163,9 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
     tables: dict[str | None, Any]
     if isinstance(dataset, dict):
         if split is not None and split not in dataset:
-            raise SourceError(f"{path}: no split {split!r}; there are {', '.join(dataset)}.")
+            raise SourceError(
+                f"{path}: there is no split {split!r}. The splits are {', '.join(dataset)}."
+            )
         split_names = [split] if split is not None else list(dataset)
         tables = {name if len(split_names) > 1 else None: dataset[name] for name in split_names}
     else:

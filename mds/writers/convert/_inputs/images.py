@@ -46,12 +46,13 @@ class ImagesInput(WholeFilesInput):
     def __init__(self, listing: Listing) -> None:
         images = [name for name in listing.names if ending(name) in PICTURES]
         if not images:
-            raise SourceError(f"{listing.root}: no file here ends like an image ({_known()}).")
+            raise SourceError(f"{listing.root}: no file has the ending of an image ({_known()}).")
         other_count = len(listing) - len(images)
         super().__init__(listing.only(images) if other_count else listing)
         if other_count:
             self.notes.append(
-                f"{other_count} file{'s are' if other_count > 1 else ' is'} no image and left out"
+                f"left out {other_count} file{'s that are' if other_count > 1 else ' that is'} "
+                "not an image"
             )
         # The encoding of the column of images, and the note for it.
         self.encoding, self._note = _encoding(Counter(PICTURES[ending(name)] for name in images))
@@ -159,7 +160,7 @@ class LabelledImagesInput(ImagesInput):
                 self._labels[name] = {key: row[key] for key in row if key != column}
         if unmatched:
             self.notes.append(
-                f"{unmatched} of {len(rows)} rows of {table} name no image of the folder"
+                f"{unmatched} of {len(rows)} rows of {table} name images that do not exist"
             )
 
     @property
@@ -213,7 +214,7 @@ def _encoding(kinds: Counter[str]) -> tuple[str, str]:
     if encoding != "bytes":
         note = "stored as it is"
         return encoding, note if len(kinds) == 1 else f"{counts}, each {note}"
-    return "bytes", f"{counts}; --encodings image:png makes them pictures for readers"
+    return "bytes", f"{counts}; --encodings image:png lets readers decode them"
 
 
 def _table(listing: Listing) -> str | None:
@@ -235,7 +236,7 @@ def _is_json_lines(table: str) -> bool:
 def read_label_rows(listing: Listing, table: str) -> list[dict[str, Any]]:
     """Return the rows of a table of labels. Raises SourceError for the first bad one."""
     if not os.path.isfile(listing.path(table)):
-        raise SourceError(f"{listing.path(table)}: there is no such table of labels.")
+        raise SourceError(f"{listing.path(table)}: this table of labels does not exist.")
     table_listing = listing.only([table])
     source = (
         JsonLinesInput(table_listing)
@@ -303,11 +304,11 @@ def _refuse_masks(root: str, pictures: Sequence[str]) -> None:
             # More than half of the masks have the name of a picture.
             if other != folder and len(masks & names) * 2 > len(masks):
                 raise SourceError(
-                    f"{root}: {folder} seems to hold masks of the pictures in {other}, and a "
+                    f"{root}: {folder} seems to hold masks of the pictures in {other}, but a "
                     "converted sample has one picture. Write both with MDSWriter (see 'Pictures "
-                    "with masks or boxes' in docs/writing.md), convert one alone with mds-convert "
-                    f"{os.path.join(root, other)}, or say --format images if the folders are "
-                    "classes."
+                    "with masks or boxes' in docs/writing.md). Or convert one folder with "
+                    f"mds-convert {os.path.join(root, other)}. If the folders are classes, give "
+                    "--format images."
                 )
 
 

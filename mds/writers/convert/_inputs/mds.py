@@ -53,7 +53,7 @@ class MdsInput(Input):
             data = open_store(url).get(INDEX_NAME)
         except NotFoundError as error:
             raise SourceError(
-                f"{redact(url)}: there is no {INDEX_NAME}, so no MDS dataset."
+                f"{redact(url)}: this is not an MDS dataset: there is no {INDEX_NAME}."
             ) from error
         self._index: Index | None = Index.parse(data, join(redact(url), INDEX_NAME))
         if not self._index.total_samples:
@@ -99,7 +99,7 @@ class MdsInput(Input):
                     name,
                     encoding,
                     example,
-                    note="pickles, copied unopened" if kind.is_unsafe else "",
+                    note="pickles, copied without loading them" if kind.is_unsafe else "",
                     class_names=stored_note.class_names,
                     description=stored_note.description,
                 )
@@ -160,8 +160,8 @@ class MdsInput(Input):
                 name = min({*other.items()} ^ {*stored[0].items()})[0]
                 raise SourceError(
                     f"{redact(self.root)}: shards differ in column {name!r} "
-                    f"({stored[0].get(name, 'missing')} and {other.get(name, 'missing')}), and one "
-                    "dataset to write has one set of columns."
+                    f"({stored[0].get(name, 'missing')} and {other.get(name, 'missing')}), but a "
+                    "dataset must have one set of columns."
                 )
         return stored[0]
 
@@ -258,5 +258,5 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
                 data = file.read()
     if len(data) != stored.size:
         location = join(redact(url), stored.basename)
-        raise SourceError(f"{location}: {len(data)} bytes, the index says {stored.size}.")
+        raise SourceError(f"{location}: the index says {stored.size} bytes, found {len(data)}.")
     return codec.decompress(data, raw.size) if codec else data

@@ -106,8 +106,8 @@ class PairedFilesInput(MediaInput):
         self._kind = kind
         medium = "sound" if is_sound else "picture"
         self.notes.append(
-            f"each {medium} has the text of the {kind} of its name; --format files stores every "
-            "file as it is"
+            f"each {medium} has the text of the {kind} file with its name; --format files stores "
+            "every file unchanged"
         )
         unpaired = sorted({*listing.names} - {*media.names} - {*texts})
         if unpaired:
@@ -122,9 +122,9 @@ class PairedFilesInput(MediaInput):
         pairs = cls.find(listing, options)
         if pairs is None:
             raise SourceError(
-                f"{listing.root}: nine of ten files are not pictures or sounds with a text of "
-                f"their name ({', '.join(_TEXT_ENDINGS)}). Leave --format out to see what they are "
-                "taken for."
+                f"{listing.root}: less than 90 % of the files are pictures or sounds with a text "
+                f"file of the same name ({', '.join(_TEXT_ENDINGS)}). Leave --format out: the plan "
+                "shows what mds-convert takes them for."
             )
         return pairs
 
@@ -231,7 +231,7 @@ def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     pictures: list[str] = []
     sounds: list[str] = []
-    others: dict[str, list[str]] = {}  # by ending
+    other_files: dict[str, list[str]] = {}  # by ending
     for name in names:
         last = ending(name)
         if last in ImagesInput.endings:
@@ -239,10 +239,10 @@ def _media_and_texts(names: Sequence[str]) -> tuple[list[str], list[str]]:
         elif last in AudioInput.endings:
             sounds.append(name)
         else:
-            others.setdefault(last, []).append(name)
-    if bool(pictures) == bool(sounds) or len(others) != 1:
+            other_files.setdefault(last, []).append(name)
+    if bool(pictures) == bool(sounds) or len(other_files) != 1:
         return [], []
-    [(text_ending, texts)] = others.items()
+    [(text_ending, texts)] = other_files.items()
     return (pictures or sounds, texts) if text_ending in _TEXT_ENDINGS else ([], [])
 
 
@@ -298,7 +298,7 @@ class MetadataInput(MediaInput):
         kind = _media_kind(listing.root, [*self._rows])
         media = [name for name in listing.names if ending(name) in kind.endings]
         if not media:
-            raise SourceError(f"{listing.root}: {tables[0]} names no file that was chosen.")
+            raise SourceError(f"{listing.root}: {tables[0]} lists none of the chosen files.")
         super().__init__(listing.only(media), kind, tables)
         other_files = sorted({*listing.names} - {*media} - {*tables})
         if other_files:
@@ -317,8 +317,8 @@ class MetadataInput(MediaInput):
         for table, row in self._rows.values():
             if clash := reserved & row.keys():
                 raise SourceError(
-                    f"{table}: the column {min(clash)!r} has the name of a column that "
-                    "mds-convert adds. Rename it in the table."
+                    f"{table}: mds-convert adds a column {min(clash)!r} itself. Rename this column "
+                    "of the table."
                 )
 
     @classmethod
@@ -384,7 +384,7 @@ class MetadataInput(MediaInput):
         # The last part has the names of tables instead of rows.
         missing = {name: table for name, table in part.address.items() if isinstance(table, str)}
         for name, table in missing.items():
-            yield name, BadRecord(f"{table} names it, and there is no such file")
+            yield name, BadRecord(f"{table} lists it, but there is no such file")
         if missing:  # the last part
             return
         for name, record in super().read(part):
@@ -392,7 +392,7 @@ class MetadataInput(MediaInput):
             if isinstance(record, BadRecord):
                 yield name, record
             elif row is None:
-                yield name, BadRecord(f"no row of {' or '.join(self._tables)} names it")
+                yield name, BadRecord(f"no row of {' or '.join(self._tables)} lists it")
             else:
                 yield name, {**row, **record}
 
@@ -427,16 +427,16 @@ def _read_tables(listing: Listing, tables: Sequence[str]) -> dict[str, tuple[str
             # If the first one has no rows, its columns are unknown, and nothing is compared.
             if extra := {*columns[table]} ^ {*columns.get(first, columns[table])}:
                 raise SourceError(
-                    f"{listing.path(table)}: {first} and this table do not both have the column "
+                    f"{listing.path(table)}: only one of {first} and this table has the column "
                     f"{min(extra)!r}. Convert their folders one by one."
                 )
         for row in rows:
             name = _resolve(listing, table, row)
             if name in entries:
-                raise SourceError(f"{listing.path(table)}: {name} is named twice.")
+                raise SourceError(f"{listing.path(table)}: {name} is listed twice.")
             entries[name] = (table, {key: row[key] for key in row if key != _FILE_NAME})
     if not entries:
-        raise SourceError(f"{listing.path(tables[0])}: there is no record to make samples of.")
+        raise SourceError(f"{listing.path(tables[0])}: there are no records to convert.")
     return entries
 
 
@@ -456,9 +456,9 @@ def _resolve(listing: Listing, table: str, row: dict[str, Any]) -> str:
     value = row.get(_FILE_NAME)
     if not isinstance(value, str) or not value:
         if _FILE_NAME in row:
-            reason = f"is no path ({value!r})"
+            reason = f"must have paths, got {value!r}"
         else:
-            reason = "is missing. The first line of a CSV has to name the columns"
+            reason = "is missing. The first line of a CSV must name the columns"
         raise SourceError(f"{listing.path(table)}: the column {_FILE_NAME!r} {reason}.")
     name = posixpath.normpath(posixpath.join(posixpath.dirname(table), value))
     if posixpath.isabs(value) or name.split("/")[0] == "..":
@@ -474,10 +474,8 @@ def _media_kind(root: str, names: Sequence[str]) -> type[AudioInput | ImagesInpu
         return ImagesInput
     media_endings = AudioInput.endings | ImagesInput.endings
     other = next((name for name in names if ending(name) not in media_endings), "")
-    reason = f"{other} is neither" if other else "it has both"
-    raise SourceError(
-        f"{root}: a table of metadata is read for pictures or for sounds, and {reason}."
-    )
+    reason = f"{other} is neither" if other else "this one lists both"
+    raise SourceError(f"{root}: a table of metadata must list pictures or sounds, but {reason}.")
 
 
 def _is_ljspeech(listing: Listing, tables: Sequence[str]) -> bool:

@@ -104,12 +104,12 @@ def find_input(name: str) -> type[Input]:
     other_formats = [each for each in format_names() if each not in names]
     if name in other_formats:
         return _input_of_format(name)
-    meant = other_word(name)
-    if meant is not None:
-        raise ConfigError(f"there is no format {name!r}: write {meant!r}.")
+    native_name = other_word(name)
+    if native_name is not None:
+        raise ConfigError(f"there is no format {name!r}: write {native_name!r}.")
     known_names = [*names, *other_formats]
     raise ConfigError(
-        f"there is no format {name!r}.{did_you_mean(name, known_names)} Known are "
+        f"there is no format {name!r}.{did_you_mean(name, known_names)} The formats are "
         f"{', '.join(known_names)}."
     )
 
@@ -152,12 +152,12 @@ def open_input(path: str, options: InputOptions) -> Input:
     for option in ("labels", "config", "source_split", "encoding", "no_header"):
         if getattr(options, option) not in (None, False) and option not in opened.takes:
             raise ConfigError(
-                f"--{option.replace('_', '-')} says nothing of {path} ({opened.title}): leave it "
-                "out, or say with --format what the source is."
+                f"--{option.replace('_', '-')} does not apply to {path} ({opened.title}). Leave "
+                "it out, or name the format of the source with --format."
             )
     if options.null and not opened.is_text:
         raise ConfigError(
-            f"--null is about the cells of CSV and TSV, and {path} is {opened.title}."
+            f"--null applies to cells of CSV and TSV files, but {path} is {opened.title}."
         )
     opened.name, opened.nulls = redact(path), options.null
     if isinstance(opened, FileInput) and (omitted := opened.listing.omitted):
@@ -165,7 +165,7 @@ def open_input(path: str, options: InputOptions) -> Input:
             f"{count:,} {_SINGULAR.get(reason, reason) if count == 1 else reason}"
             for reason, count in sorted(omitted.items())
         )
-        opened.notes.append(f"passed over in the folder: {counts}")
+        opened.notes.append(f"left out of the folder: {counts}")
     return opened
 
 
@@ -209,8 +209,8 @@ def _check_readable(listing: Listing) -> None:
         if way_out is None:
             return
     raise SourceError(
-        f"{listing.path(listing.names[0])}: no input reads such a file: {way_out}, or say --format "
-        "files to store its bytes."
+        f"{listing.path(listing.names[0])}: mds-convert does not read such files: {way_out}, or "
+        "give --format files to store the bytes."
     )
 
 
@@ -265,7 +265,7 @@ def _open_files(
             ellipsis = ", ..." if omitted_count > len(examples) else ""
             opened.notes.append(
                 f"{omitted_count:,} other file{'s' * (omitted_count > 1)} left out "
-                f"({', '.join(examples)}{ellipsis}); --format files takes all of them as they are"
+                f"({', '.join(examples)}{ellipsis}); --format files stores all files unchanged"
             )
         return opened
     kind_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
@@ -277,14 +277,14 @@ def _open_files(
             " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
         )
         raise SourceError(
-            f"{listing.root}: the folder is mixed ({kind_counts}), and some of its files hold many "
-            f"samples. Choose files of one kind with {include_option},{joins} or say --format "
-            "files to store each as it is."
+            f"{listing.root}: the folder has files of several kinds ({kind_counts}), and some of "
+            f"them hold many samples. Choose files of one kind with {include_option},{joins} or "
+            "give --format files to store each file unchanged."
         )
     opened = kinds["files"].from_files(listing, options)
     opened.notes.append(
-        f"the folder is mixed ({kind_counts}): every file is stored as it is. Choose some with "
-        f"{include_option}, or say what they are with --format"
+        f"the folder has files of several kinds ({kind_counts}): every file is stored unchanged. "
+        f"Choose some with {include_option}, or name their format with --format"
     )
     return opened
 

@@ -62,8 +62,8 @@ def open_samples(source: Any, options: InputOptions) -> Input:
     for option in _FILE_OPTIONS:
         if getattr(options, option) not in (None, False, ()):
             raise ConfigError(
-                f"{option}={shown(getattr(options, option))} is about files, and the source is "
-                f"{name}. Leave it out."
+                f"{option}={shown(getattr(options, option))} applies to files only, but the source "
+                f"is {name}. Leave it out."
             )
     splits = source if isinstance(source, Mapping) else {None: source}
     package = {type(each).__module__.partition(".")[0] for each in splits.values()}
@@ -115,13 +115,13 @@ class SamplesInput(Input):
             split: (record for record in iterator) for split, iterator in iterators.items()
         }
         #: The first records of each split, from which columns are inferred.
-        self._first = {split: _take_first(rest) for split, rest in self._rests.items()}
+        self._first = {split: _take_first(records) for split, records in self._rests.items()}
         self._is_read = False
         self._count = sum(each.count for each in self._sources.values())
         if not any(self._first.values()):
             raise SourceError(
                 f"{name} has no samples to write. A generator or an iterator can be "
-                "read once: make it anew."
+                "read only once: create it again."
             )
         #: Columns of pictures that are stored as the files that they were opened from.
         self._picture_files: frozenset[str] = frozenset()
@@ -131,10 +131,10 @@ class SamplesInput(Input):
     def open(cls, path: str, options: InputOptions) -> Input:
         """Raise ConfigError, since samples have no path."""
         del options
-        raise ConfigError(f"mds.convert takes a path of files, and {path!r} names samples.")
+        raise ConfigError(f"{path!r} is a path, but this format takes samples from Python.")
 
-    def _infer(self, chosen: frozenset[str]) -> None:
-        """Infer the columns from the first samples; ``chosen`` ones get an encoding of the user."""
+    def _infer(self, user_columns: frozenset[str]) -> None:
+        """Infer the columns from the first samples; ``user_columns`` have encodings of the user."""
         first = [record for records in self._first.values() for record in records]
         declared = next(iter(self._sources.values())).columns
         if declared is not None:
@@ -150,7 +150,7 @@ class SamplesInput(Input):
         files = set()
         for name, values in pictures.items():
             encoding, note = _of_pictures(values)
-            if encoding == "jpeg" and name not in chosen:
+            if encoding == "jpeg" and name not in user_columns:
                 files.add(name)
             if any(sample.get(name) is None for sample in samples):
                 encoding, note = f"optional[{encoding}]", "sometimes null"
@@ -196,13 +196,13 @@ class SamplesInput(Input):
         """Yield the name and the samples of each split, from the first sample."""
         is_read, self._is_read = self._is_read, True
         for split, source in self._sources.items():
-            rest = self._rests[split]
+            remaining_records = self._rests[split]
             if not is_read:
-                yield split, itertools.chain(self._first[split], rest)
+                yield split, itertools.chain(self._first[split], remaining_records)
             elif split in self._once:
                 raise SourceError(
-                    f"{self.name} was read already, and a generator or an iterator can be read "
-                    "once: make it and the conversion anew."
+                    f"{self.name} has already been read. A generator or an iterator can be read "
+                    "only once: create it and the conversion again."
                 )
             else:
                 yield split, source.records
@@ -218,8 +218,8 @@ class SamplesInput(Input):
                 data = _jpeg_file(value)
                 if not data:
                     return BadRecord(
-                        f"column {name!r} has JPEG files as they are, and this picture is not of "
-                        f"one. Write encodings={{{name!r}: 'png'}}"
+                        f"column {name!r} stores unchanged JPEG files, but this picture was not "
+                        f"read from one. Write encodings={{{name!r}: 'png'}}"
                     )
                 values[name] = data
         return values
@@ -236,7 +236,7 @@ class SamplesInput(Input):
 
     def describe(self) -> str:
         """Summarise number of samples and splits."""
-        count = f"{self._count:,} in number" if self._count else "of unknown number"
+        count = f"{self._count:,} of them" if self._count else "of unknown number"
         return f"{count}, splits {', '.join(self._splits)}" if self._splits else count
 
     def fingerprint(self) -> str:
@@ -419,7 +419,7 @@ def _of_pictures(pictures: Sequence[Any]) -> tuple[str, str]:
     if all(_jpeg_file(each) for each in pictures[:20]) and all(
         type(each).__name__ == "JpegImageFile" for each in pictures
     ):
-        return "jpeg", "the files as they are"
+        return "jpeg", "the files unchanged"
     if {each.mode for each in pictures} <= _PNG_MODES:
         return "png", "without loss"
     return "pil", "without loss"

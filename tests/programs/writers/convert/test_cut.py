@@ -82,7 +82,7 @@ def test_a_single_shard_has_its_bound():
     cutter = ShardCutter(0, size_limit=0, overhead=20, max_shard_size=999)
     fits = np.full(5, 190, np.int64)  # with four bytes each and the head: 990
     assert list(cutter.feed(0, int(fits.sum()), fits)) == []
-    with pytest.raises(WriterError, match=r"shard of 10\d\d bytes.*999.*size_limit"):
+    with pytest.raises(WriterError, match=r"shard would have 10\d\d bytes.*999.*size_limit"):
         list(cutter.feed(1, 30, np.array([30], np.int64)))
 
 
@@ -92,7 +92,7 @@ def test_a_record_has_its_bound(tmp_path):
     source.mkdir()
     for name, size in (("a", 990), ("b", 2000), ("c", 5)):
         (source / f"{name}.bin").write_bytes(bytes(size))
-    with pytest.raises(RecordError, match=r"b\.bin.* bytes, and a shard has less than 4 GiB"):
+    with pytest.raises(RecordError, match=r"b\.bin.* bytes, but a shard must be less than 4 GiB"):
         replace(prepare(str(source), str(tmp_path / "out")), max_shard_size=999).run()
     rest = prepare(str(source), str(tmp_path / "rest"), on_error="skip")
     replace(rest, max_shard_size=999).run()

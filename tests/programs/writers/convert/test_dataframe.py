@@ -63,7 +63,7 @@ def test_function_of_the_user_makes_the_samples(kit, frame):
                 yield {"n": int(value)}
 
     out = (kit.out, kit.out + "-remote")
-    with pytest.raises(ConfigError, match="say their columns"):
+    with pytest.raises(ConfigError, match="declare their columns"):
         dataframe_to_mds(frame, mds_kwargs={"out": out}, udf_iterable=double)
     done = dataframe_to_mds(
         frame,
@@ -97,7 +97,7 @@ def test_schema_is_inferred_or_checked(spark):
     with pytest.raises(ConfigError, match=r"'t' is date.*cast it to string"):
         infer_dataframe_schema(frame.select("t"))
     assert infer_dataframe_schema(frame, {"b": "jpeg"}) == {"b": "jpeg"}
-    with pytest.raises(ConfigError, match="'i' is int, which 'str' cannot hold"):
+    with pytest.raises(ConfigError, match="'i' is int, which 'str' cannot store"):
         infer_dataframe_schema(frame, {"i": "str"})
     with pytest.raises(ConfigError, match="no column 'zz'"):
         infer_dataframe_schema(frame, {"zz": "str"})

@@ -184,7 +184,7 @@ def test_resume_refuses_another_conversion(kit):
         convert(path, kit.out, progress=stop_after(1), **OPTIONS)
     with pytest.raises(FileExistsError, match="--resume"):
         convert(path, kit.out, **OPTIONS)
-    with pytest.raises(ConfigError, match=r'differs in compression \("zstd:1" then, "gz" now\)'):
+    with pytest.raises(ConfigError, match=r'differs in compression \("zstd:1" before, "gz" now\)'):
         convert(path, kit.out, resume=True, **{**OPTIONS, "compression": "gz"})
     kit.write("many.jsonl", pathlib.Path(path).read_text() + "\n")
     with pytest.raises(ConfigError, match="source content"):
@@ -210,7 +210,7 @@ def test_resume_of_what_is_whole_does_nothing(kit):
     path, _ = kit.many(100)
     convert(path, kit.out)
     before = kit.files()
-    assert "done already" in convert(path, kit.out, resume=True).notes[0]
+    assert "already complete" in convert(path, kit.out, resume=True).notes[0]
     assert kit.files() == before
 
 
@@ -321,7 +321,7 @@ def test_a_work_folder_of_the_users_own_keeps_its_files(kit, tmp_path):
     (mine / "parts").mkdir(parents=True)
     (mine / "parts" / "thesis.tex").write_text("mine")
     for options in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(ConfigError, match="holds 'parts' and no conversion"):
+        with pytest.raises(ConfigError, match="holds 'parts', and not an interrupted conversion"):
             convert(path, kit.out, work=str(mine), **options, **OPTIONS)
     (mine / "plan.json").write_text('{"mine": 1}')
     with pytest.raises(ConfigError, match="not the plan of a conversion"):

@@ -94,7 +94,7 @@ class TestMetadata(InputContract):
         kit.write("1.wav", kit.wav(1))
         kit.write("2.wav", kit.wav(2))
         kit.write("metadata.csv", "file_name,text\n1.wav,one\n")
-        return str(kit.source), "2.wav: no row of metadata.csv names it"
+        return str(kit.source), "2.wav: no row of metadata.csv lists it"
 
 
 class TestLJSpeech(TestMetadata):
@@ -407,5 +407,5 @@ def test_what_cannot_be_an_input_is_refused():
     for kind in (dict, Pairs.infer_columns, Input, FileInput):
         with pytest.raises(ConfigError, match=r"inherit mds\.writers\.convert\.Input"):
             register_input("mine", kind)
-    with pytest.raises(ConfigError, match=r"no format 'mine'\..*Known are images"):
+    with pytest.raises(ConfigError, match=r"no format 'mine'\..*The formats are images"):
         convert("x", "y", format="mine")

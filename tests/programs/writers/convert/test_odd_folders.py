@@ -163,7 +163,7 @@ def test_links_out_of_the_folder_are_not_followed(kit, tmp_path):
     (kit.source / "up").symlink_to(tmp_path)
     (kit.source / "b.txt").symlink_to(elsewhere / "b.txt")
     made = prepare(str(kit.source), kit.out)
-    assert made.source.notes == ["passed over in the folder: 1 link to folders elsewhere"]
+    assert made.source.notes == ["left out of the folder: 1 link to folders elsewhere"]
     made.run()
     assert [s["text"] for s in kit.samples()] == ["a", "b"]
 
@@ -318,7 +318,7 @@ def test_a_long_document_alone_is_told(kit):
 def test_options_of_text_are_refused_for_pictures(kit, media, option):
     """They would say nothing."""
     kit.write("a.jpg", media[0])
-    with pytest.raises(ConfigError, match="says nothing of"):
+    with pytest.raises(ConfigError, match="does not apply to"):
         prepare(str(kit.source), kit.out, **option)
 
 
@@ -446,7 +446,9 @@ def test_pictures_and_their_captions_are_samples(kit):
     kit.write("README.txt", "about these")
     made = prepare(str(kit.source), kit.out)
     paired, left = made.source.notes
-    assert paired.startswith("each picture has the text of the .txt of its name; --format files")
+    assert paired.startswith(
+        "each picture has the text of the .txt file with its name; --format files"
+    )
     assert left == "2 files without a partner left out (README.txt, alone.jpg)"
     convert(str(kit.source), kit.out)
     told = [(each["path"], each["text"]) for each in kit.samples()]
@@ -461,7 +463,7 @@ def test_few_pictures_with_a_text_are_no_pairs(kit):
         kit.write(f"{at}.jpg", kit.jpeg)
         kit.write(f"{at if at < 7 else at + 100}.txt", "x")
     assert prepare(str(kit.source), kit.out).source.title == "files"
-    with pytest.raises(SourceError, match="nine of ten files are not pictures or sounds"):
+    with pytest.raises(SourceError, match="less than 90 % of the files are pictures or sounds"):
         prepare(str(kit.source), kit.out, format="paired")
 
 
@@ -534,7 +536,7 @@ def test_pictures_with_masks_or_boxes_are_no_classes(kit, files, words):
     assert "docs/writing.md" in str(told.value)
     assert len(prepare(str(kit.source), kit.out, format="images").columns) > 1
     if "seems to hold" in str(told.value):
-        way_out = str(told.value).partition("with mds-convert ")[2].partition(", or say")[0]
+        way_out = str(told.value).partition("with mds-convert ")[2].partition(". If the folders")[0]
         assert len(prepare(way_out, kit.out).source.listing) == 20
 
 

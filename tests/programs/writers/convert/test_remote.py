@@ -78,7 +78,7 @@ def test_remote_dataset_is_not_replaced_unasked(kit, bucket):
     convert(path, url, **OPTIONS)
     with open_store(url) as store:
         store.put("mine.txt", b"mine")
-    with pytest.raises(FileExistsError, match="a dataset already"):
+    with pytest.raises(FileExistsError, match="already has a dataset"):
         convert(path, url, **OPTIONS)
     convert(path, url, overwrite=True, limit=10)
     assert sorted(kit.files(folder)) == ["index.json", "mine.txt", "shard.00000.mds"]

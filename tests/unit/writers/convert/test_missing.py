@@ -13,7 +13,7 @@ def test_a_number_with_an_empty_cell_stays_text_and_the_plan_says_why(kit):
     made = prepare(kit.write("t.csv", TABLE), kit.out)
     assert kit.encodings(made) == {"age": "str", "id": "int", "name": "str"}
     (age,) = [column for column in made.columns if column.name == "age"]
-    assert age.note == "some cells are empty, the others int: see --null and --fill"
+    assert age.note == "some cells are empty, others are int: see --null and --fill"
 
 
 def test_null_cells_are_nothing(kit):

@@ -60,11 +60,11 @@ def test_columns_are_changed_chosen_and_dropped(kit):
     assert kit.encodings(prepare(path, kit.out, drop="t")) == {"n": "int"}
     made = prepare(path, kit.out, encodings="n:ndarray:int32:2,3,t:json")
     assert kit.encodings(made) == {"n": "ndarray:int32:2,3", "t": "json"}
-    with pytest.raises(ConfigError, match=r"no column 'x'\. There are n, t"):
+    with pytest.raises(ConfigError, match=r"no column 'x'\. The columns are n, t"):
         prepare(path, kit.out, columns="x")
     made = prepare(path, kit.out, drop="x")
-    assert "no record that was looked at has the key 'x'" in made.source.notes
-    with pytest.raises(ConfigError, match="no column is left"):
+    assert "none of the first records has the key 'x'" in made.source.notes
+    with pytest.raises(ConfigError, match="no column remains"):
         prepare(path, kit.out, drop="n,t")
     with pytest.raises(ConfigError, match="would write pickles"):
         prepare(path, kit.out, encodings="n:pkl")
@@ -73,8 +73,8 @@ def test_columns_are_changed_chosen_and_dropped(kit):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"split": "a=0.5,b=0.4"}, "add up to 0.9"),
-        ({"split": "a/b=1"}, "not the name of a split"),
+        ({"split": "a=0.5,b=0.4"}, "add up to 1, got 0.9"),
+        ({"split": "a/b=1"}, "the split name 'a/b' is invalid"),
         ({"split": "a=x"}, "not a split"),
         ({"split": "a=1.5"}, "above 0"),
         ({"encodings": "n"}, "Write NAME:ENCODING"),
@@ -84,12 +84,12 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         ({"size_limit": "4gb"}, "less than 4 GiB"),
         ({"size_limit": -5}, "less than 4 GiB"),
         ({"size_limit": float("nan")}, "less than 4 GiB"),
-        ({"hashes": "none,md5"}, "leaves no other"),
+        ({"hashes": "none,md5"}, "'none' cannot be combined"),
         ({"block": 0}, "give a tokenizer"),
-        ({"tokenizer": "bytes", "block": 0}, "block of 0"),
+        ({"tokenizer": "bytes", "block": 0}, "block=0"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"on_error": "ignore"}, "on_error='ignore': write 'skip'"),
-        ({"limit": 0}, "at least one"),
+        ({"limit": 0}, "at least 1 sample"),
         ({"engine": "slurm"}, "no engine 'slurm'"),
         ({"format": "video"}, "no format 'video'"),
         ({"split_key": "x", "split": "a=1"}, "is not a column"),
@@ -127,7 +127,7 @@ def test_last_tokens_are_dropped_only_when_asked(kit):
         str(kit.source), kit.out, tokenizer="bytes", block=8, end_token="", drop_last=True
     )
     assert [s["tokens"].tolist() for s in kit.samples()] == [[120] * 8] * 2
-    assert summary.notes == ("the last 4 tokens fill no block, and are dropped",)
+    assert summary.notes == ("the last 4 tokens do not fill a block and are dropped",)
 
 
 def test_column_of_tokens_may_be_narrower(kit):
@@ -199,7 +199,7 @@ def test_place_that_is_taken_is_left_alone(kit):
     with pytest.raises(FileExistsError, match=r"not empty \(it holds 'mine\.txt'\)"):
         convert(path, kit.out)
     convert(path, kit.out, overwrite=True, size_limit=500)
-    with pytest.raises(FileExistsError, match="a dataset already"):
+    with pytest.raises(FileExistsError, match="already has a dataset"):
         convert(path, kit.out)
     convert(path, kit.out, overwrite=True)
     assert sorted(kit.files()) == ["index.json", "mine.txt", "shard.00000.mds"]

@@ -97,7 +97,7 @@ def test_pictures_of_jpeg_files_are_the_files(kit, tmp_path):
     with open(f"{kit.out}/shard.00000.mds", "rb") as shard:
         assert shard.read().count(path.read_bytes()) == 2
     drawn = [{"p": picture}] * 1000 + [{"p": Image.new("RGB", (8, 8))}]
-    with pytest.raises(RecordError, match=r"sample 1000, column 'p' has JPEG files.*'png'"):
+    with pytest.raises(RecordError, match=r"column 'p' stores unchanged JPEG files.*'png'"):
         convert(drawn, kit.out + "2")
     some = prepare([{"p": Image.new("L", (2, 2))}, {"p": None}], kit.out)
     assert kit.encodings(some) == {"p": "optional[png]"}
@@ -175,7 +175,7 @@ def test_a_conversion_that_resumes_reads_the_iterable_again(kit):
     ("source", "error", "words"),
     [
         ([], SourceError, "<list> has no samples"),
-        (iter(()), SourceError, "can be read once: make it anew"),
+        (iter(()), SourceError, "can be read only once: create it again"),
         ({}, SourceError, "empty dict"),
         (5, ConfigError, "an iterable of dicts, or a dict of such iterables by split, got 5"),
         (b"x", ConfigError, "an iterable of dicts"),
@@ -195,7 +195,7 @@ def test_a_generator_is_read_once(kit):
     """A plan of a generator runs once; a plan of a list runs again."""
     plan = prepare((row for row in rows()), kit.out)
     plan.run()
-    with pytest.raises(SourceError, match="was read already"):
+    with pytest.raises(SourceError, match="has already been read"):
         [*plan.source.cut_parts(1)]
     listed = prepare(rows(), kit.out + "2").source
     assert [*listed.cut_parts(1)] == [*listed.cut_parts(1)]
@@ -219,12 +219,12 @@ def test_samples_that_are_wrong_are_named(kit):
         ({"skip_bad": True}, "Write on_error='skip'"),
         ({"map": len}, r"mds.convert\(map\(function, samples\), out\)"),
         ({"shuffle": True}, "where the dataset is read"),
-        ({"format": "csv"}, "format='csv' is about files"),
-        ({"null": "NA"}, "is about files"),
-        ({"keep_shards": True}, "is about files in a format"),
+        ({"format": "csv"}, "format='csv' applies to files only"),
+        ({"null": "NA"}, "applies to files only"),
+        ({"keep_shards": True}, "needs files in a known format"),
         ({"columns": {"id": "int"}}, r"Write encodings=\{'id': 'int'\}"),
         ({"columns": "id:int,text"}, r"--encodings id:int, in Python encodings=\{'id': 'int'\}"),
-        ({"encoding": {"id": "int"}}, "Encodings of columns are encodings="),
+        ({"encoding": {"id": "int"}}, "Encodings of columns are given as --encodings"),
         ({"columns": ["ids"]}, "no column 'ids'. Did you mean 'id'"),
     ],
 )

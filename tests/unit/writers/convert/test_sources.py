@@ -235,7 +235,7 @@ def test_compressed_tar_that_ends_in_a_file_is_told(kit):
     """The tar inside of a whole gzip file may be cut short itself."""
     members = [(f"{i}.txt", b"text " * 999) for i in range(3)]
     path = kit.write("x.tar.gz", gzip.compress(kit.tar(members)[:15_000]))
-    with pytest.raises(RecordError, match=r"x\.tar\.gz, sample 2: the file '2\.txt' is cut short"):
+    with pytest.raises(RecordError, match=r"sample 2: the tar ends inside the file '2\.txt'"):
         convert(path, kit.out)
 
 
@@ -292,7 +292,7 @@ def test_mixed_folder_is_stored_file_by_file(kit):
     kit.write("b.jpg", kit.jpeg)
     kit.write("c.bin", b"\0")
     made = prepare(str(kit.source), kit.out)
-    assert any("mixed" in note for note in made.source.notes)
+    assert any("files of several kinds" in note for note in made.source.notes)
     made.run()
     assert [s["path"] for s in kit.samples()] == ["a.txt", "b.jpg", "c.bin"]
     assert kit.samples()[2]["bytes"] == b"\0"
@@ -319,7 +319,7 @@ def test_links_are_followed_once(kit):
     (kit.source / "file.txt").symlink_to(kit.source / "real" / "a.txt")
     (kit.source / "lost.txt").symlink_to(kit.source / "nowhere")
     made = prepare(str(kit.source), kit.out)
-    assert made.source.notes == ["passed over in the folder: 1 broken link, 2 links in a circle"]
+    assert made.source.notes == ["left out of the folder: 1 broken link, 2 links in a circle"]
     made.run()
     assert [s["path"] for s in kit.samples()] == ["file.txt", "linked/a.txt", "real/a.txt"]
 
@@ -328,16 +328,16 @@ def test_columns_without_a_name_are_called_by_their_place(kit):
     """The index that pandas writes is a column like others; two of one name are refused."""
     convert(kit.write("x.csv", ",b\n0,x\n"), kit.out)
     assert kit.samples() == [{"b": "x", "column_0": 0}]
-    with pytest.raises(SourceError, match=r"line 1: 'b' names two columns"):
+    with pytest.raises(SourceError, match=r"line 1: two columns have the name 'b'"):
         convert(kit.write("y.csv", "b,b\n0,x\n"), kit.out + "2")
 
 
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("x.jsonl", b"", "no record to make samples of. It is empty"),
-        ("x.jsonl", b"\n{\n", r"The first one is bad: .*x\.jsonl, line 2, column 2: Expecting"),
-        ("x.csv", b"a,b\n", "no record to make samples of. It is empty"),
+        ("x.jsonl", b"", "no records to convert. It is empty"),
+        ("x.jsonl", b"\n{\n", r"The first record is bad: .*x\.jsonl, line 2, column 2: Expecting"),
+        ("x.csv", b"a,b\n", "no records to convert. It is empty"),
         ("x.csv", b"", "no record"),
         ("x.jsonl.gz", b"no gzip", r"x\.jsonl\.gz: the compressed data are damaged"),
         ("x.jsonl.zst", b"no zstd", r"x\.jsonl\.zst: the compressed data are damaged"),

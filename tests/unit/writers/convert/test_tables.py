@@ -140,7 +140,7 @@ def test_files_of_another_schema_are_refused(kit):
     """Columns of one name have values of one kind."""
     pq.write_table(pa.table({"a": [1]}), str(kit.source / "1.parquet"))
     pq.write_table(pa.table({"a": ["x"]}), str(kit.source / "2.parquet"))
-    with pytest.raises(SourceError, match=r"2\.parquet: column 'a' is str, in 1.* it is int"):
+    with pytest.raises(SourceError, match=r"2\.parquet: column 'a' is str, but in 1.* it is int"):
         convert(str(kit.source), kit.out)
 
 
@@ -166,7 +166,7 @@ def test_values_that_json_cannot_hold_may_be_dropped(kit):
     """A nested column of bytes is an error of its records, and none where it is left out."""
     nested = pa.array([[b"x"], [b"y"]], pa.list_(pa.binary()))
     pq.write_table(pa.table({"a": [1, 2], "n": nested}), str(kit.source / "x.parquet"))
-    with pytest.raises(RecordError, match=r"row 0, column 'n' \(json\): bytes inside of a nested"):
+    with pytest.raises(RecordError, match=r"row 0, column 'n' \(json\): a nested value has bytes"):
         convert(str(kit.source), kit.out)
     convert(str(kit.source), kit.out + "2", drop=("n",))
     assert kit.samples(kit.out + "2") == [{"a": 1}, {"a": 2}]
@@ -191,7 +191,7 @@ def test_patterns_and_urls_name_tables(kit):
     with http_server(str(kit.source)) as url:
         convert(f"{url}/{{b,c}}.parquet", f"{kit.out}-far")
     assert [sample["x"] for sample in kit.samples(f"{kit.out}-far")] == ["b", "c"]
-    with pytest.raises(SourceError, match=r"no files of parquet"):
+    with pytest.raises(SourceError, match=r"no parquet files"):
         convert(f"{kit.source}/z*.parquet", kit.out + "3")
 
 
@@ -211,7 +211,7 @@ def test_files_of_a_table_are_no_choice(kit, choice):
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     place = str(kit.source / "table")
     deltalake.write_deltalake(place, pa.table({"x": [1, 2]}))
-    with pytest.raises(SourceError, match=r"of a table of delta cannot be chosen.*a pattern"):
+    with pytest.raises(SourceError, match=r"cannot choose files of a delta table.*a pattern"):
         convert(place, kit.out, **choice)
     assert not os.path.exists(kit.out)
 

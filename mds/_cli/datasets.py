@@ -301,9 +301,9 @@ def record_lengths(url: str, column: str) -> Lengths:
             index = Index.parse(data, store.url_of(INDEX_NAME))
         except (FilesIndexError, NotFoundError) as error:
             raise ConfigError(
-                f"{url}: lengths are recorded beside the index.json of MDS, and there is none. "
-                "Files in other formats need no record: a run counts lengths when it first makes "
-                "packs, and keeps them in the cache folder."
+                f"{url}: lengths are stored next to the index.json of an MDS dataset, but there is "
+                "none. Files in other formats do not need them: a run measures lengths when it "
+                "first makes packs, and stores them in the cache folder."
             ) from error
         lengths_of_samples = np.zeros(index.total_samples, np.int64)
         next_sample = 0

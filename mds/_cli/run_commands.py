@@ -213,7 +213,7 @@ def show_sample(
             when = "seen" if visit.is_over else "to come"
             rows.add_row(*map(cell, (visit.epoch, f"{visit.step:,}", visit.rank, when)))
         console().print(
-            f"Sample {number:,} comes {plural(len(visits), 'time')} up to the end of epoch "
+            f"Sample {number:,} is read {plural(len(visits), 'time')} up to the end of epoch "
             f"{epoch}; the state is before step {step:,} of the training."
         )
         for text in drops:

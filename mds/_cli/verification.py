@@ -332,8 +332,8 @@ def _length_fault(
         return
     if actual_length != recorded:
         yield (
-            f"column {name!r} has {actual_length} elements, {lengths_name(name)} says {recorded}. "
-            "Record them anew with mds lengths."
+            f"column {name!r} has {actual_length} elements, but {lengths_name(name)} says "
+            f"{recorded}. Record them again with mds lengths."
         )
 
 

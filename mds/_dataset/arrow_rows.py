@@ -330,7 +330,9 @@ def _of_optional(values: Sequence[bytes], inner: Encoding, kind: pa.DataType) ->
     if inner.dtype is not None and inner.shape == () and inner.size is not None:
         data = b"".join(contents)
         if len(data) != inner.size * int(is_valid.sum()):
-            raise EncodingError(f"a stored value has not the {inner.size} bytes of {inner.name}.")
+            raise EncodingError(
+                f"a stored value does not have the {inner.size} bytes of {inner.name}."
+            )
         numbers = np.zeros(len(values), inner.dtype)
         numbers[is_valid] = np.frombuffer(data, inner.dtype)
         return pa.array(numbers, kind, mask=~is_valid)

@@ -243,7 +243,7 @@ def _edits(plan: EpochPlan) -> list[tuple[str, str, str]]:
         replacement = (
             "no samples replace them"
             if plan.spec.packing
-            else ("other samples of their streams come instead")
+            else ("other samples of their streams replace them")
         )
         rows.append(("dropped samples", f"{count:,}", f"each from its own step; {replacement}"))
     skipped = Gaps(skips_of(plan.edits, plan.epoch))

@@ -329,8 +329,8 @@ class Samples(HasColumns):
 
         if not self._is_plain:
             raise ConfigError(
-                f"{type(self).__name__}.to_arrow_reader() gives rows as they are stored, and "
-                "functions or a class of yours change the samples of this dataset. Call it before "
+                f"{type(self).__name__}.to_arrow_reader() gives rows as they are stored, but "
+                "functions or your class change the samples of this dataset. Call it before "
                 "map() and filter(), or choose rows with select(where=function)."
             )
         part = copy.copy(self)

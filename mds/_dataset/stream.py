@@ -381,8 +381,8 @@ class StreamRegistry:
 
                 names = sorted({*self._classes, *plugin_names("mds.streams")})
                 raise ConfigError(
-                    f"there is no stream class {name!r}.{did_you_mean(name, names)} Registered "
-                    f"are: {', '.join(names)}."
+                    f"there is no stream class {name!r}.{did_you_mean(name, names)} The "
+                    f"stream classes are: {', '.join(names)}."
                 )
             self._classes[name] = loaded
         return self._classes[name]
@@ -547,7 +547,7 @@ def refuse_store_settings(
     takers = [pair for pair in pairs if pair[0].storage_options is options]
     if options and not takers:
         raise ConfigError(
-            f"{owner}(storage_options=...): every stream has settings of its own, so these have no "
+            f"{owner}(storage_options=...): every stream has its own settings, so these have no "
             "effect. Leave them out, or remove those of a stream."
         )
     if options and takers and all(_unused_settings(options, *pair) for pair in takers):

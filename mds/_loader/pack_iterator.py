@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mds.plan._state import Position
 
 _ADVICE = (
-    "Iterate the dataset again for the next epoch; to go on with this one, call "
+    "Iterate the dataset again for the next epoch; to continue this one, call "
     "dataset.load_state_dict(dataset.state_dict()) first."
 )
 
@@ -88,9 +88,9 @@ class IteratedPacks:
             if ranks > 1:
                 size = self._plan.shape.batch
                 raise ConfigError(
-                    f"state_dict(): {packs} of the {size} packs of a step came, and {ranks} ranks "
-                    "take a step together, so no position is between its packs. Call it after the "
-                    "last pack of a step, write batch_size=1, or iterate "
+                    f"state_dict(): {packs} of the {size} packs of a step were read, but {ranks} "
+                    "ranks take a step together, so no position is between its packs. Call it "
+                    "after the last pack of a step, write batch_size=1, or iterate "
                     "StreamingDataLoader(dataset), whose batches are steps."
                 )
             end = self._plan.position_after(begin, packs)

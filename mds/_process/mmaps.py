@@ -59,7 +59,7 @@ def map_descriptor(
         ValueError: The file is shorter; reading beyond its end would kill the process.
     """
     if not 0 < size <= os.fstat(descriptor).st_size - start:
-        raise ValueError(f"{size} bytes are to be mapped of a file that does not have as many")
+        raise ValueError(f"{size} bytes cannot be mapped: the file is smaller")
     system_mmap = _system_mmap()
     if system_mmap is None:
         access = mmap.ACCESS_WRITE if is_shared else mmap.ACCESS_READ

@@ -317,7 +317,7 @@ class ArrayEncoding(Encoding):
         shape, start = self._read_shape(data, start)
         # Python's integers do not overflow, so a product of hostile dimensions stays honest.
         if start + math.prod(shape) * stored.itemsize != len(data):
-            raise self.broken(data, f"shape {shape} of {dtype} does not need this number")
+            raise self.broken(data, f"shape {shape} of {dtype} takes another number of bytes")
         return self._view(data, stored, shape, start)
 
     def _read_shape(self, data: Data, start: int) -> tuple[tuple[int, ...], int]:

@@ -94,7 +94,8 @@ class PilEncoding(Encoding):
         row_bytes = (width + 7) // 8 if mode == "1" else width * _PIXEL[mode]
         # Before Pillow allocates memory for as many pixels as the bytes claim.
         if 12 + length + row_bytes * height != len(view):
-            raise self.broken(data, f"{width} x {height} pixels of mode {mode} do not need as many")
+            needed = 12 + length + row_bytes * height
+            raise self.broken(data, f"{width} x {height} pixels of mode {mode} take {needed} bytes")
         try:
             return Image.frombytes(mode, (width, height), view[12 + length :])
         except (ValueError, TypeError, MemoryError) as error:

@@ -103,7 +103,7 @@ class Megatron(Format):
         """Cut the documents of a file into shards, by its ``.idx`` alone."""
         index = files.beside(_index_key(file))
         if index is None:
-            raise FormatError(f"{files.url(file)}: there is no {_index_key(file)} beside it.")
+            raise FormatError(f"{files.url(file)}: there is no {_index_key(file)} next to it.")
         path = files.path(index)
         data = files.get(index) if path is None else mapped(path)
         location = files.url(index)

@@ -461,7 +461,7 @@ def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], R
         rows: Rows = []
         for row in reader:
             if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num} has not as many cells as the first")
+                raise ValueError(f"line {reader.line_num} does not have as many cells as the first")
             rows.append(row)
         kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
         for name, kind in kinds.items():

@@ -219,7 +219,7 @@ class ResumePoint:
         reason = "and this run, which has packing=, counts packs. Go on without packing="
         if unit == "samples":
             reason = "as its run had packing=, and this run has none. Give the same packing="
-        raise StateError(f"the state counts {self.position.unit}, {reason}, or begin anew.")
+        raise StateError(f"the state counts {self.position.unit}, {reason}, or start a new run.")
 
     def check(self, dataset: Mapping[str, Any], order: Mapping[str, Any]) -> None:
         """Raise StateError for other data or another order, naming the settings that differ.
@@ -243,8 +243,8 @@ class ResumePoint:
             remedy = "."
             if not self.is_extended:
                 remedy = (
-                    f", or keep only its five common keys ({', '.join(KEYS)}) to go on regardless; "
-                    "samples may then come twice or not at all."
+                    f", or keep only its five common keys ({', '.join(KEYS)}) to continue anyway; "
+                    "samples may then be read twice or not at all."
                 )
             raise StateError(
                 f"the state does not fit this run: {'; '.join(clauses)}. Use the state's "
@@ -396,7 +396,7 @@ def _refuse_partial(source: Mapping[str, Any], version: int | None) -> None:
         raise StateError(
             f"the state is made of parts of two states: it has version {version}, and keys of "
             f"version {VERSION}, which were not in the checkpoint. Load all keys of the checkpoint "
-            "as they are; torch.distributed.checkpoint.format_utils.dcp_to_torch_save does that."
+            "unchanged; torch.distributed.checkpoint.format_utils.dcp_to_torch_save does that."
         )
     needed = list(source["keys"]) if isinstance(source.get("keys"), (list, tuple)) else []
     if version == 2:

@@ -60,10 +60,10 @@ _NO_PAUSE = 0.95  # of the time
 _SOME_CORE, _HALF_OF_THE_TIME = 0.4, 0.5
 _WORDS = {
     "latency": "requests wait for their answer",
-    "bandwidth": "bytes come slowly",
+    "bandwidth": "bytes arrive slowly",
     "decompression": "shards are decompressed",
     "decoding": "samples are decoded",
-    "functions": "functions of yours run",
+    "functions": "your functions run",
     "collate": "batches are collated",
     "crossing": "batches are sent to the trainer",
 }

@@ -97,7 +97,7 @@ def test_a_json_value_that_is_no_list_of_numbers_is_told(tmp_path):
 
 def test_lengths_of_files_are_not_recorded_and_it_is_said(pair):
     """A run counts them by itself."""
-    with pytest.raises(ConfigError, match="need no record"):
+    with pytest.raises(ConfigError, match="do not need them"):
         record_lengths(str(pair[0]), "tokens")
 
 

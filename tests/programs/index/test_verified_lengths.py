@@ -33,7 +33,7 @@ def test_verify_compares_each_length_with_its_sample(tmp_path, workers):
     assert result.exit_code == 1
     first, second, last = result.output.splitlines()[-3:]
     assert "column 'tokens' has 4 elements, " in first
-    assert "says 9. Record them anew with mds lengths." in first
+    assert "says 9. Record them again with mds lengths." in first
     assert "has 6 elements" in second
     assert "says 300" in second
     assert "2 faults" in last

@@ -485,7 +485,7 @@ def test_settings_of_a_dataset_whose_streams_have_their_own_are_refused():
     """Settings of all stores are taken for a path that is fetched."""
     options = {"concurrency": 4}
     stream = Stream(remote="data", local="copy2", storage_options=options)
-    with pytest.raises(ConfigError, match="every stream has settings of its own"):
+    with pytest.raises(ConfigError, match="every stream has its own settings"):
         StreamingDataset([stream], storage_options={"concurrency": 2})
 
 

@@ -121,7 +121,7 @@ def test_the_commands_print_it(folder, tmp_path):
     facts = json.loads(run("sample", path, sample, "--json").stdout)
     assert (facts["sample"], facts["position"]) == (sample, {"epoch": 0, "step": 12})
     assert {"epoch": 0, "step": 5, "rank": 1, "is_over": True} in facts["visits"]
-    assert f"Sample {sample} comes" in run("sample", path, sample).stdout
+    assert f"Sample {sample} is read" in run("sample", path, sample).stdout
 
 
 def test_the_newest_state_of_a_folder_is_taken(folder, tmp_path):
@@ -144,7 +144,7 @@ def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
     dataset.edits.replace_samples([7, 9], reason="gibberish")
     path = saved(StreamingDataLoader(dataset).state_dict(), tmp_path / "state.json")
     assert "2 samples dropped" in (told := run("sample", path, 7).stdout)
-    assert "Sample 7 comes 0 times" in told
+    assert "Sample 7 is read 0 times" in told
     assert "7, 9 (gibberish)" in told
     assert "dropped" not in run("sample", path, 8).stdout
 

@@ -140,7 +140,7 @@ DAMAGES = {
         lambda p: os.truncate(p / "a.bin", 21),
         r"a\.bin, byte 21: the file ends, but in .*a\.idx sequence 4 has the bytes 20 to 24",
     ),
-    "no index": (lambda p: os.remove(p / "a.idx"), r"a\.bin: there is no a\.idx beside it"),
+    "no index": (lambda p: os.remove(p / "a.idx"), r"a\.bin: there is no a\.idx next to it"),
 }
 
 

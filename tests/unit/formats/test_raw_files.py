@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_manifest_is_told(folder, tmp_path):
         ),
         ("b.csv", "path\n../other\n", r"b\.csv, row 0: '\.\./other' is not the name"),
         ("c.csv", "path\n", r"c\.csv: the manifest has no rows"),
-        ("d.csv", "path,label\na.bin\n", r"d\.csv: .*has not as many cells"),
+        ("d.csv", "path,label\na.bin\n", r"d\.csv: .*does not have as many cells"),
         ("e.jsonl", '{"path": 1\n', r"e\.jsonl: it cannot be read"),
         ("f.parquet", "PAR1", r"f\.parquet: it cannot be read"),
         ("g.csv", "path,content\na,b\n", r"g\.csv: the manifest already has a column 'content'"),

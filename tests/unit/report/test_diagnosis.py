@@ -196,7 +196,7 @@ def test_two_causes_that_cost_the_same_are_not_told_apart():
     """Neither is named; both stand in the paragraph, and neither has its remedy advised."""
     found = cause_of(recorded(transfer=0.060, decode=0.055))
     assert found.cause == "uncertain"
-    assert "52% while bytes come slowly, 48% while samples are decoded" in found.text
+    assert "52% while bytes arrive slowly, 48% while samples are decoded" in found.text
     assert cause_of(recorded(transfer=0.060, decode=0.040)).cause == "bandwidth"
     shards = {"request": 0.016, "transfer": 0.005, "unpack": 0.021}  # which count together
     assert cause_of(recorded(**shards, decode=0.045)).cause == "uncertain"

@@ -549,7 +549,7 @@ class WebDatasetInput(FormatInput):
             by_ending = encoding_by_ending(name)
             encoding, note = (by_ending, "") if by_ending else encoding_of(values)
             if encoding in ("jpeg", "png"):
-                note = "stored as it is"
+                note = "stored unchanged"
             if len(values) < count:
                 note = f"only in {len(values)} of the first {count} samples"
             columns.append(Column(name, encoding, show_value(values[0]), note))

@@ -212,7 +212,7 @@ def _encoding(kinds: Counter[str]) -> tuple[str, str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     encoding = choose_encoding(kinds)
     if encoding != "bytes":
-        note = "stored as it is"
+        note = "stored unchanged"
         return encoding, note if len(kinds) == 1 else f"{counts}, each {note}"
     return "bytes", f"{counts}; --encodings image:png lets readers decode them"
 

@@ -1,0 +1,239 @@
+"""StreamingTrainer on one rank: which position a training begins at, and what a model gets."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from mds import MDSWriter, Packing, StreamingDataset
+from mds.errors import ConfigError, StateError
+
+WHERE = "the environment of trainers has it"
+transformers = pytest.importorskip("transformers", reason=f"transformers: {WHERE}")
+trl = pytest.importorskip("trl", reason=f"trl: {WHERE}")
+
+from mds.integrations._model_loader import POSITION_FILE  # noqa: E402 - as below
+from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing
+
+pytestmark = pytest.mark.filterwarnings("default")  # those of other libraries are no errors here
+
+DOCUMENTS = 40
+
+
+class SFTTrainer(StreamingTrainer, trl.SFTTrainer):
+    """SFTTrainer whose datasets may be StreamingDatasets."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Documents of 3 tokens, which are all the number of the document and 2."""
+    out = str(tmp_path_factory.mktemp("documents") / "data")
+    with MDSWriter(out, {"tokens": "ndarray:uint16"}, lengths="tokens") as writer:
+        for number in range(DOCUMENTS):
+            writer.write({"tokens": np.full(3, number + 2, np.uint16)})
+    return out
+
+
+def make_model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1, max_position_embeddings=64, bos_token_id=0, eos_token_id=0,
+        pad_token_id=1, attention_dropout=0.5,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    words = Tokenizer(WordLevel({f"w{n}": n for n in range(64)}, unk_token="w0"))
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="w0", pad_token="w1"
+    )
+
+
+class Run:
+    """A trainer, and the documents of each batch of its model."""
+
+    def __init__(self, cls, out, tokenizer, dataset, **options):
+        self.steps, self.losses = [], []
+        eval_dataset = options.pop("eval_dataset", None)
+        make = trl.SFTConfig if issubclass(cls, trl.SFTTrainer) else transformers.TrainingArguments
+        arguments = make(
+            output_dir=str(out), use_cpu=True, report_to=[], disable_tqdm=True, bf16=False,
+            per_device_train_batch_size=2, per_device_eval_batch_size=2, logging_steps=1,
+            **{"save_steps": 2, "max_steps": 6, **options},
+        )  # fmt: skip
+        others = {"processing_class": tokenizer}
+        if make is transformers.TrainingArguments:
+            others["data_collator"] = transformers.DataCollatorForLanguageModeling(
+                tokenizer, mlm=False
+            )
+        model = make_model()
+        self.trainer = cls(
+            model, arguments, train_dataset=dataset, eval_dataset=eval_dataset, **others
+        )
+        model.register_forward_pre_hook(self.write_down, with_kwargs=True)
+
+    def write_down(self, module, arguments, inputs):
+        self.inputs = inputs
+        if module.training:
+            self.steps.append(sorted(set(inputs["input_ids"].flatten().tolist()) - {0, 1}))
+
+    def train(self, *arguments):
+        """Train, and return the documents of each batch."""
+        self.steps = []
+        self.trainer.train(*arguments)
+        return self.steps
+
+
+@pytest.fixture(params=[transformers.Trainer, trl.SFTTrainer], ids=["transformers", "trl"])
+def run(request, tmp_path, tokenizer, folder):
+    """Make a run whose output is a folder of ``tmp_path``."""
+    cls = SFTTrainer if request.param is trl.SFTTrainer else StreamingTrainer
+
+    def make(out="out", packing=None, **options):
+        dataset = StreamingDataset(folder, shuffle=True, packing=packing)
+        return Run(cls, tmp_path / out, tokenizer, dataset, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("packing", [None, 8])
+def test_a_run_begins_at_the_checkpoint_that_it_is_given(run, packing, tmp_path):
+    """Not at the newest of its folder; without one, at the beginning."""
+    first = run(packing=packing)
+    whole = first.train()
+    assert len(whole) == 6
+    assert len({tuple(step) for step in whole}) == 6
+    assert first.train() == whole  # the same trainer again
+    assert run(packing=packing).train() == whole  # in a folder with checkpoints
+    assert run("new", packing).train(str(tmp_path / "out" / "checkpoint-2")) == whole[2:]
+    resumed = run(packing=packing, max_steps=8)
+    assert resumed.train(True) == run("other", packing, max_steps=8).train()[6:]
+
+
+def test_a_resumed_training_is_the_undisturbed_one(run, tmp_path):
+    """Its dropout, losses and numbers of epochs too."""
+    whole = run()
+    whole.train()
+    resumed = run("new")
+    resumed.train(str(tmp_path / "out" / "checkpoint-4"))
+    logs = [
+        [(log["step"], log["loss"], log["epoch"]) for log in history if "loss" in log]
+        for history in (whole.trainer.state.log_history, resumed.trainer.state.log_history)
+    ]
+    assert logs[0] == logs[1]
+    assert logs[0][-1][::2] == (6, pytest.approx(6 * 2 / DOCUMENTS))
+
+
+def test_a_checkpoint_of_the_last_batch_begins_the_next_epoch(run, tmp_path):
+    steps = DOCUMENTS // 2
+    whole = run(max_steps=steps + 3, save_steps=steps).train()
+    resumed = run("new", max_steps=steps + 3)
+    assert resumed.train(str(tmp_path / "out" / f"checkpoint-{steps}")) == whole[steps:]
+    assert len(whole[steps:]) == 3
+
+
+def test_several_batches_of_a_step(run, tmp_path):
+    """The position is that after the last step, though a step fetches its batches at once."""
+    options = {"gradient_accumulation_steps": 3, "dataloader_drop_last": True}
+    whole = run(**options).train()
+    assert len(whole) == 18
+    resumed = run("new", **options)
+    assert resumed.train(str(tmp_path / "out" / "checkpoint-4")) == whole[12:]
+    with pytest.raises(ConfigError, match="its last step has fewer than the others, which have 3"):
+        run(gradient_accumulation_steps=3).train()
+
+
+def test_a_checkpoint_within_a_step_has_the_position_before_it(run, tmp_path):
+    """As a preempted job saves one: the batches of the step come again."""
+
+    class Preemption(transformers.TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **objects):
+            if state.global_step == 3:
+                first.trainer._save_checkpoint(first.trainer.model, None)
+
+    first = run(enable_jit_checkpoint=True)
+    first.trainer.add_callback(Preemption())
+    whole = first.train()
+    assert run("new").train(str(tmp_path / "out" / "checkpoint-3")) == whole[3:]
+
+
+def test_evaluation_counts_each_sample_once(run, folder):
+    """Padding has no labels."""
+    dataset = StreamingDataset(folder, remainder="mask").select(range(7))
+    evaluated = []
+    first = run(eval_dataset={"a": dataset, "b": dataset})
+    first.trainer.model.register_forward_pre_hook(
+        lambda module, args, inputs: evaluated.append(inputs["labels"].tolist()), with_kwargs=True
+    )
+    metrics = first.trainer.evaluate()
+    assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
+    labels = [label for batch in evaluated for row in batch for label in row if label != -100]
+    assert sorted(labels) == sorted(number + 2 for number in range(7) for _ in range(3 * 2))
+
+
+def test_packs_have_what_every_kind_of_attention_needs(run):
+    """One row, in which positions, lengths and numbers tell the documents apart."""
+    first = run(packing=8, max_steps=1)
+    first.train()
+    inputs = first.inputs
+    size = inputs["input_ids"].shape[1]
+    assert inputs["position_ids"].tolist() == [[0, 1, 2] * (size // 3)]
+    assert inputs["cu_seq_lens_q"].tolist() == [*range(0, size + 1, 3)]
+    assert inputs["seq_idx"].tolist() == [[i // 3 for i in range(size)]]
+    assert inputs["max_length_k"] == 3
+    assert inputs["labels"].tolist()[0][::3] == [-100] * (size // 3)
+
+
+@pytest.mark.parametrize("layout", [{"layout": "dense"}, {"labels": "shifted"}])
+def test_packs_that_such_a_model_misreads_are_refused(run, layout):
+    with pytest.raises(ConfigError, match="models of transformers shift labels themselves"):
+        run(packing=Packing(8, **layout)).train()
+
+
+def test_a_batch_without_the_input_of_the_model_is_refused(tmp_path, tokenizer, folder):
+    """At the first batch; a data collator that is given gets the columns as they are."""
+    dataset = StreamingDataset(folder).map(lambda sample: {"text_ids": sample["tokens"]})
+    run = Run(StreamingTrainer, tmp_path, tokenizer, dataset, remove_unused_columns=False)
+    run.trainer.data_collator = transformers.default_data_collator
+    with pytest.raises(ConfigError, match="takes 'input_ids', but a batch has 'text_ids'"):
+        run.train()
+
+
+def test_other_ranks_and_batch_sizes_are_refused(tmp_path, tokenizer, folder):
+    dataset = StreamingDataset(folder, topology=(0, 2))
+    with pytest.raises(ConfigError, match="has 2 ranks, but the trainer has 1"):
+        Run(StreamingTrainer, tmp_path, tokenizer, dataset).train()
+    dataset = StreamingDataset(folder, batch_size=4)
+    with pytest.raises(ConfigError, match="batch_size=4, but the trainer has 2"):
+        Run(StreamingTrainer, tmp_path, tokenizer, dataset).train()
+
+
+def test_a_checkpoint_without_a_position_is_refused(run, tmp_path):
+    run().train()
+    os.remove(tmp_path / "out" / "checkpoint-2" / POSITION_FILE)
+    with pytest.raises(StateError, match="has no position of a StreamingDataset"):
+        run("new").train(str(tmp_path / "out" / "checkpoint-2"))
+
+
+def test_packing_by_trl_is_refused(tmp_path, tokenizer, folder):
+    with pytest.raises(ConfigError, match="packing=True of SFTConfig has no effect"):
+        Run(SFTTrainer, tmp_path, tokenizer, StreamingDataset(folder), packing=True)
+
+
+def test_other_datasets_work_as_before(tmp_path, tokenizer):
+    """They are tokenized and packed by TRL, and checkpoints have no position of ours."""
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["w2 w3", "w4 w5"] * 8})
+    run = Run(SFTTrainer, tmp_path, tokenizer, rows, max_steps=2, packing=True, max_length=8)
+    assert len(run.train()) == 2
+    assert not (tmp_path / "checkpoint-2" / POSITION_FILE).exists()
+    assert json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["epoch"]

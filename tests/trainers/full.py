@@ -1,0 +1,105 @@
+"""Run the full test of a trainer, and write its results into the docs: ``.ci/trainers NAME``.
+
+``python tests/trainers/full.py NAME`` runs all cases with the loader of mds, and those that the
+trainer's own loader can run with it too. It ends with 1 if a batch of mds differs.
+``python tests/trainers/full.py`` only writes the table of docs/frameworks.md anew.
+"""
+
+import datetime as dt
+import importlib.metadata
+import json
+import pathlib
+import sys
+import tempfile
+
+import harness
+from harness import Case, World
+
+ROOT = harness.HERE.parents[1]
+RESULTS = ROOT / "docs" / "benchmarks" / "trainers.json"
+PAGE = ROOT / "docs" / "frameworks.md"
+BEGIN, END = "<!-- trainers -->\n", "<!-- end of trainers -->\n"
+
+CASES = (
+    Case(World(4, 6), World(2, 12, workers=1)),
+    Case(World(4, 2), World(2, 4, workers=2), packing=True, seed=1),
+    Case(World(4, 2), World(2, 2, 2), packing=True, seed=2),
+    Case(World(4, 2, workers=1), World(8, 1), packing=True, drop=True, seed=3),
+    Case(World(8, 1), World(4, 2, workers=1), schedule=True, drop=True, seed=4),
+    Case(World(4, 2), World(2, 2, 2), packing=True, schedule=True, seed=5),
+    Case(World(2, 2, 2, workers=1), World(8, 1), drop=True, seed=6),
+)
+#: Trainer -> its title, the class that trains, the packages whose versions count.
+TRAINERS = {
+    "trl": ("TRL", "trl.SFTTrainer", ("trl", "transformers", "accelerate")),
+    "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
+}
+
+
+def run(name):
+    """Return the results of all cases of a trainer."""
+    results = []
+    for case in CASES:
+        loaders = ["mds"] if case.schedule or case.drop else ["mds", "own"]
+        for loader in loaders:
+            changed = Case(**{**vars(case), "loader": loader})
+            with tempfile.TemporaryDirectory() as folder:
+                results.append(harness.run_case(name, changed, f"{folder}/run"))
+            print(json.dumps(results[-1]), flush=True)
+    return {
+        "when": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "class": TRAINERS[name][1],
+        "device": "cpu, gloo",
+        "versions": {
+            package: importlib.metadata.version(package)
+            for package in (*TRAINERS[name][2], "torch", "mds-streaming")
+        },
+        "cases": results,
+    }
+
+
+def table(results):
+    """Return the table of the docs."""
+    lines = [
+        "| trainer | date | kills | equal steps with mds | with its loader | documents lost, added by it |\n",
+        "|---|---|---:|---:|---:|---:|\n",
+    ]
+    for name, result in results.items():
+        title, _, packages = TRAINERS[name]
+        ours, theirs = (
+            [case for case in result["cases"] if case["loader"] == loader]
+            for loader in ("mds", "own")
+        )
+        lines.append(
+            f"| {title} {result['versions'][packages[0]]} | {result['when']} | {len(ours)} | "
+            f"{_sum(ours, 'equal_steps')} of {_sum(ours, 'steps')} | "
+            f"{_sum(theirs, 'equal_steps')} of {_sum(theirs, 'steps')} | "
+            f"{_sum(theirs, 'lost')}, {_sum(theirs, 'added')} |\n"
+        )
+    return "".join(lines)
+
+
+def _sum(cases, key):
+    return sum(case[key] for case in cases)
+
+
+def page_with_table(text, results):
+    """Return the text of the page with the table of these results."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table(results)}\n{END}{rest.partition(END)[2]}"
+
+
+def main(names):
+    """Run trainers, and write results and table; return the exit status."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for name in names:
+        results[name] = run(name)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    page = page_with_table(PAGE.read_text(encoding="utf-8"), results)
+    pathlib.Path(PAGE).write_text(page, encoding="utf-8")
+    ours = [case for name in names for case in results[name]["cases"] if case["loader"] == "mds"]
+    return int(any(case["equal_steps"] != case["steps"] for case in ours))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -211,6 +211,12 @@ NEEDS = [
     ),
     (
         "StreamingDataLoader",
+        "microbatches",
+        lambda: loader(batch_size=None, microbatches=2),
+        "divides steps into batches",
+    ),
+    (
+        "StreamingDataLoader",
         "worker_type",
         lambda: loader(worker_type="processes"),
         "Give num_workers= too",

@@ -294,7 +294,7 @@ class StreamPlanError(PlanError):
 
 
 class UnknownNameError(ConfigError, PlanError, KeyError):
-    """No shuffle, partition, batching or sampling method of that name.
+    """Unknown name of a shuffle, partition, batching or sampling method.
 
     >>> mds.StreamingDataset("data/train", shuffle_algo="py9")
     Traceback (most recent call last):

@@ -130,7 +130,7 @@ class Budget:
         self._readers = readers
         self.folders = folders
         #: Oracles that know when a shard is needed next, one for each order that is read in this
-        #: process. Empty while nothing is read: then the shards used longest ago are evicted.
+        #: process. Empty between reads: then the shards used longest ago are evicted.
         self.oracles: list[NextUseOracle] = []
         self._counters = counters
         self.oracles_lock = new_lock()

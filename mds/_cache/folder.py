@@ -92,7 +92,7 @@ class CacheFolder:
         #: Whether compressed files are kept. Those of the user's own folder are there already.
         self.keep_zip = source.keep_zip and not is_in_place
         self.validate_hash = source.validate_hash
-        #: The folder of the ledger and locks; "" if nothing is cached.
+        #: The folder of the ledger and locks; "" without a cache.
         self.control = control_folder(self.root) if self.is_cached else ""
         self._check_hashes()
 

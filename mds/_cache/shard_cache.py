@@ -266,7 +266,7 @@ class ShardCache:
         if node and (folders := self._folder_ids):
             from mds._cache.recovery import processes_using
 
-            # Counters of other processes are in their files; those of this rank are at hand.
+            # Counters of other processes are read from files; those of this rank are in memory.
             users = {pid for folder in cached for pid in processes_using(folder)}
             rows = read_node_rows(users, folders, {table.inode: table.rows_of_all()})
         else:

@@ -142,7 +142,7 @@ class SampleFilter:
         if is_kept:
             return sample, Fate.KEPT
         report(SkippedSample(number, "dropped by the filter"))
-        # A dropped sample may stand in for an empty batch, but only if all functions changed it.
+        # A dropped sample may fill an empty batch, but only if all functions changed it.
         return (sample, Fate.DROPPED) if is_complete else (None, Fate.BROKEN)
 
 

@@ -66,7 +66,7 @@ class OrderEdits(Sequence[str]):
     def replace_samples(
         self, ids: Iterable[int], reason: str = "", *, at_step: int | None = None
     ) -> None:
-        """Let other samples come in the place of bad ones from now on.
+        """Replace bad samples by other samples from now on.
 
         - ``ids`` (Iterable[int]): Numbers of the bad samples, as in ``dataset[number]``.
         - ``reason`` (str, default ''): Reason in a few words, kept in the state.

@@ -780,7 +780,7 @@ class Samples(HasColumns):
         running = self._running
         if num_samples is None and self._is_strict:
             position = self._loader_position(world)
-            # Of a loader, an epoch counts what is made and not what has come.
+            # The epoch of a loader counts batches when they are made, before they are read.
             if running is not None and running.is_counted:
                 running = None
         if position is None:
@@ -799,7 +799,7 @@ class Samples(HasColumns):
         last = epochs.last
         is_elsewhere = epochs.is_in_workers and not in_worker()
         if count is not None and count.begin is not None and last is not None:
-            # Every iteration has its own epoch, so another epoch is that of another loader.
+            # Every iteration has its own epoch, so another epoch belongs to another loader.
             is_elsewhere = is_elsewhere and last.position.epoch != count.begin.epoch
         if count is not None and not is_elsewhere:
             loop = self._order.find_loop()

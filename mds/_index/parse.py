@@ -253,8 +253,8 @@ class Builder:
         names = [columns[group] for group in template.names]
         joined = list(names[0]) if len(names) == 1 else [*map(b"\0".join, zip(*names, strict=True))]
         packed = b"".join(joined)
-        # The template matches only plain names. Those are valid unless one is that of the index,
-        # or too long; if this may be so, check each.
+        # The template matches only plain names. They are valid unless one equals the name of the
+        # index or is too long. If this is possible, check each.
         if _INDEX_NAME in packed.lower() or max(map(len, joined)) > MAX_PLAIN_BYTES:
             for i, packed_names in enumerate(joined):
                 for name in packed_names.decode().split("\0"):

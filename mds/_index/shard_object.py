@@ -37,7 +37,7 @@ KINDS = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
 class Stored(NamedTuple):
-    """What the shards of a schema have in common of one of their files.
+    """Facts about one file that are equal in all shards of a schema.
 
     - ``kind``: one of `KINDS`, which is the key of the file in a shard object.
     - ``hashes``: (name, number of hex digits) of each digest of the file.
@@ -160,7 +160,7 @@ LARGEST = 1 << 36
 
 
 class Row(NamedTuple):
-    """What differs between shards of one schema: the values of one shard.
+    """Values of one shard, which differ between the shards of a schema.
 
     Sizes, names and digests are in the order of ``ShardSchema.stored``.
 

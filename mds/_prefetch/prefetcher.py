@@ -349,7 +349,7 @@ class UnlimitedPrefetch:
             from mds._cache.concurrency import Pool
 
             self._pool = Pool(self._runtime.peers.threads)
-            # Request at least so many samples ahead that each thread has a shard to fetch.
+            # Request enough samples ahead for each thread to have a shard to fetch.
             enough = _samples_of_threads(self._runtime.catalog, self._pool.threads)
             self._ahead = max(self._predownload, enough)
         future = self._pool.submit(function, *args, deadline=deadline)

@@ -113,7 +113,7 @@ class Reader(ABC):
         """Read the offsets and return the compiled ``get``."""
 
     def release_pages(self) -> None:  # noqa: B027 - most readers have no mapped file
-        """Let the system take back the memory of the file, which later reads fetch again."""
+        """Give the memory of the file back to the system; later reads fetch it again."""
 
     def close(self) -> None:
         """Close the file. Closing it twice is allowed."""

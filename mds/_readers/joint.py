@@ -159,7 +159,7 @@ class JointReader(Reader):
         return decode(self.fields, self.sample_bytes(number), f"{self.source}, sample {number}")
 
     def release_pages(self) -> None:
-        """Let the system take back the pages of the mapped file; see Reader.release_pages."""
+        """Give the pages of the mapped file back to the system; see `Reader.release_pages`."""
         if isinstance(self._data, mmap.mmap):
             self._data.madvise(mmap.MADV_DONTNEED)
 

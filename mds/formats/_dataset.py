@@ -288,7 +288,7 @@ def make_table(
     def plan(file: DataFile) -> FilePlan:
         return old_plans.get(file) or kind.plan_file(file, files)
 
-    # Requests over a network wait, so many are useful; on a disk planning takes CPU time.
+    # Use many threads over a network, where requests wait; on a disk, planning takes CPU time.
     threads = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(min(threads, max(len(listing.files), 1)), "mds-table") as pool:
         try:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are fetched at once to infer the columns of a tar with a sidecar.
 _LOOK = 64 << 10
-#: If a sample is larger than this, unwanted files are skipped by requests of their own: so many
-#: bytes arrive in the 30 ms that a request takes, where several tars are fetched side by side.
+#: If a sample is larger than this, unneeded files are skipped by separate requests. About
+#: this many bytes arrive in the 30 ms of a request, if several tars are fetched at a time.
 _HOP_BYTES = 4 << 20
 
 

@@ -210,8 +210,8 @@ def _missing_getter(field: Field) -> Get:
 
 
 Span = tuple[int, int]
-#: Ranges this close are fetched together: so many bytes arrive in the 30 ms of a request, with 8
-#: requests side by side.
+#: Ranges this close are fetched together. About this many bytes arrive in the 30 ms of a
+#: request, with 8 requests at a time.
 GAP = 256 << 10
 #: Most bytes of wanted files in memory at once, and most samples.
 _BATCH_BYTES, _BATCH = 16 << 20, 1024

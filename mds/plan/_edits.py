@@ -519,7 +519,7 @@ class PackDrops:
         self._epoch = epoch
         nothing = np.zeros(0, np.int64)  # to concatenate also if there are no drops
         all_ids = np.concatenate([nothing, *(drop.ids for drop in self._drops)])
-        # What was dropped in an earlier epoch is dropped from place 0 of this one.
+        # Samples that were dropped in an earlier epoch are dropped from place 0 of this one.
         all_begins = np.repeat(
             [drop.begin if drop.epoch == epoch else 0 for drop in self._drops],
             [len(drop.ids) for drop in self._drops],

@@ -245,8 +245,8 @@ class RandomBatches:
     full: int
     #: Slots of each rank that may have a sample: the first ones; all later slots are padding.
     filled: int
-    #: Shape for which positions are partitioned. It is that of the world, or the one with which the
-    #: run began if the canonical nodes do not fit the nodes of the world.
+    #: Shape for which positions are partitioned. It is the shape of the world, or the one
+    #: with which the run began if the canonical nodes do not fit the nodes of the world.
     partition_shape: Shape
     #: Shape of the world, whose ranks take the slots.
     _shape: Shape
@@ -259,7 +259,7 @@ class RandomBatches:
             check_drop(samples, shape.world, drop)
         self._shape = shape
         self.partition_shape = shape if spec.is_exact else _shape_to_partition(spec)
-        # With the shape of an initial world, steps and padding are those of that world, but the
+        # With the shape of an initial world, steps and padding follow that world, but the
         # samples of a step are dealt to the ranks of this one.
         self._deals_by_partition = spec.initial_shape is None or spec.initial_shape == shape
         self._dealt_shape = self.partition_shape if self._deals_by_partition else shape

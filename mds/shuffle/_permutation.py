@@ -387,7 +387,7 @@ class KeyedOrders:
         """Return an object of only the ranges with these indexes, in the order of ``indexes``."""
         orders = copy.copy(self)
         sizes = np.diff(self.starts)[indexes]
-        # Where the numbers of these ranges lie in the arrays.
+        # Indices of the numbers of these ranges in the arrays.
         entries = join_ranges(self.starts[indexes], sizes)
         for name in ("_numbers", "_groups", "_number_masks", "_group_bits"):
             setattr(orders, name, getattr(self, name)[entries])

@@ -377,7 +377,7 @@ def _retry_kind() -> type[urllib3.Retry]:
     class Redirects(urllib3.Retry):
         """A `urllib3.Retry` that raises StatusError for a redirect from https to http."""
 
-        # urllib3 calls this before it follows a redirect. The arguments are those of its method.
+        # urllib3 calls this before it follows a redirect. The arguments equal those of its method.
         def increment(
             self,
             method: str | None = None,

@@ -246,7 +246,7 @@ def lock_within(
             """
             holders = holders_of(path, offset) or list(suspects())
             wait.note = describe_processes(holders) if holders else ""
-            # A list and no generator: each call of `is_stuck` records what it saw.
+            # A list, not a generator: each call of `is_stuck` records the state.
             are_stuck = [_Stopped.is_stuck(pid) for pid in holders]
             return past_stopped and bool(are_stuck) and all(are_stuck)
 

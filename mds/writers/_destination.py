@@ -318,7 +318,7 @@ class Destination:
         # Files of the killed writer were there from the beginning, and are replaced.
         if store.local_path is not None or name in self._leftover_names:
             return
-        # NotFoundError is the good case. With DeniedError nothing is known, and nothing is raised.
+        # NotFoundError is the good case. After DeniedError, the state is unknown: raise nothing.
         with contextlib.suppress(NotFoundError, DeniedError):
             store.head(name)
             raise WriterError(

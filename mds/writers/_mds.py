@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mds.writers._writer import Data
 
 
-#: A shard is written while it is filled only if its samples take at least so many bytes, and each
-#: row at least so many: shards of tiny rows are mostly header.
+#: A shard is written while it is filled only if its samples take at least this many bytes, and
+#: each row at least `_MIN_EARLY_ROW`: shards of tiny rows are mostly header.
 _MIN_EARLY_SHARD = 4 * GATHERED
 _MIN_EARLY_ROW = 256
 

@@ -133,7 +133,7 @@ class Conversion:
         is_less = spec.limit or spec.tokens or spec.columns or spec.drop or spec.compression
         if local is None or is_less or not self.source.size:
             return None
-        # The disk is that of the nearest folder that exists.
+        # Use the disk of the nearest folder that exists.
         folder = os.path.abspath(local)
         while not os.path.isdir(folder):
             folder = os.path.dirname(folder)

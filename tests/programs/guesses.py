@@ -3410,7 +3410,7 @@ from mds import StreamingDataset
 ds = StreamingDataset(local="data", split="train[:10]")
 assert len(ds) == 10 and len(list(ds)) == 10
 """,
-    "write split='train', then .limit(10)",
+    "write split='train' and then .limit(10)",
     ('split="train[:10]")', 'split="train").limit(10)'),
 )
 works(
@@ -3567,7 +3567,7 @@ train = StreamingDataset(local="data", split="train[:80%]")
 val = StreamingDataset(local="data", split="train[80%:]")
 assert (len(train), len(val)) == (96, 24)
 """,
-    "write split='train', then .limit(10), .select(range(10, 20)) or .split([0.8, 0.2]).",
+    "write split='train' and then .limit(10), .select(range(10, 20)) or .split([0.8, 0.2]).",
     ('split="train[:80%]")', "split='train').limit(96)"),
     ('split="train[80%:]")', "split='train').select(range(96, 120))"),
 )

@@ -161,7 +161,7 @@ class EncodingError(MdsError, ValueError):
     >>> mds.encodings.parse_encoding("int").decode(b"123")
     Traceback (most recent call last):
         ...
-    mds.errors.EncodingError: encoding int: cannot decode 3 bytes: 8 are needed
+    mds.errors.EncodingError: encoding int: cannot decode 3 bytes: 8 are required
     """
 
 
@@ -181,7 +181,7 @@ class FixedSizeError(EncodingError, KeyError):
     >>> mds.encodings.parse_encoding("ndarray:uint8:4").pack(b"abc")
     Traceback (most recent call last):
         ...
-    mds.errors.FixedSizeError: encoding ndarray:uint8:4: a value has 4 bytes, got 3 ...
+    mds.errors.FixedSizeError: encoding ndarray:uint8:4: a value must have 4 bytes, got 3 ...
     """
 
 
@@ -247,7 +247,7 @@ class ConfigError(MdsError, ValueError):
     >>> mds.StreamingDataset("data/train", batch_size=0)
     Traceback (most recent call last):
         ...
-    mds.errors.ConfigError: StreamingDataset(batch_size=0): batch_size is a whole number ...
+    mds.errors.ConfigError: StreamingDataset(batch_size=0): batch_size must be a whole number ...
     """
 
 
@@ -418,7 +418,7 @@ class CorruptError(StoreError, ValueError):
     >>> store.get_range("word", 3, 9)
     Traceback (most recent call last):
         ...
-    mds.errors.CorruptError: get memory://bucket/word: bytes 3 to 9 were asked for, the object has 5
+    mds.errors.CorruptError: get memory://bucket/word: bytes 3 to 9 were requested, but the object has 5 bytes
     """
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mds._arguments import refuse_unknown
-from mds._dataset.streaming import StreamingDataset
+from mds._dataset.samples import Samples
 from mds.errors import ConfigError, need
 from mds.formats._arrow_values import pyarrow, stored_type
 from mds.storage._url import is_local, local_path
@@ -24,7 +24,7 @@ try:
     from pyspark.sql import datasource as spark
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 except ImportError as error:
-    raise need("pyspark>=4", "spark", "mds.integrations.spark and its tables") from error
+    raise need("pyspark", "spark", "data sources in Python (Spark 4 or later)") from error
 
 __all__ = ["MDSDataSource"]
 
@@ -80,13 +80,11 @@ class MDSDataSource(spark.DataSource):  # type: ignore[misc] # no types of pyspa
         parted = PartedDataset.plan("frame.write", out, mode, encodings, settings, options)
         return _SparkWriter(parted.with_schema(to_arrow_schema(schema, timezone="UTC")))
 
-    def _dataset(self) -> tuple[dict[str, Any], StreamingDataset]:
+    def _dataset(self) -> tuple[dict[str, Any], Samples]:
         """Return the options to read, and the dataset."""
         options = self._parse("spark.read", _READ)
         limit, settings = options.get("cache_limit"), options.get("storage_options")
-        return options, StreamingDataset(
-            options["path"], cache_limit=limit, storage_options=settings
-        )
+        return options, Samples(options["path"], cache_limit=limit, storage_options=settings)
 
     def _parse(self, call: str, names: Sequence[str]) -> dict[str, Any]:
         """Return the options, which are texts, as values. Raises ConfigError for invalid ones."""
@@ -118,7 +116,7 @@ def _spark_type(kind: Any) -> Any:
 
 @dataclass
 class _SparkReader(spark.DataSourceReader):  # type: ignore[misc]
-    dataset: StreamingDataset
+    dataset: Samples
     schema: Any  # of Arrow, with the types that Spark has
     groups: Sequence[range]  # of samples, one for each partition
 

@@ -284,7 +284,10 @@ WITHOUT_PROGRAM = {
         "needs the package soundfile",
         "a manifest of Parquet needs pyarrow",
     ],
-    "It takes a data frame of Spark, as in test_dataframe.py.": ["is a data frame of Spark"],
+    "It takes Spark or Ray, as in tests/programs/integrations.": [
+        "is a data frame of Spark",
+        "is a dataset of Ray",
+    ],
     "It takes Ray, as in tests/programs/integrations/test_ray.py.": [
         "MDSDatasource takes a StreamingDataset",
         "is a dataset of Ray",

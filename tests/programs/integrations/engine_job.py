@@ -196,7 +196,7 @@ def spark_jobs(source, out, workers):
             return Writer(writer.out)
 
     def rows(folder):
-        return session.read.format("mds").option("partitions", workers * 4).load(folder)
+        return session.read.format("mds").option("partitions", workers * 2).load(folder)
 
     def copy(dying):
         DyingSource.dying = dying

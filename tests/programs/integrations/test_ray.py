@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mds import LocalDataset, MDSWriter, StreamingDataset
+from mds import LocalDataset, MDSWriter, StreamingDataset, convert
 from mds.errors import ConfigError, WriterError
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
@@ -186,6 +186,8 @@ def test_arguments_are_checked_at_once(source, tmp_path):
     out = str(tmp_path / "out")
     with pytest.raises(ConfigError, match="takes a StreamingDataset, got LocalDataset"):
         MDSDatasource(LocalDataset(source))
+    with pytest.raises(ConfigError, match=r"is a dataset of Ray: .*docs/guides/ray.md"):
+        convert(rows(source), out)
     with pytest.raises(ConfigError, match="'txt'"):
         MDSDatasource(StreamingDataset(source), ["txt"])
     with pytest.raises(ConfigError, match="mode"):

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from mds import LocalDataset, MDSWriter
+from mds import LocalDataset, MDSWriter, convert
+from mds.errors import ConfigError
 from tests.unit.writers.convert.conftest import spark
 
 __all__ = ["spark"]
@@ -225,6 +226,12 @@ def test_options_to_write_are_checked(session, tmp_path, options, message):
     """Before Spark starts a task."""
     with pytest.raises(Exception, match=message):
         save(session.range(3), str(tmp_path / "out"), **options)
+
+
+def test_a_data_frame_is_not_converted(session, tmp_path):
+    """The message names the format."""
+    with pytest.raises(ConfigError, match=r"is a data frame of Spark: .*docs/guides/spark.md"):
+        convert(session.range(3), str(tmp_path / "out"))
 
 
 def test_killed_workers_change_nothing(session, tmp_path):

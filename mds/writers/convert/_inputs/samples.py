@@ -275,14 +275,13 @@ class _SampleSource:
         package = type(source).__module__.partition(".")[0]
         if package == "pyspark":
             raise ConfigError(
-                f"{name} is a data frame of Spark: write it with "
-                "frame.write.format('mds').mode('append').save(OUT), after "
-                "spark.dataSource.register(mds.integrations.spark.MDSDataSource)."
+                f"{name} is a data frame of Spark: write it with frame.write.format('mds') "
+                "(docs/guides/spark.md)."
             )
         if package == "ray":
             raise ConfigError(
-                f"{name} is a dataset of Ray: write it with dataset.write_datasink("
-                "mds.integrations.ray.MDSDatasink(OUT))."
+                f"{name} is a dataset of Ray: write it with its method write_datasink "
+                "(docs/guides/ray.md)."
             )
         if "DataLoader" in classes:
             raise ConfigError(f"{name} yields batches: give its dataset, which yields samples.")

@@ -62,12 +62,11 @@ OUTSIDE = {
 }
 #: The pages below a page in the navigation. Pages above them are listed in index.md.
 CHILDREN = {
-    "convert": ["inputs", "writing", "guides/shard-size"],
-    "storage": ["guides/credentials", "guides/own-store", "guides/ten-terabytes"],
+    "convert": ["writing", "guides/shard-size"],
+    "storage": ["guides/credentials", "guides/own-store"],
     "parquet": ["lake", "guides/arrow"],
     "frameworks": ["guides/trl", "guides/grain"],
     "packing": ["recipes/packed", "recipes/instructions"],
-    "rewind": ["recipes/rewind"],
     "migrating": ["door"],
 }
 _OUTSIDE_LINK = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)*)\]\((?:\.\./)+([\w./-]+?)(#[\w-]+)?\)")

@@ -69,7 +69,6 @@ NOT_RUN = {
     ("guides/spark.md", "from pyspark"): "needs Java; tests/programs/integrations has its calls",
     ("guides/spark.md", "encodings = {"): "needs Java; tests/programs/integrations has its calls",
     ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/trl has its calls",
-    ("guides/ten-terabytes.md", "mds-convert /data/raw s3://bucket/corpus"): COMMAND,
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (

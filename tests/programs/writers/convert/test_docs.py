@@ -1,4 +1,4 @@
-"""The programs and commands of docs/convert.md and docs/inputs.md run."""
+"""The programs and commands of docs/convert.md run."""
 
 import os
 import pathlib
@@ -9,7 +9,6 @@ import sys
 import pytest
 
 PAGE = pathlib.Path(__file__).parents[4] / "docs" / "convert.md"
-INPUTS = pathlib.Path(__file__).parents[4] / "docs" / "inputs.md"
 
 
 def blocks(page):
@@ -48,27 +47,6 @@ def test_commands_and_python_of_the_page(folder):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
     assert (folder / "out" / "again" / "index.json").exists()
-
-
-def test_the_input_of_the_page_runs_and_keeps_the_contract(kit):
-    """As a program that converts with two processes, and as a file of tests."""
-    (_, program), (_, tests) = blocks(INPUTS)
-    assert len(program.splitlines()) <= 32
-    kit.write("fasta.py", program)
-    kit.write("test_fasta.py", tests)
-    kit.write("genes.fa", "".join(f">gene {i}\nGATT\nACA\n" for i in range(20)))
-    for command in (
-        ["fasta.py"],
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fasta.py"],
-    ):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=kit.source, capture_output=True, check=False,
-            timeout=600, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout
-    samples = kit.samples(kit.source / "out" / "genes")
-    assert samples == [{"name": f"gene {i}", "sequence": "GATTACA"} for i in range(20)]
 
 
 def test_options_of_the_page_exist():

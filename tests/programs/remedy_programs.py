@@ -402,7 +402,7 @@ remedy(
 )
 remedy(
     "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', batch_size=1)",
-    ".parquet, .tar: rename these",
+    "Rename the files so that they end in one of",
     "StreamingDataset(remote=odd + '/*.jsonl', local=folder + '/copy', batch_size=1)[0]",
 )
 
@@ -864,7 +864,7 @@ remedy(
 )
 remedy(
     "of(folder + '/f/{1..99999999}.jsonl')",
-    "at most 1,000,000 will do",
+    "the maximum is 1,000,000",
     "put('f/1.jsonl', '{\"x\": 1}\\n') and of(folder + '/f/{1..1}.jsonl')[0]",
 )
 remedy(

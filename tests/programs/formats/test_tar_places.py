@@ -210,7 +210,7 @@ def test_files_that_lose_something_are_refused(tmp_path):
             ),
             ([("a.npy", b"")], r"the file 'a\.npy': "),
             ([("a.npy", tars.npy(np.zeros(99))[:200])], r"the file 'a\.npy': "),
-            ([("th\udce9.txt", b"x")], r"UTF-8 can hold.*'th\\udce9'"),
+            ([("th\udce9.txt", b"x")], r"UTF-8 can encode.*'th\\udce9'"),
             ([("a.json", b"[" * 100_000)], r"sample 'a', file \.json: "),
         ]
     ):

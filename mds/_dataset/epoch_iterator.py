@@ -14,25 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from mds._dataset.reading import ReadableDataset, read_stretches
 from mds._process.fork_safe import call_in_child
-from mds.errors import IterationError, StateError
-from mds.plan._state import MAX_SAMPLES, ResumePoint, emit_state, parse_state
+from mds.errors import IterationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mds._dataset.worker_epoch import WorkerEpoch
-
-    #: Returns the part of this worker in the epoch of a point, from a place of it on.
-    Seek = Callable[[ResumePoint, int], WorkerEpoch]
+    from mds._dataset.worker_point import WorkerPoint
 
 
 class EpochIterator(itertools.chain[Any]):
     """Stateful iterator over one worker's samples in one epoch.
 
     Torchdata's StatefulDataLoader calls `state_dict` of the iterator of each worker after each
-    batch, and `load_state_dict` of the same worker after a restart, with the same number of
-    workers. It inherits from `itertools.chain`, whose ``next`` is written in C: one in Python would
-    cost a fifth of a small sample.
+    batch, and `load_state_dict` of the same worker after a restart; see `WorkerPoint`. The class
+    inherits from `itertools.chain`, whose ``next`` is written in C: one in Python would cost a
+    fifth of a small sample.
 
     After an error every further ``next`` raises it again, until a state is loaded. The position is
     after the last sample that was returned.
@@ -41,62 +36,25 @@ class EpochIterator(itertools.chain[Any]):
     _stretches: _Stretches
 
     @classmethod
-    def over(cls, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> EpochIterator:
+    def over(cls, dataset: ReadableDataset, epoch: WorkerEpoch) -> EpochIterator:
         """Return an iterator over the samples of ``epoch``."""
-        stretches = _Stretches(dataset, epoch, seek)
+        stretches = _Stretches(dataset, epoch)
         iterator = cls.from_iterable(stretches.generate())
         assert isinstance(iterator, cls)
-        iterator._stretches = stretches  # noqa: SLF001 - of this class
+        iterator._stretches = stretches
         return iterator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of this worker, for `load_state_dict`, as plain JSON.
-
-        ``"turn"`` is a state of all ranks at the beginning of the epoch, ``"taken"`` the places of
-        this worker that came since then, and ``"world"`` what they depend on. The keys are in
-        checkpoints of users.
-        """
-        epoch = self._stretches.epoch
-        return {
-            "turn": emit_state(epoch.plan.state(0)),
-            "taken": epoch.position,
-            "world": self._world_facts(),
-        }
-
-    def _world_facts(self) -> dict[str, int]:
-        """Return nodes, ranks, workers and batch size, on which this worker's samples depend."""
-        shape = self._stretches.epoch.plan.shape
-        return {
-            "nodes": shape.nodes,
-            "ranks": shape.world,
-            "workers": shape.workers,
-            "batch_size": shape.batch,
-        }
+        """Return the position of this worker, for `load_state_dict`, as plain JSON."""
+        return self._stretches.worker_point().emit()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a result of `state_dict` of the same worker.
 
-        Raises StateError if the number of nodes, ranks or workers or the batch size has changed.
+        Ranks and batch size may differ if all workers together take the same global batches.
+        Raises StateError for another number of workers, and for other data or another order.
         """
-        recorded, current = state.get("world"), self._world_facts()
-        changes = [
-            f"{name} {str(recorded[name])[:20]} then and {count} now"
-            for name, count in current.items()
-            if isinstance(recorded, Mapping) and recorded.get(name, count) != count
-        ]
-        if changes:
-            raise StateError(
-                "the state of a worker counts only the samples of that worker, but this run "
-                f"divides samples differently: {', '.join(changes)}. Use the same numbers as "
-                "before, or use mds.StreamingDataLoader, whose state does not depend on them."
-            )
-        start, place = parse_state(state.get("turn", {})), state.get("taken")
-        if type(place) is not int or not 0 <= place <= MAX_SAMPLES:
-            raise StateError(
-                f"the state of a worker has {str(place)[:60]} as its number of samples; expected a "
-                "number."
-            )
-        self._stretches.seek(start, place)
+        self._stretches.seek(state)
 
     def close(self) -> None:
         """End the iteration and release its shards; closing twice is fine."""
@@ -109,12 +67,10 @@ class _Stretches:
     Args:
         dataset: Dataset whose samples are read.
         epoch: Part of this worker in the epoch at which to begin.
-        seek: Returns the part of this worker in another epoch. It is called with the point of the
-            run at which that epoch begins, and with the number of places to leave out.
     """
 
-    def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch, seek: Seek) -> None:
-        self._dataset, self.epoch, self._seek = dataset, epoch, seek
+    def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch) -> None:
+        self._dataset, self.epoch = dataset, epoch
         self._begin(epoch)
         _living.add(self)
 
@@ -154,10 +110,17 @@ class _Stretches:
                 self.epoch.fail(error)
                 failure = error
 
-    def seek(self, start: ResumePoint, position: int) -> None:
-        """Continue in the epoch of ``start``, after ``position`` places of this worker."""
+    def worker_point(self) -> WorkerPoint:
+        """Return the position of this worker."""
+        epoch = self.epoch
+        lane = epoch.world.worker_of_rank
+        return self._dataset._worker_point(epoch, epoch.begin, epoch.position, lane)
+
+    def seek(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of a worker."""
+        point = self._dataset._load_worker_point(state)
         self.close()
-        self._begin(self._seek(start, position))
+        self._begin(self._dataset._seek(point))
 
     def close(self) -> None:
         """End the iteration at once, and release its shards."""

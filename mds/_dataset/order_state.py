@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from mds._arguments import ShuffleFlag, check_arguments, shown
 from mds._dataset.settings import DATASET_RULES
 from mds._dataset.stream import check_files, name_data, other_data
+from mds._dataset.worker_point import refuse_worker_state
 from mds._redaction import get_logger
 from mds.errors import ConfigError
 from mds.plan import EpochPlan
@@ -80,6 +81,11 @@ class LoopCount(Protocol):
     """
 
     begin: Position | None  # where the iteration began; None before its first batch
+    is_finished: bool  # whether it came to the end of the epoch
+
+    @property
+    def worker_place(self) -> tuple[Position, int, int] | None:
+        """Position of this worker in packs, see `WorkerPoint`; None for a loader."""
 
     @property
     def is_under_way(self) -> bool:
@@ -420,7 +426,11 @@ class OrderState:
     # ------------------------------------------------------------------ states
 
     def state(self, world: World, position: Position) -> dict[str, Any]:
-        """Return the state of this run at a position, as plain JSON.
+        """Return the state of this run at a position, as plain JSON."""
+        return emit_state(self.point(world, position))
+
+    def point(self, world: World, position: Position) -> ResumePoint:
+        """Return a position of this run with its settings, the edits and the data.
 
         Facts of the order are part of it if the order is known, that is with a batch size.
         """
@@ -444,7 +454,7 @@ class OrderState:
                 order=order.order_facts(),
                 data={**(point.data or {}), **self._world_facts(world), **order.data_facts()},
             )
-        return emit_state(point)
+        return point
 
     def _world_facts(self, world: World) -> dict[str, Any]:
         """Return the facts that determine global batches: ranks, nodes and the batch size.
@@ -474,6 +484,33 @@ class OrderState:
         next iteration is empty, as in mosaicml-streaming. Raises StateError if the state does not
         fit this dataset or its settings.
         """
+        point = self._checked(state, world)
+        refuse_worker_state(point)
+        position = point.position
+        self._follow(point)
+        self._warn_of_other_data(point, world)
+        if position.is_finished and follows_finished:
+            point = point.at(position._replace(epoch=max(position.epoch, 0)).following())
+        self.epochs.load(point)
+        return point
+
+    def load_in_worker(
+        self, state: Mapping[str, Any] | ResumePoint, world: World, *, has_edits: bool
+    ) -> ResumePoint:
+        """Keep the settings of a state that a worker process loads; return its point.
+
+        The worker itself goes to the position. All workers of a rank load equal settings, each its
+        own state. ``has_edits``: whether the edits of the state replace those of the dataset.
+
+        Raises StateError if the state does not fit this dataset or its settings.
+        """
+        point = self._checked(state, world)
+        self._follow(point)
+        self.epochs.follow(point, has_edits=has_edits)
+        return point
+
+    def _checked(self, state: Mapping[str, Any] | ResumePoint, world: World) -> ResumePoint:
+        """Return the point of a state. Raises StateError if it does not fit this dataset."""
         point = parse_state(state)
         position, is_packed = point.position, self.spec.packing is not None
         check_files(point.data, self._data, self._file_changes)
@@ -488,17 +525,28 @@ class OrderState:
         if is_packed or self._has_order(world):
             # The order uses the state's number of canonical nodes: other settings depend on it.
             self.order(point, world).check(point)
+        return point
+
+    def _follow(self, point: ResumePoint) -> None:
+        """Take the settings that a run keeps from the point of a state."""
         assert point.shuffle_seed is not None
         self.spec = dataclasses.replace(
             self.spec,
             num_canonical_nodes=point.num_canonical_nodes,
             shuffle_seed=point.shuffle_seed,
         )
-        self._warn_of_other_data(point, world)
-        if position.is_finished and follows_finished:
-            point = point.at(position._replace(epoch=max(position.epoch, 0)).following())
-        self.epochs.load(point)
-        return point
+
+    def worker_facts(self, world: World) -> dict[str, int]:
+        """Return what the samples of a worker of ``world`` depend on, see `WorkerPoint`."""
+        microbatches = self.spec.microbatches
+        size = 1 if self._lacks_batches(self.spec, world) else self.spec.batch() // microbatches
+        return {
+            "nodes": world.num_nodes,
+            "ranks": world.num_ranks,
+            "workers": world.workers_per_rank,
+            "batch_size": size,
+            "microbatches": microbatches,
+        }
 
     def begin_again(self, world: World, position: Position) -> None:
         """Begin the next iteration at a position, in the order with all edits made so far."""
@@ -639,6 +687,24 @@ class SharedEpochCounter:
         with self._record() as record:
             record["pending"] = emit_state(point)
             record["edits"] = [dict(edit) for edit in point.edits]
+
+    def upcoming(self, group: int, worker: int) -> ResumePoint:
+        """Return the point at which `begin_epoch` would begin, without beginning."""
+        with self._record() as record:
+            start = next((s for s in reversed(record["starts"]) if s["group"] == group), None)
+            if start is not None and worker not in start["workers"]:
+                return _parse_start(start)
+            if record["pending"] is None:
+                return ResumePoint(Position(record["next_epoch"]))
+            point = parse_state(record["pending"])
+        return point.at(point.position._replace(epoch=max(point.position.epoch, 0)))
+
+    def follow(self, point: ResumePoint, *, has_edits: bool) -> None:
+        """Keep the settings of a state that a worker loads, and its edits if ``has_edits``."""
+        with self._record() as record:
+            record["loaded"] = emit_state(point)
+            if has_edits:
+                record["edits"] = [dict(edit) for edit in point.edits]
 
     @property
     def pending(self) -> ResumePoint | None:

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from mds._dataset.node_order import NodeOrder
     from mds._dataset.order_state import LoopCount
     from mds._dataset.shard_map import ShardMap
+    from mds._dataset.worker_point import WorkerPoint
     from mds._process.stopwatch import Stopwatch
     from mds._readers.base import Reader
     from mds._readers.fields import ColumnSelection
+    from mds.plan._state import Position
     from mds.transforms._runner import SampleRunner
 
     Ids = npt.NDArray[np.int64]
@@ -64,6 +66,11 @@ class ReadableDataset(Protocol):
     def _stored_item(self, number: int) -> Any: ...
     @property
     def _has_own_items(self) -> bool: ...
+    def _worker_point(
+        self, epoch: WorkerEpoch, begin: Position, taken: int, lane: int
+    ) -> WorkerPoint: ...
+    def _load_worker_point(self, state: Any) -> WorkerPoint: ...
+    def _seek(self, point: WorkerPoint) -> WorkerEpoch: ...
 
 
 def read_windows(

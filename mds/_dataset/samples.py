@@ -15,6 +15,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -54,6 +55,11 @@ from mds._dataset.stream import (
     streams_of_places,
 )
 from mds._dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
+from mds._dataset.worker_point import (
+    WorkerPoint,
+    parse_worker_point,
+    point_of_state,
+)
 from mds._readers.fields import ColumnSelection, check_images
 from mds._units import parse_bytes, parse_count
 from mds.errors import ConfigError
@@ -233,6 +239,8 @@ class Samples(HasColumns):
         # The iteration without a loader that state_dict() is about, unless a loader came later.
         self._running: WorkerEpoch | None = None
         self._loop_count: LoopCount | None = None  # that of the last loader, in its last iteration
+        # Where the next iteration of this worker process begins, if it has loaded a state.
+        self._worker_start: WorkerPoint | None = None
 
     def _part(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Return a dataset of the samples of these numbers, of which no epoch has begun."""
@@ -637,11 +645,14 @@ class Samples(HasColumns):
             return packs
         epochs = collected_epochs(self)
         epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
+        point, self._worker_start = self._worker_start, None
+        if point is not None:
+            epoch = self._seek(point)
         if epochs is not None:
             epochs.append(epoch)
         from mds._dataset.epoch_iterator import EpochIterator
 
-        return EpochIterator.over(self, epoch, self._seek)
+        return EpochIterator.over(self, epoch)
 
     def _begin_epoch(
         self, worker: int, workers: int, group: int, *, for_loader: bool = False
@@ -689,14 +700,72 @@ class Samples(HasColumns):
         kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
         return kind(order, world, position, is_counted=for_loader)
 
-    def _seek(self, start: ResumePoint, position: int) -> WorkerEpoch:
-        """Return this worker's part of the epoch of a worker's state; set the next epoch after it.
+    # ------------------------------------------------------------------ states of a worker
 
-        ``position``: places of this worker that were taken before the state was saved.
+    def _seek(self, point: WorkerPoint) -> WorkerEpoch:
+        """Return this worker's part of the epoch of ``point``; set the next epoch after it."""
+        self._order.epochs.next_epoch = point.start.position.epoch + 1
+        world = self._world(worker_place()[1], point.lane)
+        is_packed = self.packing is not None
+        position = 0 if is_packed else point.taken  # packs of a step are left out later
+        epoch = self._worker_epoch(point.start, world, position, for_loader=is_packed)
+        self._running = epoch
+        return epoch
+
+    def _worker_point(
+        self, epoch: WorkerEpoch, begin: Position, taken: int, lane: int
+    ) -> WorkerPoint:
+        """Return the point of this worker, ``taken`` samples or packs after ``begin``.
+
+        ``epoch``: the iteration of this worker; ``lane``: see `WorkerPoint`.
         """
-        self._order.epochs.next_epoch = start.position.epoch + 1
+        if epoch.resume_point is None:  # the same in the whole iteration, but for the edits
+            epoch.resume_point = self._order.point(self._world(), begin)
+        start = replace(epoch.resume_point.at(begin), edits=tuple(self._order.epochs.edits))
+        facts = self._order.worker_facts(epoch.world)
+        return WorkerPoint(start, taken, lane, facts)
+
+    def _load_worker_point(self, state: Any) -> WorkerPoint:
+        """Return the point of a worker's state in the world of this run.
+
+        ``state``: result of `WorkerPoint.emit`, or of `state_dict` in a worker process. Raises
+        StateError if it does not fit this dataset or this world.
+        """
         worker, workers = worker_place()
-        return self._worker_epoch(start, self._world(workers, worker), position)
+        world = self._world(workers, worker)
+        is_of_iterator = isinstance(state, Mapping) and "turn" in state
+        if is_of_iterator:
+            point = parse_worker_point(state, worker)
+            self._order.load_in_worker(point.start, world, has_edits=False)
+        else:
+            start = self._order.load_in_worker(state, world, has_edits=True)
+            point = point_of_state(start, worker)
+        facts = self._order.worker_facts(world)
+        return point.moved(facts, is_alone=not in_worker())
+
+    def _worker_state(self) -> dict[str, Any]:
+        """Return the position of this worker process as a state, for `load_state_dict` in it.
+
+        Torchdata's loader asks for it when it begins an epoch, after each batch and at the end. A
+        wrapper around this dataset may not have begun its epoch then. So after the state of the
+        end, the next one is that of the next epoch.
+        """
+        epoch, count = self._running, self._loop_count
+        if self._worker_start is not None:  # loaded, and not begun
+            return self._worker_start.as_state()
+        if epoch is not None and not epoch.is_end_reported:
+            place = epoch.begin, epoch.position, epoch.world.worker_of_rank
+            epoch.is_end_reported = epoch.is_exhausted
+            if count is not None and count.worker_place is not None:
+                place, epoch.is_end_reported = count.worker_place, count.is_finished
+            return self._worker_point(epoch, *place).as_state()
+        worker, workers = worker_place()
+        start = self._order.epochs.upcoming(worker_group(), worker)
+        world = self._world(workers, worker)
+        begin = self._order.order(start, world).begin
+        start = self._order.point(self._world(), begin)
+        facts = self._order.worker_facts(world)
+        return WorkerPoint(start, 0, worker, facts).as_state()
 
     @property
     def _is_plain(self) -> bool:
@@ -775,6 +844,8 @@ class Samples(HasColumns):
                 f"state_dict(num_samples={num_samples}): with packing=, a position counts packs, "
                 "which only the loader knows. Use state_dict() of the StreamingDataLoader."
             )
+        if num_samples is None and self._is_strict and in_worker():
+            return self._worker_state()
         world = self._world()
         position = None
         running = self._running
@@ -835,7 +906,10 @@ class Samples(HasColumns):
         [6, 7]
         """
         if in_worker():
-            # Only torchdata's loader does this, and it gives the position to the iterator too.
+            # Torchdata's loader does this; the next iteration of this worker begins there. An
+            # iterator of this class gets the position from that loader as well.
+            if self._is_strict:
+                self._worker_start = self._load_worker_point(obj)
             return
         point = self._order.load(obj, self._world(), follows_finished=self._is_strict)
         self._loop_count = None
@@ -905,6 +979,7 @@ class Samples(HasColumns):
             "_order": copy.copy(self._order),
             "_running": None,
             "_loop_count": None,
+            "_worker_start": None,
         }
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mds.plan import EpochPlan
     from mds.plan._order import Order
     from mds.plan._pack_plan import RankPacks
-    from mds.plan._state import Position
+    from mds.plan._state import Position, ResumePoint
     from mds.world import World
 
     Ids = npt.NDArray[np.int64]
@@ -150,6 +150,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         is_over: Whether the iteration has ended or was abandoned.
         is_exhausted: Whether the iteration came to the end of the epoch.
         failure: Error that ended the iteration.
+        resume_point: Settings of the run in states of this worker, once one was made.
+        is_end_reported: Whether a state of this worker process said that the epoch has ended.
         is_between_stretches: False while a stretch is a Python generator that has not ended. (For
             other stretches `remaining` says so.) A signal may raise an error in its middle.
     """
@@ -167,6 +169,8 @@ class WorkerEpoch(ReadersAtHand, OpenWindows):
         self.is_over = self.is_exhausted = False
         self.is_between_stretches = True
         self.failure: Exception | None = None
+        self.resume_point: ResumePoint | None = None
+        self.is_end_reported = False
         self._remaining_samples = _NOTHING
         self._key_streams: list[KeyStream] = []
         # Blocks that are not summed yet, for `_sum_block`: the first place, which places have a

@@ -64,6 +64,7 @@ class EpochCount:
         self.end: Position | None = None
         self.wrapper_samples = (0, 0)
         self.is_over = self.is_finished = False
+        self.worker_place: None = None  # a loader counts all workers
         self.waits = WaitAccount()
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import default_convert
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mds._dataset.order_state import OrderState
     from mds._dataset.samples import Samples
     from mds._dataset.worker_epoch import WorkerEpoch
+    from mds._dataset.worker_point import WorkerPoint
     from mds.plan._pack_plan import PackPlan
     from mds.plan._state import Position
 
@@ -56,6 +57,8 @@ class IteratedPacks:
 
     Args:
         plan: Order of the epoch.
+        workers: Number of workers of the rank.
+        lane: Worker of the rank that has the first step, see `WorkerPoint`.
 
     Attributes:
         begin: Position at which the iteration began; None before the first pack.
@@ -64,8 +67,9 @@ class IteratedPacks:
         is_finished: Whether it came to the end of the epoch.
     """
 
-    def __init__(self, plan: PackPlan) -> None:
+    def __init__(self, plan: PackPlan, workers: int, lane: int) -> None:
         self._plan = plan
+        self._workers, self._lane = workers, lane
         self.begin: Position | None = None
         self.progress = _Progress(plan.begin, None, plan.begin)
         self.is_over = self.is_finished = False
@@ -74,6 +78,24 @@ class IteratedPacks:
     def is_under_way(self) -> bool:
         """Whether packs were given and more may come."""
         return self.begin is not None and not self.is_over
+
+    def add(self, progress: _Progress) -> None:
+        """Count a pack. After a whole step, the next step of this worker is that of the last lane.
+
+        For example, with 3 workers, worker 0 has steps 0, 3, 6. Counted from step 1 on, step 3 is
+        number 2, which is a step of worker 2.
+        """
+        if self.progress.packs is None and self.progress.end != self._plan.begin:
+            self._lane = self._workers - 1
+        self.progress = progress
+
+    @property
+    def worker_place(self) -> tuple[Position, int, int]:
+        """Position of this worker: where it counts from, packs of the next step, and lane."""
+        begin, packs, end = self.progress
+        if packs is not None:
+            return begin, packs, self._lane
+        return end, 0, self._lane if end == self._plan.begin else self._workers - 1
 
     def position(self, order: OrderState, ranks: int) -> Position | None:
         """Return the position of all ranks after the last pack; None before the first one.
@@ -110,15 +132,29 @@ class PackIterator(Iterator[dict[str, Any]]):
 
     def __init__(self, dataset: Samples) -> None:
         check_packed_dataset(dataset)
-        epoch = dataset._begin_epoch(*worker_place(), worker_group(), for_loader=True)
-        plan = epoch.order.packs
-        assert plan is not None
         self._dataset = dataset
-        self._count = IteratedPacks(plan)
         self._is_padded = dataset.num_ranks > 1 and dataset.remainder != "short"
-        self._packs: Iterator[tuple[_Progress, dict[str, Any]]] = self._read(epoch)
-        self._failure: Exception | None = None
+        self._start(dataset._begin_epoch(*worker_place(), worker_group(), for_loader=True))
+        point, dataset._worker_start = dataset._worker_start, None
+        if point is not None:
+            self._seek(point)
         _living.add(self)
+
+    def _start(self, epoch: WorkerEpoch, taken: int = 0) -> None:
+        """Read ``epoch`` from now on, without the first ``taken`` packs of its first step."""
+        plan, world = epoch.order.packs, epoch.world
+        assert plan is not None
+        self._epoch = epoch
+        self._count = IteratedPacks(plan, world.workers_per_rank, world.worker_of_rank)
+        if taken:
+            self._count.progress = _Progress(plan.begin, taken, plan.begin)
+        self._packs: Iterator[tuple[_Progress, dict[str, Any]]] = self._read(epoch, taken)
+        self._failure: Exception | None = None
+
+    def _seek(self, point: WorkerPoint) -> None:
+        """Continue from the point of a worker."""
+        self._epoch.close_windows()
+        self._start(self._dataset._seek(point), point.taken)
 
     def __iter__(self) -> PackIterator:
         return self
@@ -138,7 +174,7 @@ class PackIterator(Iterator[dict[str, Any]]):
             self._count.is_over = True
             raise
         self._begin()
-        self._count.progress = progress
+        self._count.add(progress)
         return pack
 
     def _begin(self) -> None:
@@ -149,8 +185,11 @@ class PackIterator(Iterator[dict[str, Any]]):
         if self._dataset._loop_count is not count and not count.is_over:
             self._dataset._loop_count = count
 
-    def _read(self, epoch: WorkerEpoch) -> Iterator[tuple[_Progress, dict[str, Any]]]:
-        """Yield the packs of the epoch, each with the position after it."""
+    def _read(self, epoch: WorkerEpoch, taken: int) -> Iterator[tuple[_Progress, dict[str, Any]]]:
+        """Yield the packs of the epoch, each with the position after it.
+
+        ``taken``: places of the first step that are left out.
+        """
         dataset = self._dataset
         batches = Batches(dataset, dataset.batch_size, False, default_convert)
         watch = Stopwatch(time.perf_counter)
@@ -165,6 +204,8 @@ class PackIterator(Iterator[dict[str, Any]]):
                 # One pack is held back: after the last one of a step comes the end of the step.
                 waiting: tuple[int, dict[str, Any]] | None = None
                 for place, pack in packer.split(step, is_padded=self._is_padded):
+                    if begin is epoch.begin and first + place < taken:
+                        continue
                     if waiting is not None:
                         yield _Progress(begin, first + waiting[0] + 1, end), waiting[1]
                     waiting = place, pack
@@ -176,17 +217,23 @@ class PackIterator(Iterator[dict[str, Any]]):
         finally:
             epoch.close_windows()
 
-    def state_dict(self) -> NoReturn:
-        """Raise ConfigError: torchdata's loader asks the iterator of each worker for a position."""
-        raise ConfigError(
-            "torchdata's StatefulDataLoader cannot save the position of packs. Use "
-            "mds.StreamingDataLoader(dataset), which has state_dict() and load_state_dict()."
-        )
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of this worker, as `EpochIterator.state_dict` does.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> NoReturn:
-        """Raise ConfigError, as `state_dict` does."""
-        del state
-        self.state_dict()
+        Raises ConfigError if several workers share a step, because none has a position after it.
+        """
+        spec, world = self._epoch.order.spec, self._epoch.world
+        if spec.microbatches > 1 and world.workers_per_rank > 1:
+            raise ConfigError(
+                f"a worker of packs with microbatches={spec.microbatches} has no position, because "
+                "other workers have parts of its steps. Iterate the StreamingDataLoader that has microbatches=, or create another "
+                "dataset for this loader."
+            )
+        return self._dataset._worker_point(self._epoch, *self._count.worker_place).emit()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a result of `state_dict`, as `EpochIterator.load_state_dict` does."""
+        self._seek(self._dataset._load_worker_point(state))
 
 
 _living: weakref.WeakSet[PackIterator] = weakref.WeakSet()

@@ -33,6 +33,7 @@ ALONE = ()
 RECIPES = {
     "Plain PyTorch": (TORCHRUN, (), ""),
     "FSDP": (TORCHRUN, (), ""),
+    "torchdata": (TORCHRUN, ("torchdata",), "torchdata"),
     "PyTorch Lightning": (ALONE, ("lightning",), "lightning"),
     "Hugging Face Accelerate": (TORCHRUN, ("accelerate",), "accelerate"),
     "Hugging Face Trainer": (TORCHRUN, ("transformers", "accelerate"), "transformers accelerate"),
@@ -122,7 +123,7 @@ def test_a_recipe_trains_on_the_epoch_in_two_runs(section, shards, tmp_path):
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install {install}")
-    if packages and "MDS_FRAMEWORKS" not in os.environ:
+    if packages not in {(), ("torchdata",)} and "MDS_FRAMEWORKS" not in os.environ:
         pytest.skip("trainers take minutes to start: set MDS_FRAMEWORKS=1 to run them")
     runs = Runs(section, launcher, shards, tmp_path)
     runs.to(4)

@@ -1,5 +1,6 @@
 """Packs without a loader: what they hold, and the state between them."""
 
+import json
 import os
 
 import pytest
@@ -142,7 +143,7 @@ def test_ranks_have_no_position_inside_a_step(corpus):
 
 
 def test_worker_processes_know_their_place_alone(corpus):
-    """Of torch's loader, and of torchdata's, which asks the iterator."""
+    """The main process does not know how far the workers of torch's loader are."""
     dataset = make(corpus, layout="dense", columns=["tokens"])
     batches = iter(DataLoader(dataset, batch_size=24, num_workers=1))
     next(batches)
@@ -150,10 +151,20 @@ def test_worker_processes_know_their_place_alone(corpus):
         dataset.state_dict()
     assert "num_samples" not in str(caught.value)
     assert len(list(batches)) == 12
-    packs = iter(make(corpus))
-    for call in (packs.state_dict, lambda: packs.load_state_dict({})):
-        with pytest.raises(ConfigError, match=r"StatefulDataLoader.*Use mds.StreamingDataLoader"):
-            call()
+
+
+@pytest.mark.parametrize("count", [0, 5, 24, 30])
+def test_an_iterator_has_a_state_of_its_own(corpus, count):
+    """It continues in another iterator, also in the middle of a step of several ranks."""
+    packs = iter(make(corpus, (2, 0)))
+    for _ in range(count):
+        next(packs)
+    state = json.loads(json.dumps(packs.state_dict()))
+    resumed = iter(make(corpus, (2, 0)))
+    next(resumed)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert tokens_of(resumed) == tokens_of(packs)
 
 
 def test_functions_of_batches_want_a_loader(corpus):

@@ -15,11 +15,11 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs" / "distributed.md"
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
     """Blocks run in order, and the program that saves a state resumes from it."""
     monkeypatch.chdir(tmp_path)
-    data, training, audit = re.findall(
+    data, training, accumulation, audit = re.findall(
         r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
     names, last_steps = {}, []
-    for block in (data, training, training, audit):
+    for block in (data, training, training, accumulation, audit):
         exec(compile(block, PAGE.name, "exec"), names)
         last_steps.append(names.get("step"))
     # An epoch has 63 steps. The state is saved after 6 of them, and 57 remain.

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 def clean(place: str, remove: bool, storage_options: dict[str, str], as_json: bool) -> None:
     """List the files at PLACE of writers that were killed before they finished.
 
-    The files are shards that are in no index, unfinished multipart uploads, and temporary folders
-    on this machine for PLACE. Files are removed only with --remove. Folders in use by a writer are
-    refused. For a URL, make sure yourself that no writer uses it.
+    The files are shards that are in no index, also those of Ray and Spark, unfinished multipart
+    uploads, and temporary folders on this machine for PLACE. Files are removed only with --remove.
+    Folders in use by a writer are refused. For a URL, and for Ray and Spark, make sure yourself
+    that no writer uses it.
     """
     with errors():
         from mds.errors import NotFoundError
@@ -78,6 +79,7 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
             "shards": leftovers.shards,
             "uploads": uploads,
             "folders": leftovers.folders,
+            "parts": leftovers.parts,
         }
         print_json({"url": place, "leftovers": listed, "is_removed": remove})
         return
@@ -93,6 +95,8 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
         main.print(cell(f"shard: {name}"), soft_wrap=True)
     for upload in leftovers.uploads:
         main.print(cell(f"unfinished upload: {upload.key} ({upload.identifier})"), soft_wrap=True)
+    for part in leftovers.parts:
+        main.print(cell(f"folder of a task: {part}"), soft_wrap=True)
     for folder in leftovers.folders:
         main.print(cell(f"folder: {folder}"), soft_wrap=True)
     if remove:
@@ -118,9 +122,9 @@ def _find_leftovers(store: Store) -> Leftovers:
     try:
         index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except NotFoundError:
-        return Leftovers.find(store, store.url_of(""))
+        return Leftovers.find(store, store.url_of(""), has_parts=True)
     # Each file of a shard is a pair: raw and compressed.
     named_files = {
         info.basename for shard in index for pair in shard.files for info in pair if info
     }
-    return Leftovers.find(store, store.url_of(""), frozenset(named_files))
+    return Leftovers.find(store, store.url_of(""), frozenset(named_files), has_parts=True)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -29,6 +30,15 @@ log = get_logger("mds.writers")
 _SHARD = re.compile(r"shard\.\d{5,}\.(mds|json|csv|tsv|xsv)(\.meta)?(\.(br|bz2|gz|snappy|zstd))?")
 
 
+#: A folder that a task of Ray or Spark writes: its job, task and attempt (`PartedDataset`).
+_PART = re.compile(r"part-[0-9a-f]{12}-\d{6,}-[0-9a-f]{8}")
+
+
+def is_part(name: str) -> bool:
+    """Return whether the name of a folder is that of a task of Ray or Spark."""
+    return _PART.fullmatch(name) is not None
+
+
 def is_shard(name: str) -> bool:
     """Return whether a file name is that of a shard."""
     return _SHARD.fullmatch(name) is not None
@@ -42,26 +52,37 @@ class Leftovers:
     - ``shards`` (list[str]): Shards without an index.
     - ``uploads`` (list[Upload]): Unfinished uploads to the store.
     - ``folders`` (list[str]): Staging folders on this machine that no process uses any more.
+    - ``parts`` (list[str]): Folders of tasks of Ray or Spark without an index.
     """
 
     location: str
     shards: list[str] = field(default_factory=list)
     uploads: list[Upload] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
 
     @classmethod
-    def find(cls, store: Store, location: str, named: frozenset[str] = frozenset()) -> Leftovers:
+    def find(
+        cls,
+        store: Store,
+        location: str,
+        named: frozenset[str] = frozenset(),
+        *,
+        has_parts: bool = False,
+    ) -> Leftovers:
         """Find the leftovers at a place.
 
         - ``named`` (frozenset[str]): Files of the dataset there, which are no leftovers.
+        - ``has_parts`` (bool, default False): Whether to list the folders of tasks, too.
 
         Shards or uploads that the store does not list are left out.
         """
         shards = [name for name in _shards(store) if name not in named]
-        return cls(location, shards, _uploads(store), find_dead_staging_folders(store.url))
+        parts = _parts(store, named) if has_parts else []
+        return cls(location, shards, _uploads(store), find_dead_staging_folders(store.url), parts)
 
     def __bool__(self) -> bool:
-        return bool(self.shards or self.uploads or self.folders)
+        return bool(self.shards or self.uploads or self.folders or self.parts)
 
     def describe(self) -> str:
         """Describe the leftovers for a message."""
@@ -74,6 +95,10 @@ class Leftovers:
             )
         if self.folders:
             parts.append(f"unused folders on this machine ({_some(self.folders)})")
+        if self.parts:
+            parts.append(
+                f"{len(self.parts)} folders of tasks that no index names ({_some(self.parts)})"
+            )
         return "; ".join(parts)
 
     def warn(self) -> None:
@@ -92,6 +117,8 @@ class Leftovers:
             store.delete(name)
         for upload in self.uploads:
             store.abort_upload(upload)
+        for part in self.parts:
+            delete_parts(store, part, ())
         for folder in self.folders:
             lock = try_lock_folder(folder, make=False)
             if lock is not None:  # no process has begun to use it meanwhile
@@ -110,6 +137,41 @@ def _shards(store: Store) -> list[str]:
         if store.can_list:
             return sorted(info.key for info in store.list("shard.") if is_shard(info.key))
     return []
+
+
+def _parts(store: Store, named: frozenset[str]) -> list[str]:
+    """Return the folders of tasks in a store without those that have a file of ``named``."""
+    folders: set[str] = set()
+    with contextlib.suppress(StoreError, FileNotFoundError):
+        if store.local_path is not None:
+            folders.update(os.listdir(store.local_path))
+        elif store.can_list:
+            folders.update(info.key.partition("/")[0] for info in store.list("part-"))
+    used = {name.partition("/")[0] for name in named}
+    return sorted(name for name in folders - used if is_part(name))
+
+
+def delete_parts(store: Store, prefix: str, keep: Collection[str]) -> None:
+    """Delete the parts whose names begin with ``prefix``, but for those to keep.
+
+    Nothing is deleted in a store that cannot list its objects.
+    """
+    folder = store.local_path
+    if folder is not None:
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(folder):
+                if name.startswith(prefix) and name not in keep:
+                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        return
+    if not store.can_list:
+        return
+    for info in list(store.list(prefix)):
+        if info.key.partition("/")[0] not in keep:
+            store.delete(info.key)
+    with contextlib.suppress(StoreError):  # a store without multipart uploads
+        for upload in store.list_uploads():
+            if upload.key.startswith(prefix) and upload.key.partition("/")[0] not in keep:
+                store.abort_upload(upload)
 
 
 def _uploads(store: Store) -> list[Upload]:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
-import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from mds._arguments import check_arguments, did_you_mean, mapping, one_of, refuse_unknown
 from mds._index.table import Index
 from mds._shardfile.layout import INDEX_NAME
-from mds.errors import ConfigError, NotFoundError, StoreError, WriterError
+from mds.errors import ConfigError, NotFoundError, WriterError
 from mds.formats._arrow_values import encoding_of, number_name, pyarrow, python_values
 from mds.formats._columns import NULLS
 from mds.storage import open_store
 from mds.storage._url import Url, is_local, join, local_path, options_of, redact
-from mds.writers._leftovers import is_shard
+from mds.writers._leftovers import delete_parts, is_part, is_shard
 from mds.writers._mds import MDSWriter
 from mds.writers._merge import lock_places, merge_locked
 from mds.writers._spec import fill_options, parse_columns, parse_shards, refuse_storage_options
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from mds.storage import Store
 
-_PART = re.compile(r"part-[0-9a-f]{12}-\d{6,}-[0-9a-f]{8}")
 _MAX_ROWS, _MAX_BYTES = 1024, 4 << 20  # that are Python objects at one time
 _OPTIONS = (
     *("lengths", "compression", "hashes", "size_limit", "samples_per_shard", "class_names"),
@@ -227,12 +224,12 @@ class PartedDataset:
                 )
             if old is not None and self.mode == "overwrite":
                 _delete_shards(store, old, self._published_parts())
-            _delete_parts(store, self._prefix, self._published_parts())
+            delete_parts(store, self._prefix, self._published_parts())
 
     def abort(self) -> None:
         """Delete what the tasks of this job wrote, unless it was published."""
         with self._store() as store:
-            _delete_parts(store, self._prefix, self._published_parts())
+            delete_parts(store, self._prefix, self._published_parts())
 
     def _published_parts(self) -> set[str]:
         """Return the folders of the shards that the index names."""
@@ -268,29 +265,6 @@ def _is_tensor(kind: pa.DataType) -> bool:
     return isinstance(kind, pyarrow().BaseExtensionType) and hasattr(kind, "shape")
 
 
-def _delete_parts(store: Store, prefix: str, keep: Collection[str]) -> None:
-    """Delete the parts whose names begin with ``prefix``, but for those to keep.
-
-    Nothing is deleted in a store that cannot list its objects.
-    """
-    folder = store.local_path
-    if folder is not None:
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(folder):
-                if name.startswith(prefix) and name not in keep:
-                    shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        return
-    if not store.can_list:
-        return
-    for info in list(store.list(prefix)):
-        if info.key.partition("/")[0] not in keep:
-            store.delete(info.key)
-    with contextlib.suppress(StoreError):  # a store without multipart uploads
-        for upload in store.list_uploads():
-            if upload.key.startswith(prefix) and upload.key.partition("/")[0] not in keep:
-                store.abort_upload(upload)
-
-
 def _delete_shards(store: Store, index: Index, keep: Collection[str]) -> None:
     """Delete the shards of a dataset that was overwritten; ``keep`` are the new parts.
 
@@ -299,11 +273,11 @@ def _delete_shards(store: Store, index: Index, keep: Collection[str]) -> None:
     names = set(_file_names(index))
     parts = {name.rpartition("/")[0] for name in names}
     for part in parts.difference(keep):
-        if _PART.fullmatch(part):
-            _delete_parts(store, part, ())
+        if is_part(part):
+            delete_parts(store, part, ())
     for name in names:
         folder, _, basename = name.rpartition("/")
-        if is_shard(basename) and not _PART.fullmatch(folder):
+        if is_shard(basename) and not is_part(folder):
             store.delete(name)
 
 

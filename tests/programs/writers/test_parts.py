@@ -5,9 +5,11 @@ import os
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from devtools import servers
 from mds import LocalDataset, StreamingDataset
+from mds._cli import main
 from mds.errors import ConfigError, WriterError
 from mds.writers._parts import PartedDataset
 
@@ -119,6 +121,20 @@ def test_a_dataset_in_the_meantime_is_not_replaced(tmp_path):
     assert [name for name in os.listdir(out) if name.startswith("part-")] == parts[1]
 
 
+def test_clean_removes_what_a_dead_job_wrote(tmp_path):
+    """The folders of a job whose driver died, and not those that the index names."""
+    out = tmp_path / "out"
+    first, dead = plan(str(out)), plan(str(out))
+    part = first.write(0, [batch(1)])
+    lost = sorted(dead.write(task, [batch(2)]) for task in range(2))
+    first.publish([part])
+    shown = CliRunner().invoke(main, ["clean", str(out), "--json"])
+    assert json.loads(shown.output)["leftovers"]["parts"] == lost
+    assert CliRunner().invoke(main, ["clean", str(out), "--remove"]).exit_code == 0
+    assert [name for name in os.listdir(out) if name.startswith("part-")] == [part]
+    assert [sample["id"] for sample in LocalDataset(str(out))] == [1]
+
+
 def test_a_wrong_index_deletes_nothing_else(tmp_path):
     """Overwriting deletes files with the names of shards only."""
     out = tmp_path / "out"
@@ -140,7 +156,7 @@ def test_an_appended_column_must_fit(tmp_path):
     first = plan(out)
     first.publish([first.write(0, [batch(1)])])
     parted = PartedDataset.plan("Sink", out, "append", {"id": "int32"}, None, {})
-    with pytest.raises(ConfigError, match=r"column 'id' is 'int' .* and 'int32' in the rows"):
+    with pytest.raises(ConfigError, match=r"column 'id' is 'int' .* but 'int32' in the rows"):
         parted.with_schema(SCHEMA)
-    with pytest.raises(ConfigError, match=r"column 'x' is 'missing' .* and 'str' in the rows"):
+    with pytest.raises(ConfigError, match=r"column 'x' is 'missing' .* but 'str' in the rows"):
         plan(out, "append").with_schema(SCHEMA.append(pa.field("x", pa.string())))

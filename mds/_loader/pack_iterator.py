@@ -226,8 +226,8 @@ class PackIterator(Iterator[dict[str, Any]]):
         if spec.microbatches > 1 and world.workers_per_rank > 1:
             raise ConfigError(
                 f"a worker of packs with microbatches={spec.microbatches} has no position, because "
-                "other workers have parts of its steps. Iterate the StreamingDataLoader that has microbatches=, or create another "
-                "dataset for this loader."
+                "other workers have parts of its steps. Iterate the StreamingDataLoader that has "
+                "microbatches=, or create another dataset for this loader."
             )
         return self._dataset._worker_point(self._epoch, *self._count.worker_place).emit()
 

@@ -61,7 +61,10 @@ def run(name):
 def table(results):
     """Return the table of the docs."""
     lines = [
-        "| trainer | date | kills | equal steps with mds | with its loader | its lost, added documents |\n",
+        (
+            "| trainer | date | kills | equal steps with mds | with its loader "
+            "| its lost, added documents |\n"
+        ),
         "|---|---|---:|---:|---:|---:|\n",
     ]
     for name, result in results.items():

@@ -314,13 +314,6 @@ def grain_names():
     }  # fmt: skip
 
 
-def polars_names():
-    """Return the names of the table of polars."""
-    polars = pytest.importorskip("polars", reason=missing("polars"))
-    frame = polars.scan_parquet("rows/*.parquet")
-    return {**vars(polars), "frame": frame, "web": frame.head(80), "math": frame.slice(80)}
-
-
 def missing(package):
     """Return the reason of a skip."""
     return f"needs the libraries of the tables: pip install {package}"
@@ -340,7 +333,6 @@ def streaming_names():
     return {
         **{name: getattr(streaming, name) for name in streaming.__all__},
         "DataLoader": torch.utils.data.DataLoader, "Mapped": Mapped,
-        "merge_index": importlib.import_module("streaming.base.util").merge_index,
         "dataset": streaming.StreamingDataset(local="data/train", batch_size=8),
     }  # fmt: skip
 
@@ -352,7 +344,6 @@ NAMES = {
     "litdata": litdata_names,
     "WebDataset": webdataset_names,
     "Grain": grain_names,
-    "polars": polars_names,
 }
 
 
@@ -404,8 +395,6 @@ def ids(value):
     """Return the ids of all samples of a value: a dataset, a loader, a batch, a sample."""
     if isinstance(value, Summary):
         return ids(StreamingDataset(value.out))
-    if "polars" in type(value).__module__:
-        value = value.lazy().collect().to_dicts()
     if isinstance(value, dict) and "id" not in value and "cls" not in value:
         return [number for part in value.values() for number in ids(part)]
     if isinstance(value, dict):
@@ -477,8 +466,6 @@ def with_new_column(name):
     """Return a comparison of all values of a column, beside the ids."""
 
     def values(value):
-        if "polars" in type(value).__module__:
-            value = value.lazy().collect().to_dicts()
         return np.concatenate([np.atleast_1d(sample[name]) for sample in value]).tolist()
 
     def compare(theirs, ours):
@@ -491,8 +478,7 @@ def with_new_column(name):
 def same_columns(theirs, ours):
     """The samples of both have the same columns."""
     same(theirs, ours) if "id" in next(iter(ours)) else None
-    first = theirs.lazy().collect().to_dicts() if hasattr(theirs, "lazy") else theirs
-    assert sorted(next(iter(ours))) == sorted(next(iter(first)))
+    assert sorted(next(iter(ours))) == sorted(next(iter(theirs)))
 
 
 def same_names(theirs, ours):
@@ -578,12 +564,6 @@ def same_folders(theirs, ours):
     assert shards[0].read_bytes() == shards[1].read_bytes()
 
 
-def merged(theirs, ours):
-    """One index has the samples of all parts."""
-    assert theirs is ours is None
-    assert ids(StreamingDataset("parts")) == list(range(100))
-
-
 #: Comparisons of rows whose calls do not yield the same samples in the same order.
 EFFECTS = {
     # mosaicml-streaming
@@ -591,7 +571,6 @@ EFFECTS = {
     'with MDSWriter(columns={"id": "int"}, out="out/theirs") as writer: writer.write({"id": 7})': (
         same_folders
     ),
-    'merge_index("parts", keep_local=True)': merged,
     # torch
     "DataLoader(dataset, batch_size=8, shuffle=True)": in_any_order,
     "DataLoader(dataset, shuffle=True, generator=torch.Generator().manual_seed(7))": in_any_order,
@@ -657,13 +636,6 @@ EFFECTS = {
     "MapDataset.mix([web, math], [0.7, 0.3])": mixed,
     "iterator.get_state()": states,
     "iterator.set_state(state)": nothing_returned,
-    # polars
-    'frame.select("id", "text")': same_columns,
-    'frame.with_columns(length=col("text").str.len_chars())': with_new_column("length"),
-    "frame.collect_schema()": same_names,
-    'frame.sink_parquet("new.parquet")': read_back(
-        lambda: pa.parquet.read_table("new.parquet").to_pylist()
-    ),
 }
 #: Rows whose left call needs a service: only its names are checked.
 NOT_RUN = {

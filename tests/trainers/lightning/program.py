@@ -90,7 +90,9 @@ def main(settings):
     else:
         dataset = harness.dataset_of(settings, "shifted", batch_size=batch_size)
         collate = {} if settings["packing"] else {"collate_fn": pad}
-        loader = StreamingDataLoader(dataset, num_workers=workers, **collate)
+        loader = StreamingDataLoader(
+            dataset, microbatches=settings["microbatches"], num_workers=workers, **collate
+        )
     model = Model(settings)
     if settings["packing"]:
         model.on_before_batch_transfer = lambda batch, number: rows(batch)

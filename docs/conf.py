@@ -50,7 +50,7 @@ autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": True}
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["grain", "transformers"]  # their pages are built without them
+autodoc_mock_imports = ["grain", "lightning", "transformers"]  # their pages are built without them
 maximum_signature_line_length = 80  # beyond it a line for each argument
 python_use_unqualified_type_names = True
 

@@ -60,9 +60,9 @@ class Packing:
       ``"masked"``: the label of a token is the token itself, and -100 for the first token of a
       document. The loss shifts them, as in models of Hugging Face (Trainer, TRL, axolotl).
       ``"shifted"``: the label of a token is the next token, and -100 for the last token of a
-      document. Take it for a loss that does not shift, such as ``cross_entropy(logits, labels)``:
-      torchtitan and NeMo Automodel shift in their own datasets. A resumed run may have other
-      labels.
+      document. Take it for a loss that does not shift, such as ``cross_entropy(logits, labels)``,
+      which you call yourself in plain torch and Lightning. torchtitan and NeMo Automodel shift in
+      their own datasets. A resumed run may have other labels.
     - ``budget`` (int | None, default None, tokens): Alternative to ``capacity``, for models that
       take a document a row. A pack is a batch of documents of like lengths. Padded to the longest,
       they have at most so many tokens together.

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn.functional import cross_entropy
 
 from mds import StreamingDataLoader
+from mds.integrations.lightning import StreamingCallback
 
 
 class Model(lightning.LightningModule):
@@ -104,6 +105,7 @@ def main(settings):
         accumulate_grad_batches=settings["microbatches"],
         callbacks=[
             Edits(settings, dataset),
+            StreamingCallback(),
             ModelCheckpoint(
                 settings["out"],
                 filename="{step}",

@@ -7,7 +7,7 @@ import torch
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError
 
-lightning = pytest.importorskip("lightning", reason="lightning: the environment of trainers has it")
+lightning = pytest.importorskip("lightning", reason="lightning is not installed")
 
 from mds.integrations.lightning import StreamingCallback  # noqa: E402 - lightning may be missing
 

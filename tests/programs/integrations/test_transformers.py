@@ -10,9 +10,9 @@ import torch
 from mds import MDSWriter, Packing, StreamingDataset
 from mds.errors import ConfigError, StateError
 
-WHERE = "the environment of trainers has it"
-transformers = pytest.importorskip("transformers", reason=f"transformers: {WHERE}")
-trl = pytest.importorskip("trl", reason=f"trl: {WHERE}")
+REASON = "trl is not installed: pip install trl"
+transformers = pytest.importorskip("transformers", reason=REASON)
+trl = pytest.importorskip("trl", reason=REASON)
 
 from mds.integrations._model_loader import POSITION_FILE  # noqa: E402 - as below
 from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing

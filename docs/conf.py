@@ -50,7 +50,8 @@ autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": True}
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["grain", "lightning", "transformers"]  # their pages are built without them
+# The pages of the integrations are built without these packages.
+autodoc_mock_imports = ["grain", "lightning", "torchtitan", "transformers", "tyro"]
 maximum_signature_line_length = 80  # beyond it a line for each argument
 python_use_unqualified_type_names = True
 
@@ -65,7 +66,7 @@ CHILDREN = {
     "convert": ["writing", "guides/shard-size"],
     "storage": ["guides/credentials", "guides/own-store"],
     "parquet": ["lake", "guides/arrow"],
-    "frameworks": ["guides/trl", "guides/grain"],
+    "frameworks": ["guides/trl", "guides/torchtitan", "guides/grain"],
     "packing": ["recipes/packed", "recipes/instructions"],
     "migrating": ["door"],
 }

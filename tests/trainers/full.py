@@ -32,6 +32,7 @@ CASES = (
 #: Trainer -> its title, the class that trains, the packages whose versions count.
 TRAINERS = {
     "trl": ("TRL", "trl.SFTTrainer", ("trl", "transformers", "accelerate")),
+    "torchtitan": ("torchtitan", "torchtitan.trainer.Trainer", ("torchtitan",)),
     "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
 }
 PACKS = {"trl"}  # what can pack documents itself

@@ -1,8 +1,9 @@
 """Kills a training of a trainer, resumes it on other ranks, and compares what was trained on.
 
 A trainer's folder has ``program.py`` with ``main(settings)``, which runs on every rank and calls
-`record` with each batch that the model gets. A case runs it three times: undisturbed, killed by
-SIGKILL, and resumed from the last checkpoint of the killed run::
+`record` with each batch that the model gets. If it has ``prepare(settings)``, that runs before the
+ranks. A case runs it three times: undisturbed, killed by SIGKILL, and resumed from the last
+checkpoint of the killed run::
 
     undisturbed   steps 1 ... 12
     killed        steps 1 ... 7, checkpoints after 3 and 6
@@ -82,16 +83,24 @@ def write_documents(folder):
                 out.write({"tokens": np.full(int(rng.integers(3, 40)), number, np.uint16)})
 
 
-def dataset_of(settings, labels="masked", **options):
-    """Return the StreamingDataset of a case; ``labels`` is that of Packing."""
-    from mds import Packing, Schedule, Stream, StreamingDataset
+def arguments_of(settings, labels="masked"):
+    """Return the arguments of the StreamingDataset of a case; ``labels`` is that of Packing."""
+    from mds import Packing, Schedule
 
-    streams = {name: Stream(os.path.join(settings["shards"], name)) for name in STREAMS}
+    streams = {name: os.path.join(settings["shards"], name) for name in STREAMS}
+    arguments = {"streams": streams, "shuffle": True}
     if settings["packing"]:
-        options["packing"] = Packing(CAPACITY, window=8, labels=labels)
+        arguments["packing"] = Packing(CAPACITY, window=8, labels=labels)
     if settings["schedule"]:
-        options["schedule"] = Schedule({0: {"web": 3, "code": 1}, 5: {"web": 1, "code": 3}})
-    return StreamingDataset(streams, shuffle=True, **options)
+        arguments["schedule"] = Schedule({0: {"web": 3, "code": 1}, 5: {"web": 1, "code": 3}})
+    return arguments
+
+
+def dataset_of(settings, labels="masked", **options):
+    """Return the StreamingDataset of a case."""
+    from mds import StreamingDataset
+
+    return StreamingDataset(**arguments_of(settings, labels), **options)
 
 
 def tokens_of_documents(settings):
@@ -272,4 +281,7 @@ def _import(path):
 
 
 if __name__ == "__main__":
-    sys.exit(_run_ranks(_import(sys.argv[1]).main, json.loads(sys.argv[2])))
+    program, its_settings = _import(sys.argv[1]), json.loads(sys.argv[2])
+    if hasattr(program, "prepare"):
+        program.prepare(its_settings)
+    sys.exit(_run_ranks(program.main, its_settings))

@@ -15,7 +15,7 @@ import harness  # noqa: E402 - a program beside this file, which the trainers im
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("trainer", ["trl", "lightning"])
+@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "lightning"])
 def test_a_killed_training_goes_on_with_the_same_batches(trainer, tmp_path):
     if importlib.util.find_spec(trainer) is None:
         pytest.skip(f"{trainer} is not installed: pip install {trainer}")

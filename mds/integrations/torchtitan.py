@@ -1,0 +1,161 @@
+"""Batches of a StreamingDataset for torchtitan, with exact resume on another number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import torch
+
+from mds._dataset.streaming import StreamingDataset
+from mds._loader.dataloader import StreamingDataLoader
+from mds.errors import ConfigError, StateError, need
+from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of
+
+try:
+    import tyro
+    from torchtitan.components.dataloader import BaseDataLoader
+    from torchtitan.components.loss import IGNORE_INDEX
+except ImportError as error:
+    raise need("torchtitan==0.3.0", None, "mds.integrations.torchtitan and its loader") from error
+
+__all__ = ["DataLoader"]
+
+# Arguments of the dataset that this module sets.
+_FIXED = {
+    "batch_size": "it is training.local_batch_size",
+    "topology": "it follows from the parallelism of torchtitan",
+    "remainder": "it is 'mask', so that each sample comes once in batches of one size",
+}
+
+
+class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan are checked
+    """Loader of torchtitan that reads a StreamingDataset.
+
+    Its ``Config`` is the ``dataloader`` of a ``Trainer.Config`` or ``Validator.Config``:
+
+    - ``dataset_path`` (str | None, default None): Path or URL of the data.
+    - ``arguments`` (dict, default {}): Other arguments of the StreamingDataset, such as
+      ``shuffle``, ``packing``, ``streams`` or ``schedule``.
+    - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs,
+      it is the one that `Packing` finds.
+    - ``num_workers`` (int, default 0): Number of workers that make batches.
+    - ``global_batch_size`` (int, default -1, samples): ``training.global_batch_size``; -1 is one
+      batch of each rank.
+    - ``infinite`` (bool, default True): Whether another epoch follows the last one.
+
+    With packing, a pack has ``training.seq_len`` tokens. Without, samples are blocks of ``seq_len``
+    tokens or one more. A column ``labels`` has a label for each token, not shifted; without it, the
+    tokens are the labels. The attribute ``dataset`` is the StreamingDataset.
+
+    Raises ConfigError for settings that contradict each other, and at the first batch for samples
+    of another length; StateError for a state of another loader or dataset.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):  # type: ignore[misc] # as above
+        """Settings of the loader, which the class describes."""
+
+        arguments: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+        column: str | None = None
+        num_workers: int = 0
+        global_batch_size: int = -1
+        infinite: bool = True
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        seq_len: int,
+        local_batch_size: int,
+        tokenizer: Any = None,
+        snapshot_every_n_steps: int | None = None,
+    ) -> None:
+        del tokenizer  # samples are tokens already
+        arguments = dict(config.arguments)
+        if config.dataset:
+            raise ConfigError(f"dataset={config.dataset!r} has no effect: give dataset_path.")
+        for name in _FIXED.keys() & arguments:
+            raise ConfigError(f"{name}= of arguments: leave it out, {_FIXED[name]}.")
+        batch, size = dp_world_size * local_batch_size, config.global_batch_size
+        steps, rest = divmod(batch if size == -1 else size, batch)
+        # torchtitan saves after so many batches, which have to be whole steps.
+        if steps < 1 or rest or (snapshot_every_n_steps or 0) % steps:
+            raise ConfigError(
+                f"global_batch_size={size} of the dataloader: give the value of "
+                f"training.global_batch_size, a multiple of {batch} ({dp_world_size} data-parallel "
+                f"ranks with batches of {local_batch_size})."
+            )
+        if (packing := arguments.get("packing")) is not None:
+            packing = packing if isinstance(packing, Packing) else Packing(packing)
+            if packing.capacity != seq_len:
+                raise ConfigError(
+                    f"packs of {packing.room} tokens do not fit training.seq_len={seq_len}. Give "
+                    f"packing={seq_len}."
+                )
+            column = config.column or packing.column
+            packing = replace(packing, column=column, layout="dense", labels="shifted")
+            arguments["packing"] = packing
+        self.dataset = StreamingDataset(
+            config.dataset_path,
+            batch_size=local_batch_size,
+            topology=(dp_rank, dp_world_size),
+            remainder="mask",
+            **arguments,
+        )
+        self._loader = StreamingDataLoader(
+            self.dataset, num_workers=config.num_workers, microbatches=steps
+        )
+        self._seq_len, self._infinite = seq_len, config.infinite
+        self._column = config.column or DEFAULT_COLUMN
+
+    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        """Yield inputs and labels of the rest of the epoch, and of the following ones."""
+        epochs_without_batch = 0
+        while epochs_without_batch < 2:  # a resumed epoch may have no batch left
+            epochs_without_batch += 1
+            for batch in self._loader:
+                epochs_without_batch = 0
+                yield self._inputs_of(batch)
+            if not self._infinite:
+                return
+        raise ConfigError("the dataset gives no batch. Give one with samples.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of all ranks after the last step."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a state. An empty one changes nothing, as in torchtitan's own loader."""
+        if "world_size" in state_dict:
+            raise StateError(
+                "this state is of a loader of torchtitan, whose order is another one. To begin the "
+                "data anew, set checkpoint.exclude_from_loading=['dataloader']."
+            )
+        if state_dict:
+            self._loader.load_state_dict(state_dict)
+
+    def _inputs_of(self, batch: dict[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Return inputs and labels of a batch, all int64 of shape (samples, seq_len)."""
+        length = self._seq_len
+        if self.dataset.packing is not None:
+            tokens = batch[column_of(self.dataset.packing)]
+            return {"input": tokens, "positions": batch["position_ids"]}, batch["labels"]
+        if self._column not in batch:
+            names = ", ".join(repr(name) for name in batch if name != "mask")
+            raise ConfigError(f"no column {self._column!r}, only {names}. Name it with column=.")
+        tokens, labels = batch[self._column], batch.get("labels", batch[self._column])
+        for rows in (tokens, labels):
+            if getattr(rows, "shape", (0,))[1:] not in {(length,), (length + 1,)}:
+                raise ConfigError(
+                    f"samples are not blocks of {length + 1} or {length} tokens, for "
+                    f"training.seq_len={length}. Write blocks with mds-convert --block "
+                    f"{length + 1}, or pack documents with arguments={{'packing': {length}}}."
+                )
+        labels = torch.nn.functional.pad(labels.long()[:, 1:], (0, 1), value=IGNORE_INDEX)
+        labels[~batch["mask"]] = IGNORE_INDEX
+        positions = torch.arange(length).repeat(len(tokens), 1)
+        return {"input": tokens[:, :length].long(), "positions": positions}, labels[:, :length]

@@ -1,0 +1,196 @@
+"""The loader for torchtitan: its batches, its states, and what it refuses."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from mds import MDSWriter, Packing
+from mds.errors import ConfigError, StateError
+
+pytest.importorskip("torchtitan", reason="torchtitan is not installed: pip install torchtitan")
+tyro = pytest.importorskip("tyro", reason="torchtitan is not installed: pip install torchtitan")
+
+from mds.integrations.torchtitan import DataLoader  # noqa: E402 - torchtitan may be missing
+
+SAMPLES, LENGTH, IGNORED = 37, 8, -100
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents.
+
+    The tokens of sample n are n + 2.
+    """
+    out = tmp_path_factory.mktemp("torchtitan")
+    rng = np.random.default_rng(0)
+    sizes = {"more": [LENGTH + 1], "equal": [LENGTH], "documents": [1, 2, 3, 4, 5]}
+    for name, choices in sizes.items():
+        with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
+            for n in range(SAMPLES):
+                size = int(rng.choice(choices))
+                writer.write({"tokens": np.full(size, n + 2, np.uint16)})
+    return {name: str(out / name) for name in sizes}
+
+
+def build(place, rank=0, ranks=1, size=2, length=LENGTH, every=None, **config):
+    """Return the loader as torchtitan's Trainer makes it."""
+    arguments = {"shuffle": True, **config.pop("arguments", {})}
+    return DataLoader.Config(dataset_path=place, arguments=arguments, **config).build(
+        dp_world_size=ranks,
+        dp_rank=rank,
+        tokenizer=None,
+        seq_len=length,
+        local_batch_size=size,
+        snapshot_every_n_steps=every,
+    )
+
+
+def take(loaders, batches):
+    """Yield the sorted rows of each step of loaders, with ``batches`` of each in a step.
+
+    Rows of padding are left out: which sample fills them depends on the ranks.
+    """
+    iterators = [iter(loader) for loader in loaders]
+    while True:
+        rows = []
+        for iterator in iterators:
+            for _ in range(batches):
+                inputs, labels = next(iterator)
+                rows += zip(
+                    inputs["input"].tolist(), inputs["positions"].tolist(), labels.tolist(),
+                    strict=True,
+                )  # fmt: skip
+        yield sorted(row for row in rows if set(row[2]) != {IGNORED})
+
+
+@pytest.mark.parametrize("name", ["more", "equal"])
+def test_blocks_are_shifted_by_one_token(places, name):
+    inputs, labels = next(iter(build(places[name])))
+    assert inputs.keys() == {"input", "positions"}
+    for tensor in (*inputs.values(), labels):
+        assert tensor.dtype == torch.int64
+        assert tensor.shape == (2, LENGTH)
+    assert inputs["positions"].tolist() == [list(range(LENGTH))] * 2
+    assert (labels[:, :-1] == inputs["input"][:, 1:]).all()
+    if name == "more":
+        assert (labels[:, -1] == inputs["input"][:, 0]).all()
+    else:
+        assert (labels[:, -1] == IGNORED).all()
+
+
+def test_labels_of_packs_end_with_their_document(places):
+    inputs, labels = next(iter(build(places["documents"], arguments={"packing": LENGTH})))
+    assert inputs["input"].shape == inputs["positions"].shape == labels.shape == (2, LENGTH)
+    starts = torch.nn.functional.pad(inputs["positions"][:, 1:] == 0, (0, 1), value=True)
+    assert (labels[starts] == IGNORED).all()
+    assert (labels[~starts] == inputs["input"][~starts]).all()
+
+
+def test_a_column_of_labels_replaces_the_tokens(tmp_path):
+    with MDSWriter(str(tmp_path), {"ids": "ndarray:int64", "labels": "ndarray:int64"}) as out:
+        for n in range(4):
+            out.write({"ids": np.full(LENGTH, n), "labels": np.arange(LENGTH) - 100})
+    inputs, labels = next(iter(build(str(tmp_path), column="ids")))
+    assert labels[0].tolist() == [*range(-99, LENGTH - 100), IGNORED]
+    assert inputs["input"].unique().numel() == 2
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("packing", [None, LENGTH])
+@pytest.mark.parametrize("saved_after", [3, 4, 5, 11])
+def test_a_state_of_four_ranks_goes_on_with_two(places, tmp_path, workers, packing, saved_after):
+    """Through torch.distributed.checkpoint, and beyond the end of an epoch."""
+    place = places["documents" if packing else "more"]
+    options = {"arguments": {"packing": packing}, "global_batch_size": 8}
+    before = [build(place, rank, 4, **options) for rank in range(4)]
+    steps = take(before, 1)
+    for _ in range(saved_after):
+        next(steps)
+    positions = [{**loader.state_dict(), "order_hash": ""} for loader in before]
+    assert positions.count(positions[0]) == 4
+    dcp.save({"dataloader": before[0]}, checkpoint_id=tmp_path, no_dist=True)
+    expected = [next(steps) for _ in range(8)]
+    after = [build(place, rank, 2, num_workers=workers, **options) for rank in range(2)]
+    for loader in after:
+        dcp.load({"dataloader": loader}, checkpoint_id=tmp_path, no_dist=True)
+    resumed = take(after, 2)
+    assert [next(resumed) for _ in range(8)] == expected
+
+
+def test_validation_sees_each_sample_once(places):
+    config = DataLoader.Config(dataset_path=places["more"])
+    config = dataclasses.replace(config, infinite=False)  # as torchtitan's Validator does
+    batches = [
+        list(
+            config.build(
+                dp_world_size=4, dp_rank=rank, tokenizer=None, seq_len=LENGTH, local_batch_size=2
+            )
+        )
+        for rank in range(4)
+    ]
+    assert len({len(batches_of_rank) for batches_of_rank in batches}) == 1
+    labels = [row for each in batches for _, rows in each for row in rows.tolist()]
+    kept = [row[0] for row in labels if row[0] != IGNORED]
+    assert sorted(kept) == list(range(2, SAMPLES + 2))
+
+
+def test_options_of_the_command_line_keep_the_arguments(places):
+    config = DataLoader.Config(dataset_path="elsewhere", arguments={"packing": Packing(LENGTH)})
+    args = ["--dataset-path", places["documents"], "--num-workers", "1"]
+    changed = tyro.cli(DataLoader.Config, args=args, default=config)
+    assert changed.arguments == {"packing": Packing(LENGTH)}
+    assert (changed.dataset_path, changed.num_workers) == (places["documents"], 1)
+
+
+def test_edits_reach_the_order(places):
+    loader = build(places["more"])
+    steps = take([loader], 1)
+    next(steps)
+    gone = [n for n in range(SAMPLES) if n % 2]
+    loader.dataset.edits.replace_samples(gone, reason="a test")
+    assert {row[0][0] % 2 for _ in range(8) for row in next(steps)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "c4"}, "dataset='c4' has no effect: give dataset_path"),
+        ({"arguments": {"batch_size": 2}}, "leave it out, it is training.local_batch_size"),
+        ({"arguments": {"remainder": "short"}}, "remainder= of arguments: leave it out"),
+        ({"arguments": {"topology": (0, 1)}}, "it follows from the parallelism"),
+        ({"arguments": {"packing": 16}}, "packs of 16 tokens do not fit training.seq_len=8"),
+        ({"arguments": {"packing": Packing(budget=8)}}, "do not fit training.seq_len=8"),
+        ({"global_batch_size": 3}, "a multiple of 2"),
+        ({"global_batch_size": 0}, "a multiple of 2"),
+        ({"global_batch_size": 6, "every": 4}, "the value of training.global_batch_size"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(places, options, message):
+    with pytest.raises(ConfigError, match=message):
+        build(places["documents"], **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("documents", {}, "not blocks of 9 or 8 tokens.*--block 9, or pack documents"),
+        ("more", {"length": 6}, "not blocks of 7 or 6 tokens"),
+        ("more", {"column": "ids"}, "no column 'ids', only 'tokens'"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused_at_the_first_batch(places, name, options, message):
+    loader = build(places[name], **options)
+    with pytest.raises(ConfigError, match=message):
+        next(iter(loader))
+
+
+def test_the_state_of_another_loader_is_refused(places):
+    loader = build(places["more"])
+    with pytest.raises(StateError, match="exclude_from_loading"):
+        loader.load_state_dict({"dp_rank_0": b"", "world_size": 1})
+    loader.load_state_dict({})
+    assert next(take([loader], 1)) == next(take([build(places["more"])], 1))

@@ -248,9 +248,9 @@ def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) 
 
     Args:
         topology: World, torch.distributed process group (its ranks are the data-parallel ranks),
-            one-dimensional DeviceMesh such as ``mesh['dp']``, pair (rank, world size), or a
-            function without arguments that returns one of these. None takes the ranks of
-            torch.distributed if it is initialized, and else the variables of the launcher.
+            data-parallel dimensions of a DeviceMesh such as ``mesh['dp']``, pair (rank, world
+            size), or a function without arguments that returns one of these. None takes the ranks
+            of torch.distributed if it is initialized, and else the variables of the launcher.
         has_defaults: Whether a variable of the launcher that is not set has a default, as in
             mosaicml-streaming: rank 0, one rank.
 
@@ -268,19 +268,94 @@ def find_ranks(topology: Topology | None = None, *, has_defaults: bool = False) 
         rank, size = topology
         return _check_ranks(_with_local_size(int(rank), int(size), "topology="))
     if hasattr(topology, "get_local_rank"):  # a DeviceMesh
-        if topology.ndim != 1:
-            raise ConfigError(
-                f"topology= is a DeviceMesh of {topology.ndim} dimensions. Give only the "
-                "data-parallel dimension, such as mesh['dp']."
-            )
-        return _check_ranks(
-            _with_local_size(topology.get_local_rank(), topology.size(), "DeviceMesh")
-        )
+        return _check_ranks(_ranks_of_mesh(topology))
     if hasattr(topology, "rank") and hasattr(topology, "size"):  # a process group
         return _check_ranks(_with_local_size(topology.rank(), topology.size(), "process group"))
     raise ConfigError(
         f"topology= takes a World, a process group, a DeviceMesh dimension, (rank, world size) or "
         f"a function that gives one of these; got {type(topology).__name__}."
+    )
+
+
+# Names of dimensions of a DeviceMesh whose ranks need the same samples.
+_SAME_DATA = frozenset(
+    {"tp", "cp", "pp", "sp", "ep", "etp", "mp", "tensor", "context", "pipeline", "pipe"}
+    | {"sequence", "expert", "model"}
+)
+
+
+def _ranks_of_mesh(mesh: Any) -> Ranks:
+    """Return the rank in a DeviceMesh, all of whose dimensions are data-parallel.
+
+    Raises ConfigError for a mesh with other dimensions, and for a process that is not in it.
+    """
+    names = mesh.mesh_dim_names
+    wrong = [name for name in names or () if name in _SAME_DATA]
+    if wrong or (names is None and mesh.ndim > 1):
+        right = [name for name in names or () if name not in _SAME_DATA] or ["dp"]
+        dimensions = ", ".join(map(repr, names)) if names else f"{mesh.ndim} unnamed ones"
+        raise ConfigError(
+            f"topology= is a DeviceMesh with dimensions {dimensions}. Give only the data-parallel "
+            f"dimensions, such as topology=mesh[{', '.join(map(repr, right))}]."
+        )
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ConfigError(
+            f"topology= is a DeviceMesh of {mesh.size()} ranks, and this process, rank "
+            f"{mesh.get_rank()}, is not one of them. Create the dataset in ranks of the mesh only."
+        )
+    rank = 0
+    for index, size in zip(coordinate, mesh.shape, strict=True):
+        rank = rank * size + index
+    ranks = _with_local_size(rank, mesh.size(), "DeviceMesh")
+    local, groups = _local_size(), _groups_of_mesh(mesh)
+    if local and groups is not None:
+        ranks = ranks._replace(local_world_size=_ranks_of_machine(groups, local))
+    return ranks
+
+
+def _groups_of_mesh(mesh: Any) -> list[list[int]] | None:
+    """Return the global ranks of each data-parallel group, in the order of the mesh.
+
+    With the dimensions dp and tp of size 2, mesh["dp"] has the groups [0, 2] and [1, 3]. It is None
+    if this version of torch does not tell, as before 2.9 for a flattened dimension.
+    """
+    if hasattr(mesh, "_layout") and hasattr(mesh, "_rank_map"):
+        table = mesh._layout.remap_to_tensor(mesh._rank_map)  # noqa: SLF001 - no public way
+        return table.reshape(-1, mesh.size()).tolist()  # type: ignore[no-any-return]
+    resources = vars(sys.modules["torch.distributed.device_mesh"])["_mesh_resources"]
+    root = resources.get_root_mesh(mesh)
+    if root is mesh:
+        return [mesh.mesh.flatten().tolist()]
+    names = root.mesh_dim_names
+    if not {*mesh.mesh_dim_names} <= {*names}:
+        return None
+    ours = [names.index(name) for name in mesh.mesh_dim_names]
+    others = [number for number in range(root.ndim) if number not in ours]
+    table = root.mesh.permute(*others, *ours)
+    return table.reshape(-1, mesh.size()).tolist()  # type: ignore[no-any-return]
+
+
+def _ranks_of_machine(groups: list[list[int]], local: int) -> int:
+    """Return how many consecutive data-parallel ranks share a machine.
+
+    It is the smallest divisor of their number for which no machine has ranks of two blocks of so
+    many. Several machines may have the same block. All processes return the same number.
+
+    Args:
+        groups: Global ranks of each data-parallel group.
+        local: Processes of a machine, which has consecutive global ranks.
+    """
+    machines: dict[int, set[int]] = {}
+    for group in groups:
+        for number, rank in enumerate(group):
+            machines.setdefault(rank // local, set()).add(number)
+    size = len(groups[0])
+    bounds = [(min(numbers), max(numbers)) for numbers in machines.values()]
+    return next(
+        block
+        for block in range(1, size + 1)
+        if size % block == 0 and all(low // block == high // block for low, high in bounds)
     )
 
 
@@ -414,14 +489,29 @@ def _check_complete(rank_name: str, size_name: str, rank: int | None, size: int 
 def _with_local_size(rank: int, size: int, source: str) -> Ranks:
     """Return ranks, with the number of ranks on a node by the launcher's variable.
 
-    Without such a variable, or if it does not divide ``size``, all ranks are on one node.
+    If the launcher started more processes, neighbours are taken to be one rank, as with tensor
+    parallelism: 16 processes on 2 nodes of 8 make 8 ranks, 4 on each node. Without such a variable,
+    or if it does not divide ``size``, all ranks are on one node.
     """
-    for _, _, _, local_name in _LAUNCHERS:
-        local = _env_int(os.environ, local_name)
-        if local is not None:
-            # A data-parallel group may be smaller than a node's processes.
-            return Ranks(rank, size, local if local and size % local == 0 else size, source)
-    return Ranks(rank, size, size, source)
+    local, processes = _local_size(), _process_count()
+    if local and processes is not None and processes > size and processes % size == 0:
+        local = max(local // (processes // size), 1)
+    return Ranks(rank, size, local if local and size % local == 0 else size, source)
+
+
+def _local_size() -> int | None:
+    """Return the processes of a node by the launcher's variable, or None without one."""
+    values = (_env_int(os.environ, local_name) for *_, local_name in _LAUNCHERS)
+    return next((value for value in values if value is not None), None)
+
+
+def _process_count() -> int | None:
+    """Return the number of processes that the launcher started, or None if it is unknown."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    values = (_env_int(os.environ, size_name) for _, _, size_name, _ in _LAUNCHERS)
+    return next((value for value in values if value is not None), None)
 
 
 def _env_int(env: Mapping[str, str], name: str) -> int | None:

@@ -84,8 +84,9 @@ class StreamingDataset(Samples, IterableDataset[Any]):
       not divide evenly: ``"repeat"`` repeats some, so that all ranks get equally many. With
       ``"short"`` and ``"mask"`` each sample comes once over all ranks: ``"short"`` gives some ranks
       fewer, and ``"mask"`` fills the last batches with samples under a mask.
-    - ``topology`` (Any, default None): Rank and world size, such as ``(0, 2)``, if they cannot be
-      found.
+    - ``topology`` (Any, default None): Data-parallel rank and number of these ranks, such as
+      ``(0, 2)``, if they cannot be found; or the data-parallel dimensions of a DeviceMesh, such as
+      ``mesh["dp"]`` or ``mesh["dp_replicate", "dp_shard"]``.
     - ``images`` ("pil" or "array", or a mapping to them, default 'pil'): Form of images: ``"pil"``,
       or ``"array"`` for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
     - ``on_error`` ("raise" or "skip", default 'raise'): Whether a sample that cannot be decoded is

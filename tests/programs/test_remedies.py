@@ -309,9 +309,10 @@ WITHOUT_PROGRAM = {
     ],
     "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],
     "It comes where a part of a state is lost that others replace.": ["a part of one"],
-    "It takes several ranks or workers: test_pack_iterator.py, test_torchdata.py.": [
+    "It takes several ranks or workers: test_torchdata.py, test_meshes.py.": [
         "so no position is between its packs",
         "a worker of packs with microbatches=",
+        "topology= is a DeviceMesh",
     ],
     "The tests of Arrow's record batches and of LocalDataset do it.": [
         "rows as they are stored",

@@ -174,7 +174,9 @@ QUESTIONS = {
 BROWSER = """
 const fs = require("fs"), vm = require("vm");
 const [folder, questions] = process.argv.slice(1);
-const names = { _ready: () => {}, _removeChildren: () => {}, SPHINX_HIGHLIGHT_ENABLED: false };
+const names = {
+  _: (text) => text, _ready: () => {}, _removeChildren: () => {}, SPHINX_HIGHLIGHT_ENABLED: false,
+};
 const page = vm.createContext({
   ...names, document: { getElementById: () => null }, questions: JSON.parse(questions),
 });

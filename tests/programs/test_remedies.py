@@ -133,6 +133,8 @@ def known():
 #: Names of other libraries, and names that stand for names of the user.
 OTHER_ARGUMENTS = {
     "dataloader_drop_last",
+    *("accumulate_grad_batches", "exclude_from_loading"),  # of trainers
+    *("global_batch_size", "seq_len"),
     "embed_external_files",
     "row_group_size",
     "age",
@@ -301,7 +303,11 @@ WITHOUT_PROGRAM = {
         "has only nulls, so its type is unknown",
         "another program wrote a dataset to",
     ],
-    "It takes a trainer of transformers, as in tests/programs/integrations.": [
+    "It takes a trainer, as in tests/programs/integrations.": [
+        "of a loader of torchtitan",
+        "do not fit training.seq_len=",
+        "tokens, for training.seq_len=",
+        "Name it with column=",
         "the trainer has � data-parallel ranks",
         "its last step has fewer than the others",
         "Name a column of the dataset",

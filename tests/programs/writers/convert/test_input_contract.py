@@ -284,7 +284,9 @@ class TestWebDataset(InputContract):
     @pytest.fixture
     def damaged(self, kit):
         members = [("a.txt", b"one"), ("b.txt", b"two"), ("b.txt", b"again")]
-        return kit.write("x.tar", kit.tar(members)), "x.tar, sample b: the file 'b.txt' is there"
+        return kit.write(
+            "x.tar", kit.tar(members)
+        ), "x.tar, sample b: the file 'b.txt' exists twice"
 
 
 class TestHuggingFace(InputContract):

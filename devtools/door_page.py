@@ -72,12 +72,12 @@ Some code replaces a function or a method of `streaming`, as in
   on `StreamingDataset` itself.
 
 If a function of yours computes the order, each worker computes the whole epoch. Spawned workers
-receive replacements by pickle.
+receive replacements by pickle, so your functions must be importable.
 
-Names of shared memory and process groups, such as `TICK` and `barrier`, cause one warning and have
-no effect. Setting any other name raises `SealedNameError`. The same rules hold for attributes of a
-single dataset, stream or writer
-([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Instead of:
+Replacing a name of shared memory or process groups, such as `TICK` and `barrier`, has no effect and
+causes one warning. Replacing any other name raises `SealedNameError`. The same rules hold for
+attributes of a single dataset, stream or writer
+([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Use these alternatives:
 
 | replaced name | use |
 |---|---|
@@ -107,8 +107,8 @@ These have defaults, so that code written for mosaicml-streaming runs unchanged.
 _PLACEHOLDERS = """\
 ## Names that you can import but not use
 
-mds has no shared memory with a name, and no threads of this kind. Calling one of these raises
-`SealedNameError`: {}.
+In mosaicml-streaming, these names manage shared memory and background threads, which mds does not
+have. Calling one of them raises `SealedNameError`: {}.
 
 """
 _MISSING_NAMES = """\

@@ -178,7 +178,12 @@ def run_case(trainer, case, folder):
     whole = _launch(trainer, case.before, folder, "whole", base)
     killed = _launch(trainer, case.before, folder, "killed", {**base, "kill": kill})
     last = {**base, "checkpoint": checkpoint, "out": str(folder / "killed" / "out")}
-    resumed = _launch(trainer, case.after, folder, "resumed", last)
+    try:
+        resumed = _launch(trainer, case.after, folder, "resumed", last)
+    except AssertionError as refusal:
+        if case.loader == "mds" or "resharding is not supported" not in str(refusal):
+            raise
+        resumed = {}  # the loader of torchtitan refuses another number of ranks
     before = {step: documents for step, documents in whole.items() if step <= checkpoint}
     expected = {step: documents for step, documents in whole.items() if step > checkpoint}
     assert len(whole) == case.steps, sorted(whole)

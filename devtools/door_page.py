@@ -39,8 +39,8 @@ _HEAD = """\
 mds can [provide the `streaming` package](migrating.md#keep-import-streaming) to code that you
 cannot change. This page lists what differs from mosaicml-streaming 0.13.
 
-All {count} names that {modules} modules define were compared. A name that is not listed has the
-same parameters and the same defaults.
+We compared all {count} names that its {modules} modules define. A name that is not listed has
+the same parameters and the same defaults.
 
 """
 _MISSING_MODULES = """\

@@ -69,9 +69,9 @@ NOT_RUN = {
     ("guides/spark.md", "from pyspark"): "needs Java; tests/programs/integrations has its calls",
     ("guides/spark.md", "encodings = {"): "needs Java; tests/programs/integrations has its calls",
     ("guides/torchtitan.md", "from torchtitan"): (
-        "needs torchtitan; tests/trainers/torchtitan has its calls"
+        "needs torchtitan; tests/trainers/programs has its calls"
     ),
-    ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/trl has its calls",
+    ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/programs has its calls",
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (

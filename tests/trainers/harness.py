@@ -1,6 +1,6 @@
 """Kills a training of a trainer, resumes it on other ranks, and compares what was trained on.
 
-A trainer's folder has ``program.py`` with ``main(settings)``, which runs on every rank and calls
+A trainer has a program in ``programs``, whose ``main(settings)`` runs on every rank and calls
 `record` with each batch that the model gets. If it has ``prepare(settings)``, that runs before the
 ranks. A case runs it three times: undisturbed, killed by SIGKILL, and resumed from the last
 checkpoint of the killed run::
@@ -216,7 +216,7 @@ def _launch(trainer, world, folder, name, settings):
     places = {"out": str(home / "out"), "seen": str(home / "seen")}
     settings = {**places, **settings, **dataclasses.asdict(world)}
     done = subprocess.run(
-        [sys.executable, __file__, str(HERE / trainer / "program.py"), json.dumps(settings)],
+        [sys.executable, __file__, str(HERE / "programs" / f"{trainer}.py"), json.dumps(settings)],
         capture_output=True,
         text=True,
         check=False,

@@ -243,10 +243,15 @@ def _run_ranks(main, settings):
     running = {_fork(main, settings, rank, port) for rank in range(settings["ranks"])}
     everybody, result = list(running), 0
     while running:
-        pid, status = os.wait()
-        running.discard(pid)
-        if status and not result:
-            result = os.waitstatus_to_exitcode(status)
+        dead = [os.wait()]
+        with contextlib.suppress(ChildProcessError):  # all are dead
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                dead.append(child)
+        running -= {pid for pid, _ in dead}
+        failures = [code for _, status in dead if (code := os.waitstatus_to_exitcode(status))]
+        if failures and not result:
+            # Ranks that lose the connection to a killed one fail too, and may come first here.
+            result = min(failures)  # signals are negative
             for other in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)

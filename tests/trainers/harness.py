@@ -240,18 +240,18 @@ def _run_ranks(main, settings):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    running = {_fork(main, settings, rank, port) for rank in range(settings["ranks"])}
-    everybody, result = list(running), 0
+    everybody = [_fork(main, settings, rank, port) for rank in range(settings["ranks"])]
+    victim = everybody[settings["kill"][0]] if settings["kill"] else None
+    running, result = set(everybody), 0
     while running:
-        dead = [os.wait()]
-        with contextlib.suppress(ChildProcessError):  # all are dead
-            while (child := os.waitpid(-1, os.WNOHANG))[0]:
-                dead.append(child)
-        running -= {pid for pid, _ in dead}
-        failures = [code for _, status in dead if (code := os.waitstatus_to_exitcode(status))]
-        if failures and not result:
-            # Ranks that lose the connection to a killed one fail too, and may come first here.
-            result = min(failures)  # signals are negative
+        pid, status = os.wait()
+        running.discard(pid)
+        if status and victim in running:
+            # A rank that has lost its connection to the killed one can end before that one has.
+            _, status = os.waitpid(victim, 0)
+            running.discard(victim)
+        if status and not result:
+            result = os.waitstatus_to_exitcode(status)
             for other in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import random
 import re
 import select
 import shlex
@@ -87,7 +88,9 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, out):
 def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
     """Ctrl-C with several processes: one sentence, and no process prints anything."""
     path = tmp_path / "x.jsonl"
-    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
+    draw = random.Random(0)  # texts that take seconds to compress
+    rows = ({"i": i, "t": draw.randbytes(250).hex()} for i in range(30_000))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     script = tmp_path / "script.py"
     script.write_text("from mds._cli import convert\nif __name__ == '__main__':\n    convert()\n")
     arguments = [
@@ -98,7 +101,7 @@ def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
         "--size-limit",
         "1mb",
         "--compression",
-        "zstd:9",
+        "zstd:19",
     ]
     shown, code = in_terminal(
         [sys.executable, str(script), *arguments], 100, press=(moment, b"\x03")

@@ -397,8 +397,8 @@ def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
         has_defaults: Whether a missing rank is 0 and a missing number of ranks 1. Otherwise an
             incomplete pair raises ConfigError.
     """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = _initialized_distributed()
+    if distributed is not None:
         rank, size = distributed.get_rank(), distributed.get_world_size()
         return _with_local_size(rank, size, "torch.distributed")
     for source, rank_name, size_name, local_name in _LAUNCHERS:
@@ -505,10 +505,18 @@ def _local_size() -> int | None:
     return next((value for value in values if value is not None), None)
 
 
+def _initialized_distributed() -> Any:
+    """Return torch.distributed if it has a process group, or None. Never imports torch."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
 def _process_count() -> int | None:
     """Return the number of processes that the launcher started, or None if it is unknown."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = _initialized_distributed()
+    if distributed is not None:
         return int(distributed.get_world_size())
     values = (_env_int(os.environ, size_name) for _, _, size_name, _ in _LAUNCHERS)
     return next((value for value in values if value is not None), None)

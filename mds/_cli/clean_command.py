@@ -123,8 +123,5 @@ def _find_leftovers(store: Store) -> Leftovers:
         index = Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
     except NotFoundError:
         return Leftovers.find(store, store.url_of(""), has_parts=True)
-    # Each file of a shard is a pair: raw and compressed.
-    named_files = {
-        info.basename for shard in index for pair in shard.files for info in pair if info
-    }
-    return Leftovers.find(store, store.url_of(""), frozenset(named_files), has_parts=True)
+    named_files = frozenset(name for shard in index.file_names() for _, name in shard)
+    return Leftovers.find(store, store.url_of(""), named_files, has_parts=True)

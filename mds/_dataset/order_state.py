@@ -664,22 +664,15 @@ class SharedEpochCounter:
             worker: Number of this worker in its rank.
         """
         with self._record() as record:
-            starts = record["starts"]
-            start = next((s for s in reversed(starts) if s["group"] == group), None)
-            if start is not None and worker not in start["workers"]:
-                start["workers"].append(worker)
-            else:
-                resume = record["pending"]
+            starts, start = record["starts"], _next_start(record, group, worker)
+            if not start["workers"]:  # a new iteration
+                if start["resume"] is not None:
+                    record["loaded"] = start["resume"]
                 record["pending"] = None
-                epoch = record["next_epoch"]
-                if resume is not None:
-                    record["loaded"] = resume
-                    # A state that was saved before the first epoch has epoch -1.
-                    epoch = max(parse_state(resume).position.epoch, 0)
-                start = {"group": group, "workers": [worker], "epoch": epoch, "resume": resume}
                 starts.append(start)
                 del starts[:-_MAX_REMEMBERED_STARTS]
-                record["next_epoch"] = epoch + 1
+                record["next_epoch"] = start["epoch"] + 1
+            start["workers"].append(worker)
             return _parse_start(start)
 
     def load(self, point: ResumePoint) -> None:
@@ -691,13 +684,7 @@ class SharedEpochCounter:
     def upcoming(self, group: int, worker: int) -> ResumePoint:
         """Return the point at which `begin_epoch` would begin, without beginning."""
         with self._record() as record:
-            start = next((s for s in reversed(record["starts"]) if s["group"] == group), None)
-            if start is not None and worker not in start["workers"]:
-                return _parse_start(start)
-            if record["pending"] is None:
-                return ResumePoint(Position(record["next_epoch"]))
-            point = parse_state(record["pending"])
-        return point.at(point.position._replace(epoch=max(point.position.epoch, 0)))
+            return _parse_start(_next_start(record, group, worker))
 
     def follow(self, point: ResumePoint, *, has_edits: bool) -> None:
         """Keep the settings of a state that a worker loads, and its edits if ``has_edits``."""
@@ -797,6 +784,18 @@ class SharedEpochCounter:
 
 def _parse_point(state: Mapping[str, Any] | None) -> ResumePoint | None:
     return parse_state(state) if state is not None else None
+
+
+def _next_start(record: Mapping[str, Any], group: int, worker: int) -> dict[str, Any]:
+    """Return the entry in ``starts`` of a record that a worker joins, or a new one."""
+    starts: list[dict[str, Any]] = [s for s in record["starts"] if s["group"] == group]
+    if starts and worker not in starts[-1]["workers"]:
+        return starts[-1]
+    resume, epoch = record["pending"], record["next_epoch"]
+    if resume is not None:
+        # A state that was saved before the first epoch has epoch -1.
+        epoch = max(parse_state(resume).position.epoch, 0)
+    return {"group": group, "workers": [], "epoch": epoch, "resume": resume}
 
 
 def _parse_start(start: Mapping[str, Any]) -> ResumePoint:

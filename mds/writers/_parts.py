@@ -222,9 +222,10 @@ class PartedDataset:
                     self.out,
                     storage_options=options_of(self.out),
                 )
+            published = self._published_parts()
             if old is not None and self.mode == "overwrite":
-                _delete_shards(store, old, self._published_parts())
-            delete_parts(store, self._prefix, self._published_parts())
+                _delete_shards(store, old, published)
+            delete_parts(store, self._prefix, published)
 
     def abort(self) -> None:
         """Delete what the tasks of this job wrote, unless it was published."""
@@ -234,7 +235,8 @@ class PartedDataset:
     def _published_parts(self) -> set[str]:
         """Return the folders of the shards that the index names."""
         index = self._read_index()
-        return set() if index is None else {name.partition("/")[0] for name in _file_names(index)}
+        shards = index.file_names() if index is not None else ()
+        return {name.partition("/")[0] for shard in shards for _, name in shard}
 
     @property
     def _prefix(self) -> str:
@@ -270,7 +272,7 @@ def _delete_shards(store: Store, index: Index, keep: Collection[str]) -> None:
 
     Only names that a writer gives to shards are deleted, so a wrong index deletes nothing else.
     """
-    names = set(_file_names(index))
+    names = {name for shard in index.file_names() for _, name in shard}
     parts = {name.rpartition("/")[0] for name in names}
     for part in parts.difference(keep):
         if is_part(part):
@@ -279,11 +281,3 @@ def _delete_shards(store: Store, index: Index, keep: Collection[str]) -> None:
         folder, _, basename = name.rpartition("/")
         if is_shard(basename) and not is_part(folder):
             store.delete(name)
-
-
-def _file_names(index: Index) -> Iterator[str]:
-    """Yield the path of every file that an index names."""
-    for number in range(len(index)):
-        for file in itertools.chain(*index.shard(number).files):
-            if file is not None:
-                yield file.basename

@@ -236,7 +236,7 @@ def _launch(trainer, world, folder, name, settings):
 
 
 def _run_ranks(main, settings):
-    """Fork the ranks; kill all others if one of them dies. Return the last status that is not 0."""
+    """Fork the ranks; kill the others if one dies. Return the first status that is not 0."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -1,10 +1,6 @@
 """Datasets as a source and a sink of Ray Data, on a real local Ray."""
 
-import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +15,6 @@ pytest.importorskip("ray.data", reason="ray is not installed")
 from mds.integrations.ray import MDSDatasink, MDSDatasource  # noqa: E402 - ray may be missing
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # ray forks, and leaves files open
-JOB = pathlib.Path(__file__).with_name("engine_job.py")
 COLUMNS = {
     "flag": "bool",
     "id": "int",
@@ -202,17 +197,6 @@ def test_arguments_are_checked_at_once(source, tmp_path):
         ray.data.from_items([{"n": None}]).write_datasink(MDSDatasink(out))
 
 
-def test_killed_workers_change_nothing(tmp_path):
+def test_killed_workers_change_nothing(check_killed_job):
     """A worker dies while it writes and one while it reads: no row is lost or comes twice."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(JOB), "ray", str(tmp_path), "16", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads((tmp_path / "facts.json").read_text())
-    assert facts["write"]["killed"]
-    assert facts["read"]["killed"]
-    assert len(set(facts["digests"])) == 1
-    assert facts["unnamed"] == []
+    check_killed_job("ray", 16)

@@ -2,9 +2,6 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from mds.integrations.spark import MDSDataSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark and what it brings warn of each other
-JOB = pathlib.Path(__file__).with_name("engine_job.py")
 COLUMNS = {
     "flag": "bool",
     "half": "float16",
@@ -234,18 +230,7 @@ def test_a_data_frame_is_not_converted(session, tmp_path):
         convert(session.range(3), str(tmp_path / "out"))
 
 
-def test_killed_workers_change_nothing(session, tmp_path):
+def test_killed_workers_change_nothing(session, check_killed_job):
     """A worker dies while it writes and one while it reads: no row is lost or comes twice."""
     assert session is not None  # Java is installed
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(JOB), "spark", str(tmp_path), "8", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads((tmp_path / "facts.json").read_text())
-    assert facts["write"]["killed"]
-    assert facts["read"]["killed"]
-    assert len(set(facts["digests"])) == 1
-    assert facts["unnamed"] == []
+    check_killed_job("spark", 8)

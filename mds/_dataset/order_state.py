@@ -323,6 +323,11 @@ class OrderState:
         plan = self.plan(ResumePoint(begin), world)
         return plan.remaining_samples(world.node, world.rank_of_node)
 
+    def full_step_samples(self, world: World, begin: Position) -> int:
+        """Return the samples of a rank from ``begin`` on, without padded steps at the end."""
+        plan = self.plan(ResumePoint(begin), world)
+        return plan.full_steps * plan.shape.batch
+
     def worker_samples(self, world: World) -> list[int]:
         """Return the number of samples of each worker of this rank in a whole epoch."""
         plan = self.plan(ResumePoint(Position(0)), world)

@@ -118,6 +118,9 @@ class CountedBatches:
         # Value of count.samples after which whole steps are left out by ``drop_last``; None until
         # `_is_dropped` computes it. A worker leaves out only batches that are not full.
         self._most_samples: int | None = None
+        self._may_drop = loader.drop_last and (
+            loader.microbatches > 1 or streaming.remainder == "mask"
+        )
         _living.add(self)  # all iterators of this process, for `_leave_to_parent`
 
     def __iter__(self) -> CountedBatches:
@@ -137,7 +140,7 @@ class CountedBatches:
                 self._make_anew()
             try:
                 info, batch = next(self._inner)
-                while self._microbatches > 1 and self._is_dropped(info):
+                while self._may_drop and self._is_dropped(info):
                     info, batch = next(self._inner)
             except StopIteration:
                 self._finish()
@@ -251,11 +254,16 @@ class CountedBatches:
         return -(-samples // size)  # rounded up
 
     def _is_dropped(self, info: BatchInfo) -> bool:
-        """Whether ``drop_last`` leaves a batch out, because its step is not full on this rank."""
+        """Whether ``drop_last`` leaves a batch out, because its step is not full on this rank.
+
+        Under masks, the step is left out on all ranks if one of them has padding.
+        """
         streaming, begin = self._loader._streaming, self.count.begin or info.begin
         if not self._loader.drop_last or begin is None or streaming.packing is not None:
             return False  # workers leave out the last step of packs
-        if self._most_samples is None:
+        if self._most_samples is None and streaming.remainder == "mask":
+            self._most_samples = streaming._order.full_step_samples(streaming._world(), begin)
+        elif self._most_samples is None:
             remaining = streaming._order.remaining_samples(streaming._world(), begin)
             self._most_samples = remaining - remaining % self._step_samples
         return self.count.samples + info.samples > self._most_samples

@@ -539,6 +539,18 @@ class EpochPlan:
         samples = self._samples_in(batches, steps, node, rank)
         return (batches.count - len(steps)) * self.shape.batch + int(samples.sum())
 
+    @property
+    def full_steps(self) -> int:
+        """Number of the global batches that remain, without padded ones at the end."""
+        batches = self.global_batches
+        if self.schedule is not None:
+            return batches.count  # a schedule fills all of them
+        first = max(batches.count - self.shape.nodes - 1, 0)  # no earlier one has padding
+        # Lookups that return 0 for every position, as in `_samples_in`.
+        ids = batches.whole(first, batches.count, [np.zeros_like] * len(self.orders))
+        is_padded = np.asarray((ids < 0).any(axis=1))
+        return batches.count - int(np.logical_and.accumulate(is_padded[::-1]).sum())
+
     @cached_property
     def skips(self) -> tuple[tuple[int, int], ...]:
         """Ranges of places of the epoch that were skipped, each as its first and its end."""

@@ -157,6 +157,46 @@ def test_drop_last_after_a_resume_and_skipped_steps(make):
     assert len([*batches]) == 3 * (8 - 2 - 2) - 1
 
 
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (2, 1), (4, 3)])
+def test_drop_last_under_masks_leaves_out_a_padded_step(how, ranks, parts, make):
+    """On all ranks, also on those that have no padding in it."""
+    for samples in (95, 96, 103, 107, 5):
+        folder = make(samples=samples)
+        ids = []
+        for rank in range(ranks):
+            loader = make_loader(
+                folder, parts, ranks, rank, how=how, drop_last=True, remainder="mask"
+            )
+            batches = [*loader]
+            assert all(batch["mask"].all() for batch in batches)
+            steps = samples // GLOBAL_BATCH
+            assert len(loader) == len(batches) == steps * parts
+            assert loader.steps_per_epoch == steps
+            assert loader.state_dict()["finished"]
+            ids += [id_ for batch in batches for id_ in batch["id"].tolist()]
+        assert len(ids) == len(set(ids)) == steps * GLOBAL_BATCH
+
+
+def test_drop_last_under_masks_counts_from_the_position(make):
+    """After a resume, with skipped steps and with a schedule, which has no padding."""
+    folder = make(samples=103)
+    loader = make_loader(folder, drop_last=True, remainder="mask")
+    batches = iter(loader)
+    next(batches), next(batches)
+    resumed = make_loader(folder, drop_last=True, remainder="mask")
+    resumed.load_state_dict(loader.state_dict())
+    batches = iter(resumed)
+    next(batches)
+    resumed.dataset.edits.skip_steps(range(4, 6))
+    assert len([*batches]) == 8 - 3 - 2
+    scheduled = make_loader(
+        None, drop_last=True, remainder="mask",
+        streams={"a": folder, "b": folder}, schedule=Schedule({0: {"a": 1, "b": 2}}),
+    )  # fmt: skip
+    assert len([*scheduled]) == scheduled.steps_per_epoch > 8
+
+
 def test_masks_fill_up_the_last_step(make):
     """Every step has all of its batches, and each sample comes once."""
     folder = make(samples=100)

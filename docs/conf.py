@@ -51,7 +51,14 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": True}
 autodoc_preserve_defaults = True
 # The pages of the integrations are built without these packages.
-autodoc_mock_imports = ["grain", "lightning", "torchtitan", "transformers", "tyro"]
+autodoc_mock_imports = [
+    "grain",
+    "lightning",
+    "olmo_core",
+    "torchtitan",
+    "transformers",
+    "tyro",
+]
 maximum_signature_line_length = 80  # beyond it a line for each argument
 python_use_unqualified_type_names = True
 

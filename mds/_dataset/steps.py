@@ -75,6 +75,13 @@ class TrainingSteps:
             self._counted[epoch] = load_counts(self.packs(epoch)).epoch_steps
         return self._counted[epoch]
 
+    def full_steps(self, epoch: int) -> int:
+        """Return the number of steps of an epoch that have no place without a sample or pack."""
+        if not self._is_packed:
+            return self.order(epoch).samples.full_steps
+        packs = load_counts(self.packs(epoch))
+        return packs.table.total // packs.shape.global_batch
+
     def before(self, epoch: int) -> int:
         """Return the number of steps of all earlier epochs."""
         if not self._is_packed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
@@ -11,12 +11,12 @@ import torch
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError, need
-from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of
+from mds.integrations._token_rows import row_arguments, rows_of
+from mds.plan._packing import DEFAULT_COLUMN
 
 try:
     import tyro
     from torchtitan.components.dataloader import BaseDataLoader
-    from torchtitan.components.loss import IGNORE_INDEX
 except ImportError as error:
     raise need("torchtitan==0.3.0", None, "mds.integrations.torchtitan and its loader") from error
 
@@ -75,11 +75,11 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         snapshot_every_n_steps: int | None = None,
     ) -> None:
         del tokenizer  # samples are tokens already
-        arguments = dict(config.arguments)
         if config.dataset:
             raise ConfigError(f"dataset={config.dataset!r} has no effect: give dataset_path.")
-        for name in _FIXED.keys() & arguments:
-            raise ConfigError(f"{name}= of arguments: leave it out, {_FIXED[name]}.")
+        arguments = row_arguments(
+            config.arguments, _FIXED, seq_len, "training.seq_len", config.column
+        )
         batch, size = dp_world_size * local_batch_size, config.global_batch_size
         steps, rest = divmod(batch if size == -1 else size, batch)
         # torchtitan saves after so many batches, which have to be whole steps.
@@ -89,16 +89,6 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
                 f"training.global_batch_size, a multiple of {batch} ({dp_world_size} data-parallel "
                 f"ranks with batches of {local_batch_size})."
             )
-        if (packing := arguments.get("packing")) is not None:
-            packing = packing if isinstance(packing, Packing) else Packing(packing)
-            if packing.capacity != seq_len:
-                raise ConfigError(
-                    f"packs of {packing.room} tokens do not fit training.seq_len={seq_len}. Give "
-                    f"packing={seq_len}."
-                )
-            column = config.column or packing.column
-            packing = replace(packing, column=column, layout="dense", labels="shifted")
-            arguments["packing"] = packing
         self.dataset = StreamingDataset(
             config.dataset_path,
             batch_size=local_batch_size,
@@ -140,22 +130,11 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
 
     def _inputs_of(self, batch: dict[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         """Return inputs and labels of a batch, all int64 of shape (samples, seq_len)."""
-        length = self._seq_len
+        tokens, labels = rows_of(
+            batch, self.dataset.packing, self._column, self._seq_len, "training.seq_len"
+        )
         if self.dataset.packing is not None:
-            tokens = batch[column_of(self.dataset.packing)]
-            return {"input": tokens, "positions": batch["position_ids"]}, batch["labels"]
-        if self._column not in batch:
-            names = ", ".join(repr(name) for name in batch if name != "mask")
-            raise ConfigError(f"no column {self._column!r}, only {names}. Name it with column=.")
-        tokens, labels = batch[self._column], batch.get("labels", batch[self._column])
-        for rows in (tokens, labels):
-            if getattr(rows, "shape", (0,))[1:] not in {(length,), (length + 1,)}:
-                raise ConfigError(
-                    f"samples are not blocks of {length + 1} or {length} tokens, for "
-                    f"training.seq_len={length}. Write blocks with mds-convert --block "
-                    f"{length + 1}, or pack documents with arguments={{'packing': {length}}}."
-                )
-        labels = torch.nn.functional.pad(labels.long()[:, 1:], (0, 1), value=IGNORE_INDEX)
-        labels[~batch["mask"]] = IGNORE_INDEX
-        positions = torch.arange(length).repeat(len(tokens), 1)
-        return {"input": tokens[:, :length].long(), "positions": positions}, labels[:, :length]
+            positions = batch["position_ids"]
+        else:
+            positions = torch.arange(self._seq_len).repeat(len(tokens), 1)
+        return {"input": tokens, "positions": positions}, labels

@@ -71,6 +71,9 @@ NOT_RUN = {
     ("guides/torchtitan.md", "from torchtitan"): (
         "needs torchtitan; tests/trainers/programs has its calls"
     ),
+    ("guides/olmo-core.md", "from olmo_core"): (
+        "needs OLMo-core; tests/trainers/programs has its calls"
+    ),
     ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/programs has its calls",
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",

@@ -134,7 +134,7 @@ def known():
 OTHER_ARGUMENTS = {
     "dataloader_drop_last",
     *("accumulate_grad_batches", "exclude_from_loading"),  # of trainers
-    *("global_batch_size", "seq_len"),
+    *("global_batch_size", "load_trainer_state", "seq_len"),
     "embed_external_files",
     "row_group_size",
     "age",
@@ -305,8 +305,13 @@ WITHOUT_PROGRAM = {
     ],
     "It takes a trainer, as in tests/programs/integrations.": [
         "of a loader of torchtitan",
-        "do not fit training.seq_len=",
-        "tokens, for training.seq_len=",
+        "tokens do not fit �=",
+        "tokens, for �=",
+        "the data is in epoch",
+        "an epoch has no step of",
+        "of a loader of OLMo-core",
+        "counts tokens: give a multiple",
+        "Give the config of the one that made the data",
         "Name it with column=",
         "the trainer has � data-parallel ranks",
         "its last step has fewer than the others",

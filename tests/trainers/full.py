@@ -33,9 +33,10 @@ CASES = (
 TRAINERS = {
     "trl": ("TRL", "trl.SFTTrainer", ("trl", "transformers", "accelerate")),
     "torchtitan": ("torchtitan", "torchtitan.trainer.Trainer", ("torchtitan",)),
+    "olmo_core": ("OLMo-core", "olmo_core.train.Trainer", ("ai2-olmo-core",)),
     "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
 }
-PACKS = {"trl"}  # what can pack documents itself
+PACKS = {"trl", "olmo_core"}  # what can pack documents itself
 
 
 def run(name):

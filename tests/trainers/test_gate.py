@@ -13,14 +13,16 @@ sys.path.insert(0, str(HERE))
 import harness  # noqa: E402 - a program beside this file, which the trainers import too
 
 pytestmark = pytest.mark.slow
+PACKAGES = {"olmo_core": "ai2-olmo-core"}  # packages with another name than the trainer
 
 
-@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "lightning"])
+@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "olmo_core", "lightning"])
 def test_a_killed_training_goes_on_with_the_same_batches(trainer, tmp_path):
+    package = PACKAGES.get(trainer, trainer)
     try:  # not find_spec, which finds the folders beside this file
-        importlib.metadata.version(trainer)
+        importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{trainer} is not installed: pip install {trainer}")
+        pytest.skip(f"{package} is not installed: pip install {package}")
     before, after = harness.World(4, 2), harness.World(2, 4, workers=1)
     case = harness.Case(before, after, packing=True, seed=random.SystemRandom().randrange(1000))
     facts = harness.run_case(trainer, case, tmp_path / "run")

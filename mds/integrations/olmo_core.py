@@ -34,9 +34,8 @@ _FIXED = {
 }
 
 
-@DataLoaderConfig.register("mds")
 @dataclass
-class MDSDataLoaderConfig(DataLoaderConfig["MDSDataLoader"]):  # type: ignore[misc] # no types
+class MDSDataLoaderConfig(DataLoaderConfig):  # type: ignore[misc] # no types
     """Settings of a loader of OLMo-core that reads a StreamingDataset.
 
     - ``sequence_length`` (int, tokens): Length of each sequence.
@@ -77,6 +76,9 @@ class MDSDataLoaderConfig(DataLoaderConfig["MDSDataLoader"]):  # type: ignore[mi
         if dp_process_group is None and mesh is not None:
             dp_process_group = get_dp_process_group(mesh)
         return MDSDataLoader(self, get_rank(dp_process_group), get_world_size(dp_process_group))
+
+
+DataLoaderConfig.register("mds")(MDSDataLoaderConfig)  # no decorator, which hides it from the docs
 
 
 class MDSDataLoader(TextDataLoaderBase):  # type: ignore[misc] # no types

@@ -78,9 +78,12 @@ def rows_of(
                 f"{setting}={length}. Write blocks with mds-convert --block {length + 1}, or pack "
                 f"documents with arguments={{'packing': {length}}}."
             )
-    labels = torch.nn.functional.pad(labels.long()[:, 1:], (0, 1), value=IGNORED)
-    labels[~batch["mask"]] = IGNORED
-    return tokens[:, :length].long(), labels[:, :length]
+    shifted = labels[:, 1:].long()
+    if shifted.shape[1] < length:
+        shifted = torch.nn.functional.pad(shifted, (0, 1), value=IGNORED)
+    if not batch["mask"].all():
+        shifted[~batch["mask"]] = IGNORED
+    return tokens[:, :length].long(), shifted
 
 
 def document_lengths(documents: torch.Tensor) -> torch.Tensor:

@@ -190,14 +190,14 @@ class MDSDataLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
                 f"samples have tokens from {least} to {most}, but the tokenizer has "
                 f"{self.collator.vocab_size}. Give the config of the one that made the data."
             )
-        if packing is None:
-            return {"input_ids": tokens, "labels": labels}
-        documents = batch["document_ids"]
-        tokens = tokens.masked_fill(documents < 0, self.collator.pad_token_id)
         inputs: dict[str, Any] = {"input_ids": tokens, "labels": labels}
-        if self._config.generate_doc_lengths:
-            lengths = document_lengths(documents)
-            inputs |= {"doc_lens": lengths, "max_doc_lens": lengths.amax(1).tolist()}
+        if packing is not None:
+            documents = batch["document_ids"]
+            if self.collator.pad_token_id:  # packs are padded with 0
+                tokens.masked_fill_(documents < 0, self.collator.pad_token_id)
+            if self._config.generate_doc_lengths:
+                lengths = document_lengths(documents)
+                inputs |= {"doc_lens": lengths, "max_doc_lens": lengths.amax(1).tolist()}
         return inputs
 
     def get_mock_batch(self) -> dict[str, Any]:

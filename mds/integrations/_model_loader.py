@@ -1,22 +1,16 @@
-"""Loader whose batches are the inputs of a model of transformers, and its state in checkpoints."""
+"""Loader of a trainer of transformers, whose batches are the inputs of its model."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
-from mds.errors import ConfigError, StateError
-
-#: File of a checkpoint with the state of the training loader.
-POSITION_FILE = "mds_state.json"
+from mds.errors import ConfigError
+from mds.integrations._model_inputs import ModelInputs, SampleCollator
 
 
 class ModelLoader(StreamingDataLoader):
@@ -58,7 +52,7 @@ class ModelLoader(StreamingDataLoader):
                 f"{batch_size}. Leave it out of the dataset."
             )
         if packing is None:
-            settings["collate_fn"] = _SampleCollator(collate)
+            settings["collate_fn"] = SampleCollator(collate)
         elif (packing.layout, packing.labels) != ("varlen", "masked"):
             raise ConfigError(
                 f"Packing(layout={packing.layout!r}, labels={packing.labels!r}): models of "
@@ -97,103 +91,3 @@ class ModelLoader(StreamingDataLoader):
             yield batch
         if may_be_over:
             yield from super().__iter__()
-
-
-class _SampleCollator:
-    """Function that passes samples to a collate function, with ``tokens`` as ``input_ids``."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: list[Any]) -> Any:
-        samples = [
-            {_rename(name, sample): _widen(value) for name, value in sample.items()}
-            for sample in samples
-        ]
-        batch = self._collate(samples)
-        return dict(batch) if isinstance(batch, Mapping) else batch  # a BatchEncoding, maybe
-
-
-def _rename(name: str, sample: Mapping[str, Any]) -> str:
-    return "input_ids" if name == "tokens" and "input_ids" not in sample else name
-
-
-def _widen(value: Any) -> Any:
-    """Return tokens as int64, because embeddings refuse unsigned numbers."""
-    is_tokens = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
-    return value.astype(np.int64) if is_tokens else value
-
-
-class ModelInputs:
-    """Function that makes the inputs of a model of a batch.
-
-    Raises ConfigError if the batch lacks the main input of the model.
-
-    Args:
-        model: Model of transformers, or another module with a ``forward``.
-        labels: Names of its inputs that are labels, of which padding gets -100.
-
-    Attributes:
-        tokens: Column of the tokens in batches of packs; None for other batches.
-    """
-
-    def __init__(self, model: Any, labels: list[str]) -> None:
-        self._model, self._labels = model, labels
-        self._names = inspect.signature(model.forward).parameters
-        self._takes_any = any(p.kind is p.VAR_KEYWORD for p in self._names.values())
-        self.tokens: str | None = None
-
-    def __call__(self, batch: Any) -> Any:
-        mask = batch.pop("mask", None)
-        inputs = batch if self.tokens is None else _unpack(batch, self.tokens)
-        if not self._takes_any:
-            inputs = {name: value for name, value in inputs.items() if name in self._names}
-        name = getattr(self._model, "main_input_name", None)
-        if name in self._names and name not in inputs and "inputs_embeds" not in inputs:
-            raise ConfigError(
-                f"{type(self._model).__name__} takes {name!r}, but a batch has "
-                f"{', '.join(map(repr, batch)) or 'no column that it takes'}. Name a column of "
-                f"the dataset {name!r}, for example with dataset.map()."
-            )
-        if mask is not None and self.tokens is None:  # packs mask their labels themselves
-            for label in self._labels:
-                inputs[label][~mask] = -100
-        return inputs
-
-
-def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
-    """Return packs as one row, with the bounds of documents for each kind of attention."""
-    bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
-    # With NumPy, because threads of torch cost more than these small operations.
-    sizes = np.diff(bounds.numpy())
-    numbers = torch.from_numpy(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))
-    return {
-        "input_ids": batch[tokens][None],
-        "labels": batch["labels"][None],
-        "position_ids": batch["position_ids"][None],
-        "cu_seq_lens_q": bounds,
-        "cu_seq_lens_k": bounds,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "seq_idx": numbers[None],
-    }
-
-
-def save_position(folder: str, state: Mapping[str, Any]) -> None:
-    """Save the state of a loader in the folder of a checkpoint."""
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, POSITION_FILE), "w", encoding="utf-8") as file:
-        json.dump(state, file)
-
-
-def load_position(checkpoint: str | os.PathLike[str]) -> Any:
-    """Return the position of a checkpoint. Raises StateError if it has none."""
-    path = os.path.join(checkpoint, POSITION_FILE)
-    if not os.path.exists(path):
-        raise StateError(
-            f"the checkpoint {os.fspath(checkpoint)!r} has no position of a StreamingDataset "
-            f"(the file {POSITION_FILE}). Resume from a checkpoint of StreamingTrainer, or load "
-            "the model alone and begin a new run."
-        )
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)

@@ -9,7 +9,9 @@ import torch
 
 from mds._dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, need
-from mds.integrations._model_loader import ModelInputs, ModelLoader, load_position, save_position
+from mds.integrations._model_inputs import ModelInputs
+from mds.integrations._model_loader import ModelLoader
+from mds.integrations._position_file import load_position, save_position
 
 try:
     import transformers

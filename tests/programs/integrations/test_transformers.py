@@ -14,7 +14,7 @@ REASON = "trl is not installed: pip install trl"
 transformers = pytest.importorskip("transformers", reason=REASON)
 trl = pytest.importorskip("trl", reason=REASON)
 
-from mds.integrations._model_loader import POSITION_FILE  # noqa: E402 - as below
+from mds.integrations._position_file import POSITION_FILE  # noqa: E402 - as below
 from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of other libraries are no errors here

@@ -1,0 +1,92 @@
+"""Inputs of a model of transformers, made of the batches of a StreamingDataLoader."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from mds.errors import ConfigError
+
+
+class SampleCollator:
+    """Function that passes samples to a collate function, with ``tokens`` as ``input_ids``."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        samples = [
+            {_rename(name, sample): _widen(value) for name, value in sample.items()}
+            for sample in samples
+        ]
+        batch = self._collate(samples)
+        return dict(batch) if isinstance(batch, Mapping) else batch  # a BatchEncoding, maybe
+
+
+def _rename(name: str, sample: Mapping[str, Any]) -> str:
+    return "input_ids" if name == "tokens" and "input_ids" not in sample else name
+
+
+def _widen(value: Any) -> Any:
+    """Return tokens as int64, because embeddings refuse unsigned numbers."""
+    is_tokens = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+    return value.astype(np.int64) if is_tokens else value
+
+
+class ModelInputs:
+    """Function that makes the inputs of a model of a batch.
+
+    Raises ConfigError if the batch lacks the main input of the model.
+
+    Args:
+        model: Model of transformers, or another module with a ``forward``.
+        labels: Names of its inputs that are labels, of which padding gets -100.
+
+    Attributes:
+        tokens: Column of the tokens in batches of packs; None for other batches.
+    """
+
+    def __init__(self, model: Any, labels: list[str]) -> None:
+        self._model, self._labels = model, labels
+        self._names = inspect.signature(model.forward).parameters
+        self._takes_any = any(p.kind is p.VAR_KEYWORD for p in self._names.values())
+        self.tokens: str | None = None
+
+    def __call__(self, batch: Any) -> Any:
+        mask = batch.pop("mask", None)
+        inputs = batch if self.tokens is None else _unpack(batch, self.tokens)
+        if not self._takes_any:
+            inputs = {name: value for name, value in inputs.items() if name in self._names}
+        name = getattr(self._model, "main_input_name", None)
+        if name in self._names and name not in inputs and "inputs_embeds" not in inputs:
+            raise ConfigError(
+                f"{type(self._model).__name__} takes {name!r}, but a batch has "
+                f"{', '.join(map(repr, batch)) or 'no column that it takes'}. Name a column of "
+                f"the dataset {name!r}, for example with dataset.map()."
+            )
+        if mask is not None and self.tokens is None:  # packs mask their labels themselves
+            for label in self._labels:
+                inputs[label][~mask] = -100
+        return inputs
+
+
+def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
+    """Return packs as one row, with the bounds of documents for each kind of attention."""
+    bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
+    # With NumPy, because threads of torch cost more than these small operations.
+    sizes = np.diff(bounds.numpy())
+    numbers = torch.from_numpy(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))
+    return {
+        "input_ids": batch[tokens][None],
+        "labels": batch["labels"][None],
+        "position_ids": batch["position_ids"][None],
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "seq_idx": numbers[None],
+    }

@@ -35,6 +35,11 @@ TRAINERS = {
     "torchtitan": ("torchtitan", "torchtitan.trainer.Trainer", ("torchtitan",)),
     "olmo_core": ("OLMo-core", "olmo_core.train.Trainer", ("ai2-olmo-core",)),
     "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
+    "automodel": (
+        "NeMo Automodel",
+        "nemo_automodel.recipes.llm.train_ft.TrainFinetuneRecipeForNextTokenPrediction",
+        ("nemo-automodel", "transformers"),
+    ),
 }
 PACKS = {"trl", "olmo_core"}  # what can pack documents itself
 

@@ -1,0 +1,186 @@
+"""Samples of a StreamingDataset for NeMo Automodel, with exact resume on other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from mds._dataset.streaming import StreamingDataset
+from mds._loader.dataloader import StreamingDataLoader
+from mds.errors import ConfigError, StateError
+from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of
+
+__all__ = ["Dataset"]
+
+# Arguments of the dataset that this module sets.
+_FIXED = {
+    "batch_size": "give global_batch_size",
+    "topology": "it follows from the parallelism of Automodel",
+    "remainder": "it is 'mask', so that each sample comes once in steps of one size",
+}
+# Columns that Automodel knows, but that have no effect here.
+_UNUSED = frozenset({"input_ids", "attention_mask", "loss_mask", "position_ids"})
+
+
+class Dataset(IterableDataset[dict[str, Any]]):
+    """Dataset of a recipe of Automodel that reads a StreamingDataset.
+
+    It is the ``_target_`` of a ``dataset`` or ``validation_dataset``. Automodel gives it the
+    data-parallel rank, and saves its state. The attribute ``dataset`` is the StreamingDataset; it
+    is None until Automodel has built its loader.
+
+    - ``place`` (path, URL or streams, default None): Place of the data, as in StreamingDataset.
+    - ``global_batch_size`` (int, samples): ``step_scheduler.global_batch_size``.
+    - ``seq_len`` (int | None, default None, tokens): Length of blocks, which have so many tokens or
+      one more. None is for samples of any length, which the ``collate_fn`` pads, and for packs.
+    - ``num_workers`` (int, default 0): Number of threads that read samples.
+    - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs, it
+      is the one that `Packing` finds.
+    - Other arguments are those of StreamingDataset, such as ``shuffle``, ``packing``, ``streams``
+      or ``schedule``.
+
+    A column ``labels`` has a label for each token, not shifted; without it, the tokens are the
+    labels. Samples get shifted ``labels``, which Automodel expects. Packs need the
+    ``neat_packed_collater`` of Automodel, which keeps documents apart.
+
+    Raises ConfigError for settings that contradict each other, and at the first batch for samples
+    that do not fit; StateError for a state of another dataset.
+    """
+
+    def __init__(
+        self,
+        place: Any = None,
+        *,
+        global_batch_size: int,
+        seq_len: int | None = None,
+        num_workers: int = 0,
+        column: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        for name in _FIXED.keys() & arguments:
+            raise ConfigError(f"{name}= of the dataset: leave it out, {_FIXED[name]}.")
+        if (packing := arguments.get("packing")) is not None:
+            packing = packing if isinstance(packing, Packing) else Packing(packing)
+            if packing.capacity is None or seq_len is not None:
+                raise ConfigError(
+                    f"packing={packing.capacity} with seq_len={seq_len}: give packing a capacity, "
+                    "and leave seq_len out."
+                )
+            column = column or packing.column
+            arguments["packing"] = replace(packing, column=column, layout="dense", labels="shifted")
+        self._place, self._arguments, self._workers = place, arguments, num_workers
+        self._size, self._length, self._column = global_batch_size, seq_len, column
+        self._rows = 0  # that were taken, in this iteration
+        self.dataset: Any = None
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Open the data for a data-parallel rank; Automodel calls this once."""
+        size, rest = divmod(self._size, num_shards)
+        if size < 1 or rest or self.dataset is not None:
+            raise ConfigError(
+                f"shard({num_shards}, {index}): call it once, and give global_batch_size the value "
+                f"of step_scheduler.global_batch_size, a multiple of the ranks. It is {self._size}."
+            )
+        # A batch of the loader is what this rank gets in a whole step.
+        self.dataset = StreamingDataset(
+            self._place,
+            batch_size=size,
+            topology=(index, num_shards),
+            remainder="mask",
+            **self._arguments,
+        )
+        self._loader = StreamingDataLoader(self.dataset, num_workers=self._workers)
+        return self
+
+    def shuffle(self, *_: Any, **settings: Any) -> NoReturn:  # noqa: ARG002 - Automodel's
+        """Refuse what Automodel calls for ``dataloader.shuffle``, and before it packs samples."""
+        raise ConfigError(
+            "the dataset shuffles and packs by itself. Set its shuffle= and packing=, and leave "
+            "out dataloader.shuffle and packed_sequence."
+        )
+
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch on this rank, with padding."""
+        if self.dataset.packing is not None:
+            raise TypeError("epochs of packs differ in length. Set step_scheduler.max_steps.")
+        return len(self._loader) * int(self.dataset.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the samples of this rank in the rest of the epoch."""
+        if self.dataset is None or get_worker_info() is not None:
+            raise ConfigError(
+                "Automodel has to call shard(), and its loader to have no workers. Set "
+                "num_workers= of the dataset, not of the dataloader."
+            )
+        self._rows = 0
+        for batch in self._loader:
+            for row in self._rows_of(batch):
+                self._rows += 1
+                yield row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of all ranks after the last step."""
+        if self._rows % self.dataset.batch_size:
+            raise StateError(
+                f"this checkpoint is within a step of global_batch_size={self._size}. Give the "
+                "dataset the value of step_scheduler.global_batch_size."
+            )
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a state with the next iteration."""
+        self._loader.load_state_dict(state_dict)
+
+    def _rows_of(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the samples of a batch as Automodel takes them."""
+        packing = self.dataset.packing
+        column = self._column or DEFAULT_COLUMN if packing is None else column_of(packing)
+        unused = _UNUSED & batch.keys() - {column, "position_ids" if packing else ""}
+        if column not in batch or unused:
+            raise ConfigError(
+                f"samples have the columns {', '.join(batch.keys() - {'mask'})}. Name that of the "
+                f"tokens with column=, not {column!r}, and leave out {sorted(unused) or 'others'} "
+                "with columns=. Tokens without a loss have the label -100."
+            )
+        tokens, labels = batch[column], batch.get("labels", batch[column])
+        if packing is None:
+            for ids, targets, is_real in zip(tokens, labels, batch["mask"].tolist(), strict=True):
+                yield self._example(ids, targets, is_real)
+            return
+        documents = batch["document_ids"] + 1  # 0 is padding
+        names = ("input_ids", "labels", "position_ids", "attention_mask")
+        for row in zip(tokens, labels, batch["position_ids"], documents, strict=True):
+            yield {**dict(zip(names, row, strict=True)), "seq_lens": _NeatPack()}
+
+    def _example(self, tokens: Any, labels: Any, is_real: bool) -> dict[str, Any]:
+        """Return a sample without packing; padding of a step (``is_real`` False) has no labels."""
+        length, count = self._length, len(tokens) if np.ndim(tokens) == 1 else 0
+        if count == 0 or np.shape(labels) != (count,) or (length and count - length not in {0, 1}):
+            raise ConfigError(
+                f"a sample has {count} tokens and labels of shape {np.shape(labels)}, for "
+                f"seq_len={length}. Write blocks with mds-convert --block, or leave seq_len= out "
+                "for samples of any length."
+            )
+        inputs = torch.as_tensor(tokens).long()
+        shifted = torch.full_like(inputs, -100)
+        if is_real:
+            shifted[:-1] = torch.as_tensor(labels)[1:]
+        row = {"input_ids": inputs, "labels": shifted, "attention_mask": torch.ones_like(inputs)}
+        if length is None:  # Automodel pads lists only
+            return {name: values.tolist() for name, values in row.items()}
+        return {name: values[:length] for name, values in row.items()}
+
+
+class _NeatPack:
+    """Value of a pack that functions which would let documents attend to each other try to pad."""
+
+    def __len__(self) -> NoReturn:
+        raise ConfigError(
+            "packs need dataloader.collate_fn="
+            "nemo_automodel.components.datasets.utils.neat_packed_collater."
+        )

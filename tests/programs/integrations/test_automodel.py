@@ -1,0 +1,239 @@
+"""The dataset for NeMo Automodel: what its loader makes of it, its states, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+
+from mds import MDSWriter, Packing
+from mds.errors import ConfigError, StateError
+
+HINT = 'NeMo Automodel is not installed: pip install nemo-automodel "triton<3.9"'
+loader = pytest.importorskip("nemo_automodel.components.datasets.loader", reason=HINT)
+
+from nemo_automodel.components.datasets.utils import (  # noqa: E402 - it may be missing
+    default_collater,
+    neat_packed_collater,
+    packed_sequence_thd_collater,
+)
+from nemo_automodel.components.training.step_scheduler import StepScheduler  # noqa: E402
+
+from mds.integrations.automodel import Dataset  # noqa: E402
+
+SAMPLES, LENGTH, IGNORED = 37, 8, -100
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata
+    pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),  # by Automodel
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents.
+
+    The tokens of sample n are n + 2.
+    """
+    out = tmp_path_factory.mktemp("automodel")
+    rng = np.random.default_rng(0)
+    sizes = {"more": [LENGTH + 1], "equal": [LENGTH], "documents": [1, 2, 3, 4, 5]}
+    for name, choices in sizes.items():
+        with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
+            for n in range(SAMPLES):
+                size = int(rng.choice(choices))
+                writer.write({"tokens": np.full(size, n + 2, np.uint16)})
+    return {name: str(out / name) for name in sizes}
+
+
+def build(place, rank=0, ranks=1, size=2, packed=None, collate=None, **arguments):
+    """Return the loader as the recipes of Automodel make it, with batches of ``size``.
+
+    ``packed`` is the part packed_sequence of a configuration; settings of the loader that begin
+    with ``loader_`` are among ``arguments``.
+    """
+    settings = {k[7:]: arguments.pop(k) for k in [*arguments] if k.startswith("loader_")}
+    arguments = {"shuffle": True, "global_batch_size": size * ranks, **arguments}
+    collate = collate or (neat_packed_collater if "packing" in arguments else default_collater)
+    return loader.DataloaderConfig(
+        dataset_config=loader.make_dataset_config(Dataset, {"place": place, **arguments}),
+        packing=loader.make_packing_config("neat" if packed else None, packed),
+        batch_size=size,
+        collate_fn=collate,
+        **settings,
+    ).build(dp_rank=rank, dp_world_size=ranks)
+
+
+def rows_of(batch):
+    """Return the rows of a batch without their padding; rows of a padded step are left out."""
+    rows = []
+    for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].tolist(), strict=True):
+        if ids[0] > 1 and (set(labels) != {IGNORED} or len(set(ids) - {0}) > 1):
+            rows.append([token for token in ids if token])
+    return rows
+
+
+def take(loaders, batches):
+    """Yield the sorted rows of each step of loaders, with ``batches`` of each in a step."""
+    schedulers = [
+        StepScheduler(
+            global_batch_size=batches, local_batch_size=1, dp_size=1, dataloader=each,
+            ckpt_every_steps=1000, max_steps=1000, num_epochs=20, preemption_signal=None,
+        )
+        for each in loaders
+    ]  # fmt: skip
+    for _ in range(20):
+        for steps in zip(*schedulers, strict=True):
+            yield sorted(row for batches in steps for batch in batches for row in rows_of(batch))
+
+
+@pytest.mark.parametrize("name", ["more", "equal"])
+def test_labels_of_blocks_are_shifted(places, name):
+    batch = next(iter(build(places[name], seq_len=LENGTH)))
+    for name_of_column in ("input_ids", "labels", "attention_mask"):
+        assert batch[name_of_column].dtype == torch.int64
+        assert batch[name_of_column].shape == (2, LENGTH)
+    assert (batch["attention_mask"] == 1).all()
+    assert (batch["labels"][:, :-1] == batch["input_ids"][:, 1:]).all()
+    last = batch["labels"][:, -1]
+    assert (last == (batch["input_ids"][:, 0] if name == "more" else IGNORED)).all()
+
+
+def test_samples_of_any_length_are_padded(places):
+    batch = next(iter(build(places["documents"], size=SAMPLES, shuffle=False)))
+    counts = batch["attention_mask"].sum(1)
+    assert set(counts.tolist()) == {1, 2, 3, 4, 5}
+    for n, count in enumerate(counts.tolist()):
+        assert batch["input_ids"][n].tolist() == [n + 2] * count + [0] * (5 - count)
+        assert batch["labels"][n].tolist() == [n + 2] * (count - 1) + [IGNORED] * (6 - count)
+    assert (batch["padding_mask"] == (batch["attention_mask"] == 0)).all()
+
+
+def test_documents_of_packs_are_numbered(places):
+    batch = next(iter(build(places["documents"], packing=LENGTH)))
+    assert batch["input_ids"].shape == batch["labels"].shape == (2, LENGTH)
+    documents = batch["_packed_seq_ids"]
+    starts = (batch["position_ids"] == 0) & (documents > 0)
+    assert (documents == starts.cumsum(1) * (documents > 0)).all()
+    assert batch["attention_mask"].shape == (2, 1, LENGTH, LENGTH)
+    is_last = torch.nn.functional.pad(documents[:, 1:] != documents[:, :-1], (0, 1), value=True)
+    assert (batch["labels"][is_last | (documents == 0)] == IGNORED).all()
+    within = ~is_last & (documents > 0)
+    assert (batch["labels"][within] == batch["input_ids"][within]).all()
+
+
+def test_a_column_of_labels_replaces_the_tokens(tmp_path):
+    with MDSWriter(str(tmp_path), {"ids": "ndarray:int64", "labels": "ndarray:int64"}) as out:
+        for n in range(4):
+            out.write({"ids": np.full(LENGTH, n), "labels": np.arange(LENGTH) - 100})
+    batch = next(iter(build(str(tmp_path), column="ids", seq_len=LENGTH)))
+    assert batch["labels"][0].tolist() == [*range(-99, LENGTH - 100), IGNORED]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("saved_after", [3, 11])
+def test_a_state_of_four_ranks_goes_on_with_two(places, tmp_path, workers, packing, saved_after):
+    """As two batches of a step instead of one, and beyond the end of an epoch."""
+    place = places["documents" if packing else "more"]
+    options = {"packing": LENGTH} if packing else {"seq_len": LENGTH}
+    options |= {"global_batch_size": 8}
+    before = [build(place, rank, 4, **options) for rank in range(4)]
+    steps = take(before, 1)
+    for _ in range(saved_after):
+        next(steps)
+    for rank, each in enumerate(before):
+        torch.save(each.state_dict(), tmp_path / f"{rank}.pt")
+    expected = [next(steps) for _ in range(8)]
+    after = [build(place, rank, 2, num_workers=workers, **options) for rank in range(2)]
+    for rank, each in enumerate(after):
+        each.load_state_dict(torch.load(tmp_path / f"{rank + 1}.pt", weights_only=True))
+    resumed = take(after, 2)
+    assert [next(resumed) for _ in range(8)] == expected
+
+
+def test_each_sample_comes_once_on_as_many_batches_of_each_rank(places):
+    loaders = [build(places["documents"], rank, 4, shuffle=False) for rank in range(4)]
+    batches = [list(each) for each in loaders]
+    assert {len(of_rank) for of_rank in batches} == {len(loaders[0])} == {5}
+    longer = sum(len(set(row)) == 1 for each in batches for b in each for row in rows_of(b))
+    documents = build(places["documents"], size=SAMPLES)
+    assert longer == int((next(iter(documents))["attention_mask"].sum(1) > 1).sum())
+
+
+def test_epochs_of_packs_have_no_length(places):
+    with pytest.raises(TypeError, match="max_steps"):
+        len(build(places["documents"], packing=LENGTH))
+
+
+def test_a_checkpoint_within_a_step_is_refused(places):
+    """Which means that the two global batch sizes differ."""
+    each = build(places["more"], seq_len=LENGTH, global_batch_size=4)
+    iterator = iter(each)
+    next(iterator)
+    with pytest.raises(StateError, match="within a step of global_batch_size=4"):
+        each.state_dict()
+    next(iterator)
+    each.state_dict()
+
+
+def test_edits_reach_the_order(places):
+    each = build(places["more"], seq_len=LENGTH)
+    steps = take([each], 1)
+    next(steps)
+    gone = [n for n in range(SAMPLES) if n % 2]
+    each.dataset.dataset.edits.replace_samples(gone, reason="a test")
+    assert {row[0] % 2 for _ in range(8) for row in next(steps)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2}, "leave it out, give global_batch_size"),
+        ({"remainder": "short"}, "remainder= of the dataset: leave it out"),
+        ({"topology": (0, 1)}, "it follows from the parallelism"),
+        ({"packing": 16, "seq_len": 8}, "leave seq_len out"),
+        ({"packing": Packing(budget=8)}, "give packing a capacity"),
+        ({"global_batch_size": 3, "ranks": 2}, "a multiple of the ranks. It is 3"),
+        ({"global_batch_size": 0}, "a multiple of the ranks. It is 0"),
+        ({"loader_shuffle": True}, "leave out dataloader.shuffle"),
+        ({"packed": {"packed_sequence_size": 8}}, "leave out dataloader.shuffle and packed"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(places, options, message):
+    with pytest.raises(ConfigError, match=message):
+        build(places["documents"], **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("documents", {"seq_len": LENGTH}, "for seq_len=8. Write blocks with mds-convert --block"),
+        ("more", {"seq_len": 6}, "a sample has 9 tokens"),
+        ("more", {"column": "ids"}, "have the columns tokens.*not 'ids'"),
+        ("more", {"loader_num_workers": 1}, "num_workers= of the dataset"),
+        ("documents", {"packing": 8, "collate": default_collater}, "neat_packed"),
+        (
+            "documents",
+            {"packing": 8, "collate": packed_sequence_thd_collater},
+            "neat_packed",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_the_first_batch(places, name, options, message):
+    each = build(places[name], **options)
+    with pytest.raises(ConfigError, match=message):
+        next(iter(each))
+
+
+def test_columns_without_effect_are_refused(tmp_path):
+    columns = {"tokens": "ndarray:int64", "loss_mask": "ndarray:int64"}
+    with MDSWriter(str(tmp_path), columns) as out:
+        for _ in range(4):
+            out.write(dict.fromkeys(columns, np.ones(LENGTH, np.int64)))
+    with pytest.raises(ConfigError, match=r"leave out \['loss_mask'\] with columns="):
+        next(iter(build(str(tmp_path))))
+    next(iter(build(str(tmp_path), columns=["tokens"])))
+
+
+def test_a_second_division_among_ranks_is_refused(places):
+    each = build(places["more"])
+    with pytest.raises(ConfigError, match="call it once"):
+        each.dataset.shard(2, 0)

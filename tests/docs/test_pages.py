@@ -34,6 +34,7 @@ def run_by():
 RUN_BY = run_by()
 RECIPES = "tests/docs/test_recipes.py"
 COMMAND = "a command for places that are only an example"
+AUTOMODEL = "a configuration, which tests/programs/integrations/test_automodel.py builds"
 PROVIDER = "for the console of a provider"
 # Blocks that do not run: by page and how their first line begins, the reason.
 NOT_RUN = {
@@ -53,6 +54,12 @@ NOT_RUN = {
     ("frameworks.md", 'dataset = StreamingDataset(remote="s3:'): "the programs below it run",
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",
     ("index.md", "mds-convert photos data/photos"): "the README draws pictures and converts them",
+    ("guides/automodel.md", "step_scheduler:"): AUTOMODEL,
+    ("guides/automodel.md", "model:"): AUTOMODEL,
+    (
+        "guides/automodel.md",
+        "for rank in 4",
+    ): "tests/trainers/programs/automodel.py copies the files",
     ("guides/credentials.md", '{"Version": "2012-10-17"'): PROVIDER,
     ("guides/credentials.md", "Allow group Trainers"): PROVIDER,
     ("guides/credentials.md", "mds info oci://my-bucket@namespace/tried"): (

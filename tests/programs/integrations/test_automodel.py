@@ -1,5 +1,8 @@
 """The dataset for NeMo Automodel: what its loader makes of it, its states, and what it refuses."""
 
+import pathlib
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,15 +11,21 @@ from mds import MDSWriter, Packing
 from mds.errors import ConfigError, StateError
 
 HINT = 'NeMo Automodel is not installed: pip install nemo-automodel "triton<3.9"'
-loader = pytest.importorskip("nemo_automodel.components.datasets.loader", reason=HINT)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its modules use what torch deprecates
+    loader = pytest.importorskip("nemo_automodel.components.datasets.loader", reason=HINT)
+    import transformers
+    import yaml
+    from nemo_automodel.components.config.loader import ConfigNode
+    from nemo_automodel.components.datasets.utils import (
+        default_collater,
+        neat_packed_collater,
+        packed_sequence_thd_collater,
+    )
+    from nemo_automodel.components.training.step_scheduler import StepScheduler
+    from nemo_automodel.recipes._typed_config import RecipeConfig
 
-from nemo_automodel.components.datasets.utils import (  # noqa: E402 - it may be missing
-    default_collater,
-    neat_packed_collater,
-    packed_sequence_thd_collater,
-)
-from nemo_automodel.components.training.step_scheduler import StepScheduler  # noqa: E402
-
+from devtools.pages import blocks  # noqa: E402
 from mds.integrations.automodel import Dataset  # noqa: E402
 
 SAMPLES, LENGTH, IGNORED = 37, 8, -100
@@ -117,6 +126,42 @@ def test_documents_of_packs_are_numbered(places):
     assert (batch["labels"][is_last | (documents == 0)] == IGNORED).all()
     within = ~is_last & (documents > 0)
     assert (batch["labels"][within] == batch["input_ids"][within]).all()
+
+
+def test_documents_of_a_pack_do_not_attend_to_each_other(places):
+    """In a Llama, whose logits for a document are those of the document alone."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    batch = next(iter(build(places["documents"], packing=LENGTH)))
+    documents = batch.pop("_packed_seq_ids")
+    del batch["labels"]
+    is_second = documents[0] == 2
+    assert is_second.any()
+    packed = model(**batch).logits[0][is_second]
+    alone = model(input_ids=batch["input_ids"][:1, is_second]).logits[0]
+    torch.testing.assert_close(packed, alone)
+
+
+def test_the_configuration_of_the_guide_builds_a_loader(tmp_path):
+    """Its YAML, with the path of a dataset here."""
+    with MDSWriter(str(tmp_path), {"tokens": "ndarray:uint16"}) as out:
+        for _ in range(300):
+            out.write({"tokens": np.ones(4097, np.uint16)})
+    page = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "automodel.md"
+    first, packs = (yaml.safe_load(each.code) for each in blocks(page) if each.mark == "yaml")
+    first["dataset"]["place"] = str(tmp_path)
+    for changed in ({}, {**packs, "packing": 5000}):
+        packing = {"packing": changed.pop("packing")} if changed else {}
+        config = {**first, **changed, "dataset": {**first["dataset"], **packing}}
+        if packing:
+            del config["dataset"]["seq_len"]
+        built = RecipeConfig(ConfigNode(config)).dataloader.build(dp_rank=1, dp_world_size=4)
+        batch = next(iter(built))
+        assert batch["input_ids"].shape == (2, 5000 if packing else 4096)
 
 
 def test_a_column_of_labels_replaces_the_tokens(tmp_path):

@@ -50,6 +50,10 @@ class Dataset(IterableDataset[dict[str, Any]]):
 
     Raises ConfigError for settings that contradict each other, and at the first batch for samples
     that do not fit; StateError for a state of another dataset.
+
+    >>> dataset = Dataset(
+    ...     "s3://bucket/tokens", global_batch_size=256, seq_len=4096
+    ... ).shard(num_shards=4, index=0)  # doctest: +SKIP
     """
 
     def __init__(

@@ -52,9 +52,11 @@ autodoc_default_options = {"members": True, "inherited-members": False, "show-in
 autodoc_preserve_defaults = True
 # The pages of the integrations are built without these packages.
 autodoc_mock_imports = [
+    "axolotl",
     "grain",
     "lightning",
     "olmo_core",
+    "pydantic",
     "torchtitan",
     "transformers",
     "tyro",

@@ -81,7 +81,12 @@ NOT_RUN = {
     ("guides/olmo-core.md", "from olmo_core"): (
         "needs OLMo-core; tests/trainers/programs has its calls"
     ),
+    ("guides/axolotl.md", "base_model:"): (
+        "needs axolotl; tests/programs/integrations has its keys"
+    ),
     ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/programs has its calls",
+    ("guides/verl.md", "from verl.utils"): "needs verl; tests/programs/integrations runs it",
+    ("guides/verl.md", "python -m verl"): "needs verl; tests/programs/integrations has its keys",
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",
     ("migrating.md", "- from streaming import MDSWriter"): "a change of the reader's code",
     ("migrating.md", "python -m mds.compat train.py"): (

@@ -33,6 +33,7 @@ HERE = pathlib.Path(__file__).parent
 DOCUMENTS, VOCABULARY = 240, 256
 CAPACITY = 64  # tokens of a pack
 STREAMS = ("web", "code")
+SHARES = {0: {"web": 3, "code": 1}, 5: {"web": 1, "code": 3}}  # of a schedule
 #: Messages by which loaders of trainers refuse to resume.
 REFUSALS = (
     "resharding is not supported",  # torchtitan's, on another number of ranks
@@ -97,7 +98,7 @@ def arguments_of(settings, labels="masked"):
     if settings["packing"]:
         arguments["packing"] = Packing(CAPACITY, window=8, labels=labels)
     if settings["schedule"]:
-        arguments["schedule"] = Schedule({0: {"web": 3, "code": 1}, 5: {"web": 1, "code": 3}})
+        arguments["schedule"] = Schedule(SHARES)
     return arguments
 
 

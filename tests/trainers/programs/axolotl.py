@@ -1,0 +1,130 @@
+"""A tiny Llama trained by ``axolotl train``, on one rank of gloo."""
+
+import json
+import os
+
+os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"  # before axolotl is imported
+os.environ["ACCELERATE_USE_CPU"] = "true"  # as accelerate launch --cpu
+
+import harness
+import torch
+import transformers
+import yaml
+from axolotl.cli.args import TrainerCliArgs
+from axolotl.cli.config import load_cfg
+from axolotl.cli.train import do_train
+from axolotl.integrations.base import BasePlugin
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+SETTINGS = {}
+
+
+class Recorder(BasePlugin):
+    """Plugin that writes down the batches of the model, and edits the order."""
+
+    def get_training_args(self, cfg):
+        return {"use_cpu": True}
+
+    def post_trainer_create(self, cfg, trainer):
+        def write_down(module, args, inputs):
+            harness.record(SETTINGS, trainer.state.global_step + 1, inputs)
+
+        trainer.model.register_forward_pre_hook(write_down, with_kwargs=True)
+        trainer.add_callback(Edits(trainer.train_dataset))
+
+
+class Edits(transformers.TrainerCallback):
+    """Edits of the order during the training."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def on_step_end(self, args, state, control, **objects):
+        harness.change(SETTINGS, self.dataset, state.global_step)
+
+
+def prepare(settings):
+    """Write the model, the tokenizer, and the documents for the loader of axolotl."""
+    folder = os.path.join(settings["shards"], "model")
+    if os.path.exists(folder):
+        return
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=harness.VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
+        pad_token_id=1,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(WordLevel({f"w{n}": n for n in range(harness.VOCABULARY)}, unk_token="w0"))
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, bos_token="w0", eos_token="w0", pad_token="w1"
+    ).save_pretrained(folder)
+    with open(os.path.join(settings["shards"], "own.jsonl"), "w", encoding="utf-8") as file:
+        for tokens in harness.tokens_of_documents(settings):
+            row = {"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": tokens}
+            file.write(json.dumps(row) + "\n")
+
+
+def data_of(settings):
+    """Return the part of the configuration that says what to train on."""
+    if settings["loader"] == "own":
+        return {
+            "datasets": [
+                {
+                    "path": os.path.join(settings["shards"], "own.jsonl"),
+                    "ds_type": "json",
+                    "type": None,
+                }
+            ],
+            "dataset_prepared_path": os.path.join(settings["out"], "prepared"),
+            "dataset_num_proc": 1,
+            "plugins": ["trainer_program.Recorder"],
+        }
+    arguments = harness.arguments_of(settings)
+    if settings["packing"]:
+        packing = arguments["packing"]
+        arguments["packing"] = {"capacity": packing.capacity, "window": packing.window}
+    if settings["schedule"]:
+        arguments["schedule"] = harness.SHARES
+    return {
+        "mds": {"train": arguments},
+        "plugins": ["mds.integrations.axolotl.MDSPlugin", "trainer_program.Recorder"],
+    }
+
+
+def main(settings):
+    """Train from the beginning or from a checkpoint."""
+    SETTINGS.update(settings)
+    checkpoint = settings["checkpoint"]
+    if checkpoint is not None:
+        checkpoint = os.path.join(settings["out"], f"checkpoint-{checkpoint}")
+    folder = os.path.join(settings["shards"], "model")
+    config = {
+        "base_model": folder,
+        "tokenizer_config": folder,
+        "output_dir": settings["out"],
+        "resume_from_checkpoint": checkpoint,
+        "sequence_len": harness.CAPACITY,
+        "micro_batch_size": settings["batch_size"],
+        "gradient_accumulation_steps": settings["microbatches"],
+        "dataloader_num_workers": settings["workers"],
+        "max_steps": settings["steps"],
+        "save_steps": settings["save_every"],
+        "save_total_limit": 100,
+        "num_epochs": 1,
+        "seed": 1,  # without it, axolotl shuffles its datasets anew in each run
+        "learning_rate": 1e-3,
+        "optimizer": "adamw_torch",
+        "lr_scheduler": "constant",
+        "attn_implementation": "sdpa",
+        "bf16": False,
+        "tf32": False,
+        **data_of(settings),
+    }
+    file = os.path.join(settings["out"], f"{os.environ['RANK']}.yml")
+    with open(file, "w", encoding="utf-8") as out:
+        yaml.safe_dump(config, out)
+    cfg = load_cfg(file)
+    cfg.device_map = {"": "cpu"}  # axolotl takes the accelerator with the number of the rank
+    do_train(cfg, TrainerCliArgs())

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -109,6 +110,31 @@ def test_the_file_of_an_inherited_test_is_that_of_its_class(tmp_path):
 def test_an_environment_that_was_not_delivered_is_excused(results):
     """By the reason that its tests give."""
     assert ask("check", results[0], "--without", "a_peer") == (0, [])
+
+
+def test_the_gate_excuses_only_packages_of_a_missing_environment(tmp_path):
+    """One that another environment has is no excuse, though its reason has the same words."""
+    program = '''
+import pytest
+from tests.skip_reasons import not_installed
+
+@pytest.mark.parametrize("package", ["trl", "ray", "ray[train]"])
+def test_it(package):
+    """Needs a package."""
+    pytest.skip(not_installed(package))
+'''
+    text = (GATE / "run").read_text(encoding="utf-8")
+    function = re.search(r"^optional\(\) {.*?^}", text, re.DOTALL | re.MULTILINE)[0]
+    call = re.search(r"optional trainers [^;]*", text)[0]
+    script = f"environment() {{ return 1; }}\nnot_delivered=()\n{function}\n{call}\n"
+    script += 'printf "%s\\n" "${not_delivered[@]#*: }"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    excuses = [part for line in done.stdout.splitlines() for part in ("--without", line)]
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "skip_reasons.py", tmp_path / "tests")
+    status, lines = ask("check", run_tests(tmp_path, "bare", program), *excuses)
+    assert (status, len(lines)) == (1, 1)
+    assert 'ray is not installed: pip install "ray"' in lines[0]
 
 
 def test_files_with_skips_are_run_again(results):

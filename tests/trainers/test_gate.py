@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.skip_reasons import not_installed
+
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
@@ -22,7 +24,7 @@ def test_a_killed_training_goes_on_with_the_same_batches(trainer, tmp_path):
     try:  # not find_spec, which finds the folders beside this file
         importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{package} is not installed: pip install {package}")
+        pytest.skip(not_installed(package))
     before, after = harness.World(4, 2), harness.World(2, 4, workers=1)
     case = harness.Case(before, after, packing=True, seed=random.SystemRandom().randrange(1000))
     facts = harness.run_case(trainer, case, tmp_path / "run")

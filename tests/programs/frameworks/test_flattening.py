@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
+from tests.skip_reasons import not_installed
 
 
 def test_ten_thousand_packs_are_those_of_the_flattening_collator(tmp_path):
     """Array by array: ids, labels, positions, where documents begin, the longest one."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    transformers = pytest.importorskip("transformers", reason=not_installed("transformers"))
     collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     rng, folder = np.random.default_rng(1), str(tmp_path)
     with MDSWriter(out=folder, columns={"tokens": "ndarray:uint16"}, lengths="tokens") as writer:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter
+from tests.skip_reasons import not_installed
 
 pytestmark = pytest.mark.slow
 
@@ -29,17 +30,18 @@ SAMPLES = 96  # six steps of two ranks with batches of eight
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 COMPOSER = ("-m", "composer.cli", "-n", "2")
 ALONE = ()
-# Section -> (how it is started, packages that it needs, how to install them)
+# Section -> (how it is started, modules that it needs)
 RECIPES = {
-    "Plain PyTorch": (TORCHRUN, (), ""),
-    "FSDP": (TORCHRUN, (), ""),
-    "torchdata": (TORCHRUN, ("torchdata",), "torchdata"),
-    "PyTorch Lightning": (ALONE, ("lightning",), "lightning"),
-    "Hugging Face Accelerate": (TORCHRUN, ("accelerate",), "accelerate"),
-    "Hugging Face Trainer": (TORCHRUN, ("transformers", "accelerate"), "transformers accelerate"),
-    "Composer": (COMPOSER, ("composer",), "mosaicml"),
-    "Ray Train": (ALONE, ("ray",), '"ray[train]"'),
+    "Plain PyTorch": (TORCHRUN, ()),
+    "FSDP": (TORCHRUN, ()),
+    "torchdata": (TORCHRUN, ("torchdata",)),
+    "PyTorch Lightning": (ALONE, ("lightning",)),
+    "Hugging Face Accelerate": (TORCHRUN, ("accelerate",)),
+    "Hugging Face Trainer": (TORCHRUN, ("transformers", "accelerate")),
+    "Composer": (COMPOSER, ("composer",)),
+    "Ray Train": (ALONE, ("ray",)),
 }
+PACKAGES = {"composer": "mosaicml", "ray": "ray[train]"}  # with another name than the module
 
 
 def program(section):
@@ -119,11 +121,11 @@ def _aborted_after_the_end(text):
 @pytest.mark.parametrize("section", RECIPES)
 def test_a_recipe_trains_on_the_epoch_in_two_runs(section, shards, tmp_path):
     """Four steps, a checkpoint, two more in new processes: no sample is lost or seen twice."""
-    launcher, packages, install = RECIPES[section]
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install {install}")
-    if packages not in {(), ("torchdata",)} and "MDS_FRAMEWORKS" not in os.environ:
+    launcher, modules = RECIPES[section]
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(not_installed(PACKAGES.get(module, module)))
+    if modules not in {(), ("torchdata",)} and "MDS_FRAMEWORKS" not in os.environ:
         pytest.skip("trainers take minutes to start: set MDS_FRAMEWORKS=1 to run them")
     runs = Runs(section, launcher, shards, tmp_path)
     runs.to(4)

@@ -6,8 +6,9 @@ import torch
 
 from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError
+from tests.skip_reasons import not_installed
 
-lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+lightning = pytest.importorskip("lightning", reason=not_installed("lightning"))
 
 from mds.integrations.lightning import StreamingCallback  # noqa: E402 - lightning may be missing
 

@@ -8,8 +8,9 @@ import torch
 
 from mds import MDSWriter, Packing, Schedule, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
+from tests.skip_reasons import not_installed
 
-pytest.importorskip("olmo_core", reason="ai2-olmo-core is not installed: pip install ai2-olmo-core")
+pytest.importorskip("olmo_core", reason=not_installed("ai2-olmo-core"))
 
 import itertools
 

@@ -9,9 +9,10 @@ import torch.distributed.checkpoint as dcp
 
 from mds import MDSWriter, Packing
 from mds.errors import ConfigError, StateError
+from tests.skip_reasons import not_installed
 
-pytest.importorskip("torchtitan", reason="torchtitan is not installed: pip install torchtitan")
-tyro = pytest.importorskip("tyro", reason="torchtitan is not installed: pip install torchtitan")
+pytest.importorskip("torchtitan", reason=not_installed("torchtitan"))
+tyro = pytest.importorskip("tyro", reason=not_installed("torchtitan"))
 
 from mds.integrations.torchtitan import DataLoader  # noqa: E402 - torchtitan may be missing
 

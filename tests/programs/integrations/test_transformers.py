@@ -9,10 +9,10 @@ import torch
 
 from mds import MDSWriter, Packing, StreamingDataset
 from mds.errors import ConfigError, StateError
+from tests.skip_reasons import not_installed
 
-REASON = "trl is not installed: pip install trl"
-transformers = pytest.importorskip("transformers", reason=REASON)
-trl = pytest.importorskip("trl", reason=REASON)
+transformers = pytest.importorskip("transformers", reason=not_installed("transformers"))
+trl = pytest.importorskip("trl", reason=not_installed("trl"))
 
 from mds.integrations._position_file import POSITION_FILE  # noqa: E402 - as below
 from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 PACKAGES = {"olmo_core": "ai2-olmo-core"}  # packages with another name than the trainer
 
 
-@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "olmo_core", "lightning"])
+@pytest.mark.parametrize("trainer", ["trl", "torchtitan", "olmo_core", "lightning", "accelerate"])
 def test_a_killed_training_goes_on_with_the_same_batches(trainer, tmp_path):
     package = PACKAGES.get(trainer, trainer)
     try:  # not find_spec, which finds the folders beside this file

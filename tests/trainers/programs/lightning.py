@@ -3,6 +3,7 @@
 import os
 import random
 
+import batches
 import harness
 import lightning
 import torch
@@ -43,29 +44,6 @@ class Edits(lightning.Callback):
             harness.change(self.settings, self.dataset, self.step)
 
 
-def pad(samples):
-    """Return a batch of documents, padded to the longest, with shifted labels."""
-    longest = max(len(sample["tokens"]) for sample in samples)
-    tokens = torch.zeros(len(samples), longest, dtype=torch.int64)
-    mask = torch.zeros_like(tokens)
-    for row, sample in enumerate(samples):
-        size = len(sample["tokens"])
-        tokens[row, :size] = torch.as_tensor(sample["tokens"], dtype=torch.int64)
-        mask[row, :size] = 1
-    labels = torch.full_like(tokens, -100)
-    labels[:, :-1] = tokens[:, 1:].where(mask[:, 1:] == 1, -100)
-    return {"input_ids": tokens, "labels": labels, "attention_mask": mask}
-
-
-def rows(batch):
-    """Return a batch of packs as one row, with the names that models take."""
-    return {
-        "input_ids": batch["tokens"][None],
-        "labels": batch["labels"][None],
-        "position_ids": batch["position_ids"][None],
-    }
-
-
 class OwnDocuments(torch.utils.data.Dataset):
     """All documents, for torch's own loader, which Lightning gives a DistributedSampler."""
 
@@ -86,17 +64,21 @@ def main(settings):
     dataset = None
     if settings["loader"] == "own":
         loader = torch.utils.data.DataLoader(
-            OwnDocuments(settings), batch_size, shuffle=True, num_workers=workers, collate_fn=pad
+            OwnDocuments(settings),
+            batch_size,
+            shuffle=True,
+            num_workers=workers,
+            collate_fn=batches.pad,
         )
     else:
         dataset = harness.dataset_of(settings, "shifted", batch_size=batch_size)
-        collate = {} if settings["packing"] else {"collate_fn": pad}
+        collate = {} if settings["packing"] else {"collate_fn": batches.pad}
         loader = StreamingDataLoader(
             dataset, microbatches=settings["microbatches"], num_workers=workers, **collate
         )
     model = Model(settings)
     if settings["packing"]:
-        model.on_before_batch_transfer = lambda batch, number: rows(batch)
+        model.on_before_batch_transfer = lambda batch, number: batches.rows(batch)
     trainer = lightning.Trainer(
         accelerator="cpu",
         strategy="ddp",

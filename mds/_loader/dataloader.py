@@ -471,6 +471,18 @@ class StreamingDataLoader(DataLoader[Any]):
             self._take_over(batches)
         return batches
 
+    def _batches_of_epoch(self) -> Iterator[Any]:
+        """Yield the batches of the rest of an epoch, or of the next one if no batch is left.
+
+        A state that was saved after the last batch of an epoch leaves no batch.
+        """
+        is_empty = True
+        for batch in StreamingDataLoader.__iter__(self):
+            is_empty = False
+            yield batch
+        if is_empty:
+            yield from StreamingDataLoader.__iter__(self)
+
     def _take_over(self, batches: CountedBatches) -> None:
         """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""
         assert self._streaming is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class ModelLoader(StreamingDataLoader):
                 "Leave layout and labels out."
             )
         inputs.tokens = None if packing is None else packing.column
-        self._inputs, self._length, self._is_resumed = inputs, 0, False
+        self._inputs, self._length = inputs, 0
         # A generator of its own leaves the random numbers of the model as they are.
         super().__init__(dataset, batch_size=batch_size, generator=torch.Generator(), **settings)
         if self.microbatches > 1 and len(self) % self.microbatches:
@@ -76,18 +76,5 @@ class ModelLoader(StreamingDataLoader):
             self._length = super().__len__() if is_exact else self.steps_per_epoch
         return self._length
 
-    def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
-        """Continue from a state with the next iteration."""
-        super().load_state_dict(obj)
-        self._is_resumed = True
-
     def __iter__(self) -> Any:
         return map(self._inputs, self._batches_of_epoch())
-
-    def _batches_of_epoch(self) -> Iterator[Any]:
-        may_be_over, self._is_resumed = self._is_resumed, False
-        for batch in super().__iter__():
-            may_be_over = False
-            yield batch
-        if may_be_over:
-            yield from super().__iter__()

@@ -14,7 +14,7 @@ import torch
 
 from mds._loader.packed_batches import IGNORED
 from mds.errors import ConfigError
-from mds.plan._packing import Packing, column_of
+from mds.plan._packing import Packing, column_of, packing_of
 
 
 def row_arguments(
@@ -41,7 +41,7 @@ def row_arguments(
     packing = result.get("packing")
     if packing is None:
         return result
-    packing = packing if isinstance(packing, Packing) else Packing(packing)
+    packing = packing_of(packing)
     if packing.capacity != length:
         raise ConfigError(
             f"packs of {packing.room} tokens do not fit {setting}={length}. Give packing={length}."

@@ -104,15 +104,14 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         """Yield inputs and labels of the rest of the epoch, and of the following ones."""
-        epochs_without_batch = 0
-        while epochs_without_batch < 2:  # a resumed epoch may have no batch left
-            epochs_without_batch += 1
-            for batch in self._loader:
-                epochs_without_batch = 0
+        batches = None
+        while batches is None or self._infinite:
+            batches = 0
+            for batch in self._loader._batches_of_epoch():  # noqa: SLF001 - of this library
+                batches += 1
                 yield self._inputs_of(batch)
-            if not self._infinite:
-                return
-        raise ConfigError("the dataset gives no batch. Give one with samples.")
+            if not batches:
+                raise ConfigError("the dataset gives no batch. Give one with samples.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""

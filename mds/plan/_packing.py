@@ -250,6 +250,17 @@ class Packing:
         }
 
 
+def packing_of(value: Any) -> Packing:
+    """Return a Packing as it is, or that of a number of tokens. Raises ConfigError for others."""
+    if isinstance(value, Packing):
+        return value
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return Packing(int(value))
+    raise ConfigError(
+        f"packing must be a Packing, the number of tokens of a pack, or None, got {value!r}."
+    )
+
+
 def column_of(packing: Packing) -> str:
     """Return the column of the tokens; "tokens" for a packing that neither names nor found one."""
     return packing.column or DEFAULT_COLUMN

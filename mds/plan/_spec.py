@@ -111,16 +111,9 @@ class OrderSpec:
 
         Raises ConfigError for any other value, and PlanError for a method without packs.
         """
-        from mds.plan._packing import Packing
+        from mds.plan._packing import packing_of
 
-        packing: Any = self.packing
-        if type(packing) is int:  # `plain_fields` has made one of NumPy's
-            object.__setattr__(self, "packing", Packing(packing))
-        elif not isinstance(packing, Packing):
-            raise ConfigError(
-                "packing must be a Packing, the number of tokens of a pack, or None, got "
-                f"{packing!r}."
-            )
+        object.__setattr__(self, "packing", packing_of(self.packing))
         if self.batching_method != "random":
             raise PlanError(
                 f"packing does not work with batching_method {self.batching_method!r}, because a "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mds._dataset.shard_map import column_encodings
+from mds._index.table import column_encodings
 from mds._preview import Explanation
 from mds._units import format_bytes
 from mds.errors import ConfigError

@@ -21,9 +21,8 @@ from mds._dataset.shard_map import (
     ShardList,
     ShardMap,
     Spanner,
-    column_encodings,
 )
-from mds._index.table import Index, read_index
+from mds._index.table import Index, column_encodings, read_index
 from mds._process.mmaps import make_room
 from mds._readers import open_reader
 from mds._readers.base import Reader, Rows

@@ -41,7 +41,6 @@ from mds._dataset.shard_map import (
     ShardList,
     ShardMap,
     Spanner,
-    column_encodings,
 )
 from mds._dataset.stream import (
     PLACE,
@@ -60,6 +59,7 @@ from mds._dataset.worker_point import (
     parse_worker_point,
     point_of_state,
 )
+from mds._index.table import column_encodings
 from mds._readers.fields import ColumnSelection, check_images
 from mds._units import parse_bytes, parse_count
 from mds.errors import ConfigError

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from mds._index.table import column_encodings
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import hexdigest
 
@@ -385,13 +386,3 @@ class HasColumns:
 def column_names(indexes: Sequence[Index]) -> list[str]:
     """Return the names of all columns of any shard, in the order of their first shards."""
     return list(column_encodings(indexes))
-
-
-def column_encodings(indexes: Sequence[Index]) -> dict[str, str]:
-    """Return the encoding of each column; if shards differ, that of the first one."""
-    encodings_by_name: dict[str, str] = {}
-    for index in indexes:
-        for schema in index.schemas:
-            for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True):
-                encodings_by_name.setdefault(name, encoding)
-    return encodings_by_name

@@ -237,6 +237,16 @@ class Index:
         return self.digests[start : int(self._digest_ends[number])].tobytes().hex()
 
 
+def column_encodings(indexes: Sequence[Index]) -> dict[str, str]:
+    """Return the encoding of each column; if shards differ, that of the first one."""
+    encodings_by_name: dict[str, str] = {}
+    for index in indexes:
+        for schema in index.schemas:
+            for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True):
+                encodings_by_name.setdefault(name, encoding)
+    return encodings_by_name
+
+
 def fingerprint_of(data: bytes | memoryview) -> str:
     """Return the digest that identifies an index: xxh3_128 of its bytes, in hex."""
     import xxhash

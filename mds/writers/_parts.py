@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mds._arguments import check_arguments, did_you_mean, mapping, one_of, refuse_unknown
-from mds._index.table import Index
+from mds._index.table import Index, column_encodings
 from mds._shardfile.layout import INDEX_NAME
 from mds.errors import ConfigError, NotFoundError, WriterError
 from mds.formats._arrow_values import encoding_of, number_name, pyarrow, python_values
@@ -150,10 +150,7 @@ class PartedDataset:
         index = self._read_index()
         if index is None:
             return None
-        columns: dict[str, str] = {}
-        for schema in index.schemas:
-            columns |= dict(zip(schema.columns.names, schema.columns.encodings, strict=True))
-        return columns
+        return column_encodings([index])
 
     def _read_index(self) -> Index | None:
         """Return the index at the place, or None if there is none."""

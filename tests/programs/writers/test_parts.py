@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from devtools import servers
-from mds import LocalDataset, StreamingDataset
+from mds import LocalDataset, MDSWriter, StreamingDataset, merge_index
 from mds._cli import main
 from mds.errors import ConfigError, WriterError
 from mds.writers._parts import PartedDataset
@@ -160,3 +160,13 @@ def test_an_appended_column_must_fit(tmp_path):
         parted.with_schema(SCHEMA)
     with pytest.raises(ConfigError, match=r"column 'x' is 'missing' .* but 'str' in the rows"):
         plan(out, "append").with_schema(SCHEMA.append(pa.field("x", pa.string())))
+
+
+def test_an_append_takes_the_encodings_of_the_schema(tmp_path):
+    """Where shards differ, that is the encoding of the first one."""
+    for name, encoding in (("a", "int32"), ("b", "int64")):
+        with MDSWriter(str(tmp_path / name), {"id": encoding}) as writer:
+            writer.write({"id": 1})
+    merge_index(str(tmp_path))
+    appended = plan(str(tmp_path), "append")
+    assert appended.columns == LocalDataset(str(tmp_path)).schema == {"id": "int32"}

@@ -254,7 +254,8 @@ def packing_of(value: Any) -> Packing:
     """Return a Packing as it is, or that of a number of tokens. Raises ConfigError for others."""
     if isinstance(value, Packing):
         return value
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+    is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if is_number:
         return Packing(int(value))
     raise ConfigError(
         f"packing must be a Packing, the number of tokens of a pack, or None, got {value!r}."

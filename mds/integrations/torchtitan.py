@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ except ImportError as error:
 
 __all__ = ["DataLoader"]
 
+_Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 # Arguments of the dataset that this module sets.
 _FIXED = {
     "batch_size": "it is training.local_batch_size",
@@ -77,9 +78,8 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         del tokenizer  # samples are tokens already
         if config.dataset:
             raise ConfigError(f"dataset={config.dataset!r} has no effect: give dataset_path.")
-        arguments = row_arguments(
-            config.arguments, _FIXED, seq_len, "training.seq_len", config.column
-        )
+        arguments, column = config.arguments, config.column
+        arguments = row_arguments(arguments, _FIXED, seq_len, "training.seq_len", column)
         batch, size = dp_world_size * local_batch_size, config.global_batch_size
         steps, rest = divmod(batch if size == -1 else size, batch)
         # torchtitan saves after so many batches, which have to be whole steps.
@@ -100,18 +100,29 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             self.dataset, num_workers=config.num_workers, microbatches=steps
         )
         self._seq_len, self._infinite = seq_len, config.infinite
-        self._column = config.column or DEFAULT_COLUMN
+        self._column = column or DEFAULT_COLUMN
+        self._iteration: Generator[_Batch] | None = None
 
-    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        """Yield inputs and labels of the rest of the epoch, and of the following ones."""
-        batches = None
-        while batches is None or self._infinite:
-            batches = 0
+    def __iter__(self) -> Iterator[_Batch]:
+        """Return the inputs and labels of the rest of the epoch, and of the following ones."""
+        self._iteration = self._iterate()
+        return self._iteration
+
+    def close(self) -> None:
+        """End the last iteration and its workers. The state stays."""
+        if self._iteration is not None:
+            self._iteration.close()
+
+    def _iterate(self) -> Generator[_Batch]:
+        while True:
+            is_empty = True
             for batch in self._loader._batches_of_epoch():  # noqa: SLF001 - of this library
-                batches += 1
+                is_empty = False
                 yield self._inputs_of(batch)
-            if not batches:
+            if is_empty:
                 raise ConfigError("the dataset gives no batch. Give one with samples.")
+            if not self._infinite:
+                return
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""
@@ -127,7 +138,7 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         if state_dict:
             self._loader.load_state_dict(state_dict)
 
-    def _inputs_of(self, batch: dict[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    def _inputs_of(self, batch: dict[str, Any]) -> _Batch:
         """Return inputs and labels of a batch, all int64 of shape (samples, seq_len)."""
         tokens, labels = rows_of(
             batch, self.dataset.packing, self._column, self._seq_len, "training.seq_len"

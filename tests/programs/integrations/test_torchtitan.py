@@ -1,6 +1,7 @@
 """The loader for torchtitan: its batches, its states, and what it refuses."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -27,7 +28,12 @@ def places(tmp_path_factory):
     """
     out = tmp_path_factory.mktemp("torchtitan")
     rng = np.random.default_rng(0)
-    sizes = {"more": [LENGTH + 1], "equal": [LENGTH], "documents": [1, 2, 3, 4, 5]}
+    sizes = {
+        "more": [LENGTH + 1],
+        "other": [LENGTH + 1],
+        "equal": [LENGTH],
+        "documents": [1, 2, 3, 4, 5],
+    }
     for name, choices in sizes.items():
         with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
             for n in range(SAMPLES):
@@ -120,6 +126,46 @@ def test_a_state_of_four_ranks_goes_on_with_two(places, tmp_path, workers, packi
         dcp.load({"dataloader": loader}, checkpoint_id=tmp_path, no_dist=True)
     resumed = take(after, 2)
     assert [next(resumed) for _ in range(8)] == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("taken", [1, 30])
+@pytest.mark.parametrize("kind", ["blocks", "packs", "streams"])
+def test_every_rank_repeats_its_batches(places, kind, taken, ranks):
+    """The contract of torchtitan's tests/unit_tests/test_dataset_checkpointing.py.
+
+    After a few batches or some epochs, a new loader with the state gives the same tensors.
+    """
+    place, arguments = {
+        "blocks": (places["more"], {}),
+        "packs": (places["documents"], {"packing": LENGTH}),
+        "streams": (None, {"streams": {"a": places["more"], "b": places["other"]}}),
+    }[kind]
+    for rank in range(ranks):
+        run, resumed = (build(place, rank, ranks, 1, arguments=arguments) for _ in range(2))
+        batches = iter(run)
+        for _ in range(taken):
+            next(batches)
+        resumed.load_state_dict(run.state_dict())
+        for (inputs, labels), _ in zip(resumed, range(40), strict=False):
+            expected, expected_labels = next(batches)
+            assert all(torch.equal(inputs[name], expected[name]) for name in expected)
+            assert torch.equal(labels, expected_labels)
+
+
+def test_closing_ends_the_workers_and_keeps_the_state(places):
+    before = set(threading.enumerate())
+    run = build(places["more"], num_workers=2)
+    batches = iter(run)
+    next(batches)
+    workers = set(threading.enumerate()) - before
+    assert workers
+    state = run.state_dict()
+    run.close()
+    run.close()
+    assert not any(worker.is_alive() for worker in workers)
+    assert next(batches, None) is None
+    assert run.state_dict() == state
 
 
 def test_validation_sees_each_sample_once(places):

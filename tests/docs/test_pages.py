@@ -52,6 +52,7 @@ NOT_RUN = {
     ("files.md", "mds index s3://bucket/laion"): COMMAND,
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
     ("frameworks.md", 'dataset = StreamingDataset(remote="s3:'): "the programs below it run",
+    ("frameworks.md", "accelerator = Accelerator(gra"): "tests/trainers/programs has its calls",
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",
     ("index.md", "mds-convert photos data/photos"): "the README draws pictures and converts them",
     ("guides/automodel.md", "step_scheduler:"): AUTOMODEL,

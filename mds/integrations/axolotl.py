@@ -25,7 +25,7 @@ from mds.integrations.transformers import StreamingTrainer
 __all__ = ["MDSPlugin"]
 
 #: axolotl requires a dataset in its configuration. The plugin loads others.
-_NO_DATASETS = [{"path": "mds"}]
+_NO_DATASET = "mds"
 #: Options of axolotl that would choose, pack, shuffle or divide samples -> what to do instead.
 _REFUSED = {
     "test_datasets": "Write the evaluation dataset under mds: eval:.",
@@ -82,7 +82,8 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
                 "mds.integrations.axolotl.MDSPlugin: the configuration has no datasets. Write "
                 "mds: train: with the arguments of StreamingDataset."
             )
-        if cfg.get("datasets") not in (None, _NO_DATASETS):
+        # With Ray, each worker registers the plugin again.
+        if any(entry["path"] != _NO_DATASET for entry in cfg.get("datasets") or []):
             raise ConfigError(
                 "datasets: of axolotl has no effect beside mds.integrations.axolotl.MDSPlugin. "
                 "Leave it out, and write the arguments of StreamingDataset under mds: train:."
@@ -99,7 +100,7 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
                     f"{option}: {cfg[option]} of axolotl does not work with StreamingDatasets, "
                     "whose ranks all get other samples. Leave it out."
                 )
-        cfg["datasets"] = [dict(entry) for entry in _NO_DATASETS]
+        cfg["datasets"] = [{"path": _NO_DATASET}]
 
     def get_input_args(self) -> str:
         """Return the name of the class of the keys that the plugin adds."""

@@ -173,6 +173,14 @@ def test_options_that_choose_or_divide_samples_are_refused(train, options, messa
         train(**options)
 
 
+def test_a_worker_of_ray_registers_the_plugin_again(train):
+    """With the configuration that the driver has checked and completed."""
+    train(max_steps=1)
+    manager = PluginManager.get_instance()
+    assert manager.cfg.datasets
+    manager.plugins[PLUGIN].register(manager.cfg)
+
+
 def test_a_wrong_key_is_refused(train):
     with pytest.raises(ValueError, match="Extra inputs are not permitted"):
         train(data={"evaluate": {}})

@@ -1,6 +1,7 @@
 """The order of a dataset as a MapDataset of Grain: any number of processes, epochs, resumes."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -99,6 +100,24 @@ def test_a_copy_in_another_process_gives_the_same(folder):
     workers = grain.MultiprocessingOptions(num_workers=2)
     data = samples.to_iter_dataset().mp_prefetch(workers)
     assert sorted(ids(data)) == list(range(SAMPLES))
+
+
+def read_ids(source, numbers):
+    return ids(source[number] for number in numbers)
+
+
+@pytest.mark.parametrize("make", [mds.LocalDataset, lambda folder: MapDataset(ordered(folder))])
+def test_the_contract_of_a_data_source(folder, make):
+    """The properties that grain/_src/python/data_sources_test.py asks for."""
+    source = make(folder)
+    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    assert ids(source[i] for i in range(len(source))) == ids(source)
+    parts = [[1, 3, 5], [2, 3, 4], [5, 2, 3]]
+    expected = [read_ids(source, numbers) for numbers in parts]
+    copies = [pickle.loads(pickle.dumps(source)) for _ in parts]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(read_ids, copies, parts)) == expected
+        assert list(pool.map(read_ids, [source] * 3, parts)) == expected
 
 
 @pytest.mark.parametrize(

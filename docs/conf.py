@@ -75,7 +75,6 @@ CHILDREN = {
     "convert": ["writing", "guides/shard-size"],
     "storage": ["guides/credentials", "guides/own-store"],
     "parquet": ["lake", "guides/arrow"],
-    "frameworks": ["guides/trl", "guides/torchtitan", "guides/grain"],
     "packing": ["recipes/packed", "recipes/instructions"],
     "migrating": ["door"],
 }

@@ -1,4 +1,4 @@
-"""The table of trainers in docs/frameworks.md is that of docs/benchmarks/trainers.json."""
+"""The table of trainers in docs/trainers.md is that of docs/benchmarks/trainers.json."""
 
 import json
 import pathlib

@@ -2,7 +2,7 @@
 
 ``python tests/trainers/full.py NAME`` runs its cases with the loader of mds, and those that the
 trainer's own loader can run with it too. It ends with 1 if a batch of mds differs.
-``python tests/trainers/full.py`` only writes the table of docs/frameworks.md anew.
+``python tests/trainers/full.py`` only writes the table of docs/trainers.md anew.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ from harness import Case, World
 
 ROOT = harness.HERE.parents[1]
 RESULTS = ROOT / "docs" / "benchmarks" / "trainers.json"
-PAGE = ROOT / "docs" / "frameworks.md"
+PAGE = ROOT / "docs" / "trainers.md"
 BEGIN, END = "<!-- trainers -->\n", "<!-- end of trainers -->\n"
 
 CASES = (
@@ -87,9 +87,17 @@ def table(results):
             f"| {title} {result['versions'][packages[0]]} | {result['when']} | {len(ours)} | "
             f"{_sum(ours, 'equal_steps')} of {_sum(ours, 'steps')} | "
             f"{_sum(theirs, 'equal_steps')} of {_sum(theirs, 'steps')} | "
-            f"{_sum(theirs, 'lost')}, {_sum(theirs, 'added')} |\n"
+            f"{_losses(theirs)} |\n"
         )
     return "".join(lines)
+
+
+def _losses(cases):
+    refused = sum(case["refused"] for case in cases)
+    if refused == len(cases):
+        return "refused"
+    losses = f"{_sum(cases, 'lost')}, {_sum(cases, 'added')}"
+    return f"{losses}; {refused} refused" if refused else losses
 
 
 def _sum(cases, key):

@@ -206,10 +206,11 @@ def run_case(trainer, case, folder):
         "loader": case.loader,
         "killed_in_step": kill[1],
         "resumed_after_step": checkpoint,
+        "refused": not resumed,
         "equal_steps": sum(resumed.get(step) == expected[step] for step in expected),
         "steps": len(expected),
         "documents": sum(map(len, expected.values())),
-        "lost": lost.total(),
+        "lost": lost.total() if resumed else 0,
         "added": repeated.total(),
     }
 

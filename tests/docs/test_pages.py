@@ -76,6 +76,7 @@ NOT_RUN = {
     ("guides/ray.md", "MDSDatasink(out"): "needs Ray; tests/programs/integrations has its calls",
     ("guides/spark.md", "from pyspark"): "needs Java; tests/programs/integrations has its calls",
     ("guides/spark.md", "encodings = {"): "needs Java; tests/programs/integrations has its calls",
+    ("guides/timm.md", "import os"): "takes arguments; tests/programs/frameworks runs it",
     ("guides/torchtitan.md", "from torchtitan"): (
         "needs torchtitan; tests/trainers/programs has its calls"
     ),
@@ -105,6 +106,7 @@ NOT_RUN = {
 CODE = re.compile(
     r"(\S+=\S+ )?(mds|mds-convert|python3?|pip|torchrun|srun|export|from|import)\b|.*[({]$"
 )
+LAUNCHED = {"frameworks.md", "grain.md", "timm.md"}
 LAUNCHER = re.compile(r"(python train\.py|torchrun|composer) .*SHARDS FOLDER")  # by its test
 
 
@@ -184,7 +186,7 @@ def test_no_block_is_left_out_unsaid():
             left.discard(entry)
             is_output = block.mark == "text" and not CODE.match(block.title)
             is_known = runs(page, block) or entry is not None or is_output
-            is_launcher = page.name in {"frameworks.md", "grain.md"} and LAUNCHER.match(block.title)
+            is_launcher = page.name in LAUNCHED and LAUNCHER.match(block.title)
             assert is_known or is_launcher, f"{name_of(page)}:{block.line}: {block.title}"
     assert not left, f"there is no such block: {left}"
 

@@ -119,7 +119,7 @@ class CountedBatches:
         # `_is_dropped` computes it. A worker leaves out only batches that are not full.
         self._most_samples: int | None = None
         self._may_drop = loader.drop_last and (
-            loader.microbatches > 1 or streaming.remainder == "mask"
+            loader.microbatches > 1 or streaming.remainder != "repeat"
         )
         _living.add(self)  # all iterators of this process, for `_leave_to_parent`
 
@@ -256,12 +256,12 @@ class CountedBatches:
     def _is_dropped(self, info: BatchInfo) -> bool:
         """Whether ``drop_last`` leaves a batch out, because its step is not full on this rank.
 
-        Under masks, the step is left out on all ranks if one of them has padding.
+        Unless ranks repeat samples, all of them leave the step out if it is not full on one.
         """
         streaming, begin = self._loader._streaming, self.count.begin or info.begin
         if not self._loader.drop_last or begin is None or streaming.packing is not None:
             return False  # workers leave out the last step of packs
-        if self._most_samples is None and streaming.remainder == "mask":
+        if self._most_samples is None and streaming.remainder != "repeat":
             self._most_samples = streaming._order.full_step_samples(streaming._world(), begin)
         elif self._most_samples is None:
             remaining = streaming._order.remaining_samples(streaming._world(), begin)

@@ -98,8 +98,8 @@ class StreamingDataLoader(DataLoader[Any]):
     - ``collate_fn`` (Callable | None, default None): Function that makes a batch of a list of
       samples.
     - ``drop_last`` (bool, default False): Whether a last batch that is not full is left out. With
-      ``microbatches``, it is the whole last step. With ``remainder="mask"``, all ranks leave out a
-      last step in which one of them has padding.
+      ``microbatches``, it is the whole last step. With ``remainder="mask"`` or ``"short"``, all
+      ranks leave out a last step in which one of them lacks a sample.
     - ``prefetch_factor`` (int | None, default None, batches): Number of batches that each worker
       keeps ready; None is 2.
     - ``pin_memory`` (bool, default False): Whether tensors are copied to page-locked memory.
@@ -398,7 +398,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # Each worker makes batches of its own samples, so each may have a last one that is smaller.
         samples = streaming._order.worker_samples(streaming._world(workers))
         size = self.batch_size or 1
-        if self.drop_last and streaming.remainder == "mask":
+        if self.drop_last and streaming.remainder != "repeat":
             world = streaming._world(workers)
             return streaming._order.full_step_samples(world, Position(0)) // size
         if self.drop_last and self.microbatches > 1:  # only whole steps come

@@ -157,19 +157,20 @@ def test_drop_last_after_a_resume_and_skipped_steps(make):
     assert len([*batches]) == 3 * (8 - 2 - 2) - 1
 
 
+@pytest.mark.parametrize("remainder", ["mask", "short"])
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("ranks", "parts"), [(1, 1), (2, 1), (4, 3)])
-def test_drop_last_under_masks_leaves_out_a_padded_step(how, ranks, parts, make):
-    """On all ranks, also on those that have no padding in it."""
+def test_drop_last_leaves_out_an_incomplete_step_on_all_ranks(how, ranks, parts, remainder, make):
+    """Also on those ranks whose own batches of the step are full."""
     for samples in (95, 96, 103, 107, 5):
         folder = make(samples=samples)
         ids = []
         for rank in range(ranks):
             loader = make_loader(
-                folder, parts, ranks, rank, how=how, drop_last=True, remainder="mask"
+                folder, parts, ranks, rank, how=how, drop_last=True, remainder=remainder
             )
             batches = [*loader]
-            assert all(batch["mask"].all() for batch in batches)
+            assert all(batch["mask"].all() for batch in batches if remainder == "mask")
             steps = samples // GLOBAL_BATCH
             assert len(loader) == len(batches) == steps * parts
             assert loader.steps_per_epoch == steps
@@ -178,20 +179,21 @@ def test_drop_last_under_masks_leaves_out_a_padded_step(how, ranks, parts, make)
         assert len(ids) == len(set(ids)) == steps * GLOBAL_BATCH
 
 
-def test_drop_last_under_masks_counts_from_the_position(make):
+@pytest.mark.parametrize("remainder", ["mask", "short"])
+def test_drop_last_counts_complete_steps_from_the_position(remainder, make):
     """After a resume, with skipped steps and with a schedule, which has no padding."""
     folder = make(samples=103)
-    loader = make_loader(folder, drop_last=True, remainder="mask")
+    loader = make_loader(folder, drop_last=True, remainder=remainder)
     batches = iter(loader)
     next(batches), next(batches)
-    resumed = make_loader(folder, drop_last=True, remainder="mask")
+    resumed = make_loader(folder, drop_last=True, remainder=remainder)
     resumed.load_state_dict(loader.state_dict())
     batches = iter(resumed)
     next(batches)
     resumed.dataset.edits.skip_steps(range(4, 6))
     assert len([*batches]) == 8 - 3 - 2
     scheduled = make_loader(
-        None, drop_last=True, remainder="mask",
+        None, drop_last=True, remainder=remainder,
         streams={"a": folder, "b": folder}, schedule=Schedule({0: {"a": 1, "b": 2}}),
     )  # fmt: skip
     assert len([*scheduled]) == scheduled.steps_per_epoch > 8

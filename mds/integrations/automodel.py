@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
-from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of
+from mds.plan._packing import DEFAULT_COLUMN, column_of, packing_of
 
 __all__ = ["Dataset"]
 
@@ -69,7 +69,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
         for name in _FIXED.keys() & arguments:
             raise ConfigError(f"{name}= of the dataset: leave it out, {_FIXED[name]}.")
         if (packing := arguments.get("packing")) is not None:
-            packing = packing if isinstance(packing, Packing) else Packing(packing)
+            packing = packing_of(packing)
             if packing.capacity is None or seq_len is not None:
                 raise ConfigError(
                     f"packing={packing.capacity} with seq_len={seq_len}: give packing a capacity, "

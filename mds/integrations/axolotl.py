@@ -24,8 +24,7 @@ from mds.integrations.transformers import StreamingTrainer
 
 __all__ = ["MDSPlugin"]
 
-#: axolotl requires a dataset in its configuration. The plugin loads others.
-_NO_DATASET = "mds"
+_NO_DATASET = "mds"  # axolotl requires a dataset in its configuration; the plugin loads others
 #: Options of axolotl that would choose, pack, shuffle or divide samples -> what to do instead.
 _REFUSED = {
     "test_datasets": "Write the evaluation dataset under mds: eval:.",
@@ -91,8 +90,7 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
         for option, advice in _REFUSED.items():
             if cfg.get(option):
                 raise ConfigError(
-                    f"{option}: of axolotl does not work with StreamingDatasets. Leave it out. "
-                    f"{advice}"
+                    f"{option}: of axolotl does not work with StreamingDatasets. {advice}"
                 )
         for option in ("context_parallel_size", "tensor_parallel_size"):
             if (cfg.get(option) or 1) > 1:

@@ -37,17 +37,15 @@ _HEAD = """\
 # Names of mosaicml-streaming that differ in mds
 
 mds can [provide the `streaming` package](migrating.md#keep-import-streaming) to code that you
-cannot change. This page lists what differs from mosaicml-streaming 0.13.
-
-We compared all {count} names that its {modules} modules define. A name that is not listed has
-the same parameters and the same defaults.
+cannot change. This page lists the differences from the {count} names of mosaicml-streaming 0.13
+in {modules} modules. A name that is not listed has the same parameters and defaults.
 
 """
 _MISSING_MODULES = """\
 ## Missing modules
 
-Imports of training code resolve. The modules below convert datasets, and importing one raises
-`ModuleNotFoundError`. Use [`mds-convert`](convert.md) instead:
+These modules convert datasets. Importing one raises `ModuleNotFoundError`. Use
+[`mds-convert`](convert.md) instead:
 
 """
 _NO_SIMULATOR = """
@@ -58,8 +56,8 @@ The simulator, `streaming.simulation`, is missing too. Use `dataset.explain()`, 
 _MONKEY_PATCHING = """\
 ## Monkey patching
 
-Some code replaces a function or a method of `streaming`, as in
-`streaming.base.distributed.get_rank = my_function`. mds uses these replacements:
+If your code replaces names of `streaming`, as in
+`streaming.base.distributed.get_rank = my_function`, mds uses these replacements:
 
 - classes in `streaming`, `streaming.base`, `streaming.text`, `streaming.vision` and
   `streaming.multimodal`;
@@ -91,7 +89,7 @@ _OVERRIDES = """\
 ## Methods that you cannot override
 
 mds never calls these methods. A class that overrides one raises `SealedNameError` if the override
-could change samples. Otherwise it warns.
+could change samples. Otherwise, mds warns.
 
 """
 _OTHER_PARAMETERS = """\
@@ -107,8 +105,8 @@ These have defaults, so that code written for mosaicml-streaming runs unchanged.
 _PLACEHOLDERS = """\
 ## Names that you can import but not use
 
-In mosaicml-streaming, these names manage shared memory and background threads, which mds does not
-have. Calling one of them raises `SealedNameError`: {}.
+These names manage shared memory and background threads, which mds does not have. Calling one of
+them raises `SealedNameError`: {}.
 
 """
 _MISSING_NAMES = """\

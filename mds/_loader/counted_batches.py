@@ -259,7 +259,7 @@ class CountedBatches:
         Unless ranks repeat samples, all of them leave the step out if it is not full on one.
         """
         streaming, begin = self._loader._streaming, self.count.begin or info.begin
-        if not self._loader.drop_last or begin is None or streaming.packing is not None:
+        if begin is None or streaming.packing is not None:
             return False  # workers leave out the last step of packs
         if self._most_samples is None and streaming.remainder != "repeat":
             self._most_samples = streaming._order.full_step_samples(streaming._world(), begin)

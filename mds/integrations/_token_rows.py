@@ -14,7 +14,7 @@ import torch
 
 from mds._loader.packed_batches import IGNORED
 from mds.errors import ConfigError
-from mds.plan._packing import Packing, column_of, packing_of
+from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of, packing_of
 
 
 def row_arguments(
@@ -46,13 +46,34 @@ def row_arguments(
         raise ConfigError(
             f"packs of {packing.room} tokens do not fit {setting}={length}. Give packing={length}."
         )
-    column = column or packing.column
-    result["packing"] = replace(packing, column=column, layout="dense", labels="shifted")
+    result["packing"] = packing_of_rows(packing, column)
     return result
 
 
+def packing_of_rows(packing: Packing, column: str | None) -> Packing:
+    """Return a packing whose packs are rows with shifted labels.
+
+    ``column``: column of the tokens; None for the one that the packing finds.
+    """
+    return replace(packing, column=column or packing.column, layout="dense", labels="shifted")
+
+
+def token_column(column: str | None, packing: Packing | None) -> str:
+    """Return the column of the tokens in a batch.
+
+    Args:
+        column: Column of the user, which counts without packing only. None is ``tokens``.
+        packing: Packing of the dataset.
+    """
+    return column or DEFAULT_COLUMN if packing is None else column_of(packing)
+
+
 def rows_of(
-    batch: Mapping[str, Any], packing: Packing | None, column: str, length: int, setting: str
+    batch: Mapping[str, Any],
+    packing: Packing | None,
+    column: str | None,
+    length: int,
+    setting: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens and shifted labels of a batch, both int64 of shape (rows, length).
 
@@ -61,12 +82,13 @@ def rows_of(
     Args:
         batch: Batch of a dataset with the arguments of `row_arguments`.
         packing: Packing of the dataset.
-        column: Column of the tokens, which counts without packing only.
+        column: Column of the user, as for `token_column`.
         length: Tokens of a row.
         setting: Name of the trainer's setting of the length.
     """
+    column = token_column(column, packing)
     if packing is not None:
-        return batch[column_of(packing)], batch["labels"]
+        return batch[column], batch["labels"]
     if column not in batch:
         names = ", ".join(repr(name) for name in batch if name != "mask")
         raise ConfigError(f"no column {column!r}, only {names}. Name it with column=.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,7 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
-from mds.plan._packing import DEFAULT_COLUMN, column_of, packing_of
+from mds.integrations._token_rows import packing_of_rows, token_column
+from mds.plan._packing import packing_of
 
 __all__ = ["Dataset"]
 
@@ -75,8 +75,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
                     f"packing={packing.capacity} with seq_len={seq_len}: give packing a capacity, "
                     "and leave seq_len out."
                 )
-            column = column or packing.column
-            arguments["packing"] = replace(packing, column=column, layout="dense", labels="shifted")
+            arguments["packing"] = packing_of_rows(packing, column)
         self._place, self._arguments, self._workers = place, arguments, num_workers
         self._size, self._length, self._column = global_batch_size, seq_len, column
         self._rows = 0  # that were taken, in this iteration
@@ -143,7 +142,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
     def _rows_of(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the samples of a batch as Automodel takes them."""
         packing = self.dataset.packing
-        column = self._column or DEFAULT_COLUMN if packing is None else column_of(packing)
+        column = token_column(self._column, packing)
         unused = _UNUSED & batch.keys() - {column, "position_ids" if packing else ""}
         if column not in batch or unused:
             raise ConfigError(

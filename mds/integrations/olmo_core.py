@@ -12,8 +12,7 @@ import torch
 from mds._dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, StateError, need
 from mds.integrations._epoch_loader import EpochLoader
-from mds.integrations._token_rows import document_lengths, row_arguments, rows_of
-from mds.plan._packing import DEFAULT_COLUMN, column_of
+from mds.integrations._token_rows import document_lengths, row_arguments, rows_of, token_column
 
 try:
     from olmo_core.data import DataCollator, TextDataLoaderBase, TokenizerConfig
@@ -182,8 +181,8 @@ class MDSDataLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
 
     def _inputs_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch with the names of OLMo-core. Its labels are shifted already."""
-        column, packing = self._config.column or DEFAULT_COLUMN, self.dataset.packing
-        tokens, labels = rows_of(batch, packing, column, self._length, _LENGTH)
+        packing = self.dataset.packing
+        tokens, labels = rows_of(batch, packing, self._config.column, self._length, _LENGTH)
         least, most = map(int, tokens.aminmax())
         if least < 0 or most >= self.collator.vocab_size:
             raise ConfigError(
@@ -205,8 +204,7 @@ class MDSDataLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
         shape = self.rank_batch_size // self._length, self._length
         random = torch.Generator().manual_seed(self.dp_rank)
         tokens = torch.randint(self._config.tokenizer.vocab_size, shape, generator=random)
-        packing = self.dataset.packing
-        column = self._config.column or DEFAULT_COLUMN if packing is None else column_of(packing)
+        column = token_column(self._config.column, self.dataset.packing)
         documents = (torch.arange(shape[1]) >= shape[1] // 2).long().expand(shape)
         mask = torch.ones(shape[0], dtype=torch.bool)
         return self._inputs_of(

@@ -12,7 +12,6 @@ from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError, need
 from mds.integrations._token_rows import row_arguments, rows_of
-from mds.plan._packing import DEFAULT_COLUMN
 
 try:
     import tyro
@@ -100,7 +99,7 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             self.dataset, num_workers=config.num_workers, microbatches=steps
         )
         self._seq_len, self._infinite = seq_len, config.infinite
-        self._column = column or DEFAULT_COLUMN
+        self._column = column
         self._iteration: Generator[_Batch] | None = None
 
     def __iter__(self) -> Iterator[_Batch]:

@@ -27,8 +27,8 @@ with warnings.catch_warnings():
 
 from devtools.pages import blocks  # noqa: E402
 from mds.integrations.automodel import Dataset  # noqa: E402
+from tests.token_rows import IGNORED, LENGTH, SAMPLES, write_token_rows  # noqa: E402
 
-SAMPLES, LENGTH, IGNORED = 37, 8, -100
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata
     pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),  # by Automodel
@@ -37,19 +37,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents.
-
-    The tokens of sample n are n + 2.
-    """
-    out = tmp_path_factory.mktemp("automodel")
-    rng = np.random.default_rng(0)
-    sizes = {"more": [LENGTH + 1], "equal": [LENGTH], "documents": [1, 2, 3, 4, 5]}
-    for name, choices in sizes.items():
-        with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
-            for n in range(SAMPLES):
-                size = int(rng.choice(choices))
-                writer.write({"tokens": np.full(size, n + 2, np.uint16)})
-    return {name: str(out / name) for name in sizes}
+    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents."""
+    return write_token_rows(tmp_path_factory.mktemp("automodel"))
 
 
 def build(place, rank=0, ranks=1, size=2, packed=None, collate=None, **arguments):

@@ -9,6 +9,7 @@ import torch
 from mds import MDSWriter, Packing, Schedule, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
 from tests.skip_reasons import not_installed
+from tests.token_rows import IGNORED, LENGTH, SAMPLES, write_token_rows
 
 pytest.importorskip("olmo_core", reason=not_installed("ai2-olmo-core"))
 
@@ -25,25 +26,13 @@ from olmo_core.data.utils import get_cumulative_document_lengths, get_labels, sp
 
 from mds.integrations.olmo_core import MDSDataLoader, MDSDataLoaderConfig
 
-SAMPLES, LENGTH, IGNORED = 37, 8, -100
 TOKENIZER = TokenizerConfig(vocab_size=100, eos_token_id=1, pad_token_id=99)
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents.
-
-    The tokens of sample n are n + 2.
-    """
-    out = tmp_path_factory.mktemp("olmo_core")
-    rng = np.random.default_rng(0)
-    sizes = {"more": [LENGTH + 1], "equal": [LENGTH], "documents": [1, 2, 3, 4, 5]}
-    for name, choices in sizes.items():
-        with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
-            for n in range(SAMPLES):
-                size = int(rng.choice(choices))
-                writer.write({"tokens": np.full(size, n + 2, np.uint16)})
-    return {name: str(out / name) for name in sizes}
+    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents."""
+    return write_token_rows(tmp_path_factory.mktemp("olmo_core"))
 
 
 def configure(place, size=4, length=LENGTH, **config):

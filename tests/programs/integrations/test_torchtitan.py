@@ -11,35 +11,18 @@ import torch.distributed.checkpoint as dcp
 from mds import MDSWriter, Packing
 from mds.errors import ConfigError, StateError
 from tests.skip_reasons import not_installed
+from tests.token_rows import IGNORED, LENGTH, SAMPLES, write_token_rows
 
 pytest.importorskip("torchtitan", reason=not_installed("torchtitan"))
 tyro = pytest.importorskip("tyro", reason=not_installed("torchtitan"))
 
 from mds.integrations.torchtitan import DataLoader  # noqa: E402 - torchtitan may be missing
 
-SAMPLES, LENGTH, IGNORED = 37, 8, -100
-
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents.
-
-    The tokens of sample n are n + 2.
-    """
-    out = tmp_path_factory.mktemp("torchtitan")
-    rng = np.random.default_rng(0)
-    sizes = {
-        "more": [LENGTH + 1],
-        "other": [LENGTH + 1],
-        "equal": [LENGTH],
-        "documents": [1, 2, 3, 4, 5],
-    }
-    for name, choices in sizes.items():
-        with MDSWriter(str(out / name), {"tokens": "ndarray:uint16"}, size_limit=300) as writer:
-            for n in range(SAMPLES):
-                size = int(rng.choice(choices))
-                writer.write({"tokens": np.full(size, n + 2, np.uint16)})
-    return {name: str(out / name) for name in sizes}
+    """Datasets of blocks of one token more than a sequence, of blocks as long, and of documents."""
+    return write_token_rows(tmp_path_factory.mktemp("torchtitan"))
 
 
 def build(place, rank=0, ranks=1, size=2, length=LENGTH, every=None, **config):

@@ -4,6 +4,7 @@ import pathlib
 import shutil
 
 import harness
+import llama
 import torch
 import transformers
 from nemo_automodel.components.config.loader import ConfigNode
@@ -45,12 +46,7 @@ class Recipe(train_ft.TrainFinetuneRecipeForNextTokenPrediction):
 
 def model():
     """Return the model of the configuration."""
-    config = transformers.LlamaConfig(
-        vocab_size=harness.VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
-        pad_token_id=1, attn_implementation="sdpa",
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
+    return transformers.LlamaForCausalLM(llama.config(attn_implementation="sdpa"))
 
 
 class Documents(torch.utils.data.Dataset):

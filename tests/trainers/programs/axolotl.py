@@ -7,6 +7,7 @@ os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"  # before axolotl is imported
 os.environ["ACCELERATE_USE_CPU"] = "true"  # as accelerate launch --cpu
 
 import harness
+import llama
 import torch
 import transformers
 import yaml
@@ -14,8 +15,6 @@ from axolotl.cli.args import TrainerCliArgs
 from axolotl.cli.config import load_cfg
 from axolotl.cli.train import do_train
 from axolotl.integrations.base import BasePlugin
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 
 SETTINGS = {}
 
@@ -50,16 +49,8 @@ def prepare(settings):
     if os.path.exists(folder):
         return
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=harness.VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
-        pad_token_id=1,
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    words = Tokenizer(WordLevel({f"w{n}": n for n in range(harness.VOCABULARY)}, unk_token="w0"))
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, bos_token="w0", eos_token="w0", pad_token="w1"
-    ).save_pretrained(folder)
+    transformers.LlamaForCausalLM(llama.config()).save_pretrained(folder)
+    llama.tokenizer(bos_token="w0").save_pretrained(folder)
     with open(os.path.join(settings["shards"], "own.jsonl"), "w", encoding="utf-8") as file:
         for tokens in harness.tokens_of_documents(settings):
             row = {"input_ids": tokens, "attention_mask": [1] * len(tokens), "labels": tokens}

@@ -4,10 +4,9 @@ import os
 
 import datasets
 import harness
+import llama
 import torch
 import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from trl import SFTConfig, SFTTrainer
 
 from mds.integrations.transformers import StreamingTrainer
@@ -30,16 +29,7 @@ class Edits(transformers.TrainerCallback):
 def main(settings):
     """Train from the beginning or from a checkpoint."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=harness.VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=128, bos_token_id=0, eos_token_id=0,
-        pad_token_id=1,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config)
-    words = Tokenizer(WordLevel({f"w{n}": n for n in range(harness.VOCABULARY)}, unk_token="w0"))
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, eos_token="w0", pad_token="w1"
-    )
+    model = transformers.LlamaForCausalLM(llama.config())
     is_own = settings["loader"] == "own"
     arguments = SFTConfig(
         output_dir=settings["out"],
@@ -61,7 +51,7 @@ def main(settings):
         cls, dataset = SFTTrainer, datasets.Dataset.from_dict({"input_ids": tokens})
     else:
         cls, dataset = Trainer, harness.dataset_of(settings)
-    trainer = cls(model, arguments, train_dataset=dataset, processing_class=tokenizer)
+    trainer = cls(model, arguments, train_dataset=dataset, processing_class=llama.tokenizer())
     trainer.add_callback(Edits(settings, dataset))
 
     def write_down(module, args, inputs):

@@ -1,6 +1,20 @@
-"""Batches for the programs of trainers that leave them to the user."""
+"""Datasets and batches for the programs of trainers that leave them to the user."""
 
+import harness
 import torch
+
+
+class OwnDocuments(torch.utils.data.Dataset):
+    """All documents, for torch's own loader, whose sampler the trainer divides among the ranks."""
+
+    def __init__(self, settings):
+        self.tokens = harness.tokens_of_documents(settings)
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, index):
+        return {"tokens": self.tokens[index]}
 
 
 def pad(samples):

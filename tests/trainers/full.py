@@ -36,6 +36,7 @@ TRAINERS = {
     "olmo_core": ("OLMo-core", "olmo_core.train.Trainer", ("ai2-olmo-core",)),
     "axolotl": ("axolotl", "axolotl.core.trainers.AxolotlTrainer", ("axolotl", "transformers")),
     "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
+    "accelerate": ("Accelerate", "accelerate.Accelerator", ("accelerate",)),
     "automodel": (
         "NeMo Automodel",
         "nemo_automodel.recipes.llm.train_ft.TrainFinetuneRecipeForNextTokenPrediction",

@@ -44,19 +44,6 @@ class Edits(lightning.Callback):
             harness.change(self.settings, self.dataset, self.step)
 
 
-class OwnDocuments(torch.utils.data.Dataset):
-    """All documents, for torch's own loader, which Lightning gives a DistributedSampler."""
-
-    def __init__(self, settings):
-        self.tokens = harness.tokens_of_documents(settings)
-
-    def __len__(self):
-        return len(self.tokens)
-
-    def __getitem__(self, index):
-        return {"tokens": self.tokens[index]}
-
-
 def main(settings):
     """Train from the beginning or from a checkpoint."""
     lightning.seed_everything(random.Random(0).randrange(100), verbose=False)
@@ -64,7 +51,7 @@ def main(settings):
     dataset = None
     if settings["loader"] == "own":
         loader = torch.utils.data.DataLoader(
-            OwnDocuments(settings),
+            batches.OwnDocuments(settings),
             batch_size,
             shuffle=True,
             num_workers=workers,

@@ -32,6 +32,7 @@ CASES = (
 #: Trainer -> its title, the class that trains, the packages whose versions count.
 TRAINERS = {
     "trl": ("TRL", "trl.SFTTrainer", ("trl", "transformers", "accelerate")),
+    "transformers": ("transformers", "transformers.Trainer", ("transformers", "accelerate")),
     "torchtitan": ("torchtitan", "torchtitan.trainer.Trainer", ("torchtitan",)),
     "olmo_core": ("OLMo-core", "olmo_core.train.Trainer", ("ai2-olmo-core",)),
     "axolotl": ("axolotl", "axolotl.core.trainers.AxolotlTrainer", ("axolotl", "transformers")),

@@ -7,6 +7,7 @@ os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"  # before axolotl is imported
 os.environ["ACCELERATE_USE_CPU"] = "true"  # as accelerate launch --cpu
 
 import harness
+import hugging_face
 import llama
 import torch
 import transformers
@@ -26,21 +27,7 @@ class Recorder(BasePlugin):
         return {"use_cpu": True}
 
     def post_trainer_create(self, cfg, trainer):
-        def write_down(module, args, inputs):
-            harness.record(SETTINGS, trainer.state.global_step + 1, inputs)
-
-        trainer.model.register_forward_pre_hook(write_down, with_kwargs=True)
-        trainer.add_callback(Edits(trainer.train_dataset))
-
-
-class Edits(transformers.TrainerCallback):
-    """Edits of the order during the training."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def on_step_end(self, args, state, control, **objects):
-        harness.change(SETTINGS, self.dataset, state.global_step)
+        hugging_face.watch(SETTINGS, trainer)
 
 
 def prepare(settings):
@@ -87,15 +74,12 @@ def data_of(settings):
 def main(settings):
     """Train from the beginning or from a checkpoint."""
     SETTINGS.update(settings)
-    checkpoint = settings["checkpoint"]
-    if checkpoint is not None:
-        checkpoint = os.path.join(settings["out"], f"checkpoint-{checkpoint}")
     folder = os.path.join(settings["shards"], "model")
     config = {
         "base_model": folder,
         "tokenizer_config": folder,
         "output_dir": settings["out"],
-        "resume_from_checkpoint": checkpoint,
+        "resume_from_checkpoint": hugging_face.checkpoint_of(settings),
         "sequence_len": harness.CAPACITY,
         "micro_batch_size": settings["batch_size"],
         "gradient_accumulation_steps": settings["microbatches"],

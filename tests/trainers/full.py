@@ -45,13 +45,12 @@ TRAINERS = {
     ),
 }
 PACKS = {"trl", "olmo_core"}  # what can pack documents itself
-FIRST_CASES = {"axolotl": 2}  # numbers of cases for trainers that derive from another one here
 
 
 def run(name):
     """Return the results of all cases of a trainer."""
     results = []
-    for case in CASES[: FIRST_CASES.get(name)]:
+    for case in CASES:
         is_own_too = not (case.schedule or case.drop) and (name in PACKS or not case.packing)
         for loader in ["mds", "own"] if is_own_too else ["mds"]:
             changed = Case(**{**vars(case), "loader": loader})

@@ -18,6 +18,11 @@ from axolotl.cli.train import do_train
 from axolotl.integrations.base import BasePlugin
 
 SETTINGS = {}
+# With several ranks, transformers 5.16 loads the optimizer to the device of its rank. On a
+# processor, this is cpu:0, which torch.load() does not know.
+torch.serialization.register_package(
+    0, lambda storage: None, lambda storage, device: storage if device == "cpu:0" else None
+)
 
 
 class Recorder(BasePlugin):

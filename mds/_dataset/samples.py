@@ -826,11 +826,14 @@ class Samples(HasColumns):
         keep all of it. ``sample_in_epoch`` counts packs with ``packing=``; ``num_canonical_nodes``
         is negative in a state that mosaicml-streaming cannot load, with packs, a schedule or edits.
 
-        Before the first epoch, the epoch of the state is -1. Raises ConfigError for a negative
-        number, and for any number with ``packing=``. Without a number, it raises ConfigError if
-        worker processes of torch's own DataLoader iterate: only they know how far they are. In a
-        loop over packs, several ranks have a position only after a whole step, which is
-        ``batch_size`` packs.
+        Before the first epoch, the epoch of the state is -1. Composer counts samples from the
+        beginning. When it has ended an epoch, its number is 0, and the state begins the next epoch.
+        With ``packing=``, a higher number of it stands for the position of the loader.
+
+        Raises ConfigError for a negative number, and with ``packing=`` for a number that is not
+        counted from the beginning. Without a number, it raises ConfigError if worker processes of
+        torch's own DataLoader iterate: only they know how far they are. In a loop over packs,
+        several ranks have a position only after a whole step, which is ``batch_size`` packs.
 
         >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
         >>> for batch in mds.StreamingDataLoader(dataset):
@@ -839,6 +842,8 @@ class Samples(HasColumns):
         >>> state["sample_in_epoch"]
         2
         """
+        if self.packing is not None and num_samples and from_beginning:
+            num_samples = None
         if self.packing is not None and num_samples:
             raise ConfigError(
                 f"state_dict(num_samples={num_samples}): with packing=, a position counts packs, "
@@ -849,6 +854,8 @@ class Samples(HasColumns):
         world = self._world()
         position = None
         running = self._running
+        if self._is_strict and from_beginning and num_samples == 0:
+            position = self._end_of_epoch(world)
         if num_samples is None and self._is_strict:
             position = self._loader_position(world)
             # The epoch of a loader counts batches when they are made, before they are read.
@@ -857,6 +864,16 @@ class Samples(HasColumns):
         if position is None:
             position = self._order.position(world, num_samples, from_beginning, running)
         return self._order.state(world, position)
+
+    def _end_of_epoch(self, world: World) -> Position | None:
+        """Return the end of the last iteration of a loader, or None while it goes on."""
+        epochs, count = self._order.epochs, self._loop_count
+        if count is None or count.begin is None or count.is_under_way:
+            return None
+        if epochs.pending is not None or epochs.next_epoch != count.begin.epoch + 1:
+            return None  # a state was loaded, or another iteration has begun since
+        end = count.position(self._order, world.num_ranks)
+        return end and end._replace(is_finished=True)
 
     def _loader_position(self, world: World) -> Position | None:
         """Return the position of the loader that runs or ran last.

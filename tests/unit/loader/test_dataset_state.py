@@ -81,6 +81,42 @@ def test_a_number_counts_as_ever(make):
     assert dataset.state_dict(24)["sample_in_epoch"] == 24
 
 
+def batches_of_epoch(loader):
+    """The samples of as many batches as the loader has, which is how Composer ends an epoch."""
+    batches = iter(loader)
+    return [next(batches)["id"].tolist() for _ in range(len(loader))]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_composer_does_not_repeat_the_epoch_that_it_ended(make, workers):
+    """It then says that it has seen 0 samples of the epoch."""
+
+    def make_loader():
+        return StreamingDataLoader(dataset_of(make), num_workers=workers)
+
+    loader, epochs, states = make_loader(), [], []
+    for _ in range(3):
+        epochs.append(batches_of_epoch(loader))
+        states.append(loader.dataset.state_dict(0, True))
+    for epoch in (1, 2):
+        resumed = make_loader()
+        resumed.load_state_dict(states[epoch - 1])
+        assert resumed.dataset.state_dict(0, True)["epoch"] == epoch
+        assert batches_of_epoch(resumed) == epochs[epoch]
+        assert resumed.dataset.state_dict(0, True) == states[epoch]
+
+
+def test_0_samples_are_the_beginning_of_an_epoch_that_goes_on(make):
+    """Also of an epoch after one that has ended."""
+    loader = StreamingDataLoader(dataset_of(make))
+    assert loader.dataset.state_dict(0, True)["epoch"] == -1
+    batches_of_epoch(loader)
+    next(batches := iter(loader))
+    state = loader.dataset.state_dict(0, True)
+    assert (state["epoch"], state["sample_in_epoch"], state["finished"]) == (1, 0, False)
+    del batches
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_processes_of_torch_keep_their_position(make, workers):
     """Without workers torch iterates here; with workers the error says what to write."""

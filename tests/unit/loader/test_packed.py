@@ -47,6 +47,21 @@ def test_the_dataset_of_packs_has_a_state_during_an_epoch(corpus, remainder):
     assert dataset.state_dict()["epoch"] == 1 or dataset.state_dict()["finished"]
 
 
+def test_a_number_of_composer_stands_for_the_position_of_the_loader(corpus):
+    """Composer counts rows from the beginning, and only the loader counts packs."""
+    dataset = make(corpus)
+    loader = StreamingDataLoader(dataset)
+    for _ in loader:
+        assert place_of(dataset.state_dict(24, True)) == place_of(loader.state_dict())
+    ended = dataset.state_dict(0, True)
+    assert ended["finished"]
+    resumed = StreamingDataLoader(make(corpus))
+    resumed.load_state_dict(ended)
+    assert place_of(resumed.dataset.state_dict(24, True))[:2] == (1, 0)
+    with pytest.raises(ConfigError, match="a position counts packs"):
+        dataset.state_dict(24)
+
+
 def test_every_token_comes_once(corpus):
     """Over all batches; long documents in pieces of the capacity and a rest, others whole."""
     rows, _ = run(corpus)

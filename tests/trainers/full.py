@@ -37,6 +37,7 @@ TRAINERS = {
     "olmo_core": ("OLMo-core", "olmo_core.train.Trainer", ("ai2-olmo-core",)),
     "axolotl": ("axolotl", "axolotl.core.trainers.AxolotlTrainer", ("axolotl", "transformers")),
     "lightning": ("Lightning", "lightning.Trainer", ("lightning",)),
+    "composer": ("Composer", "composer.Trainer", ("mosaicml",)),
     "accelerate": ("Accelerate", "accelerate.Accelerator", ("accelerate",)),
     "automodel": (
         "NeMo Automodel",

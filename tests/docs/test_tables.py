@@ -596,7 +596,6 @@ EFFECTS = {
     'dataset.select_columns(["id"])': same_columns,
     "dataset.features": same_names,
     "stream.state_dict()": states,
-    "stream.set_epoch(3)": third_epoch,
     "split_dataset_by_node(dataset, rank=1, world_size=4)": as_many,
     'dataset.save_to_disk("other", max_shard_size="64MB")': read_back(
         lambda: datasets.load_from_disk("other")
@@ -632,7 +631,6 @@ EFFECTS = {
     'writer.write({"__key__": "0", "cls": 7})': one_written,
     # Grain
     "dataset.shuffle(seed=7)": in_any_order,
-    "dataset.repeat(2)": in_any_order,
     "MapDataset.mix([web, math], [0.7, 0.3])": mixed,
     "iterator.get_state()": states,
     "iterator.set_state(state)": nothing_returned,

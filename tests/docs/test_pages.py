@@ -35,6 +35,7 @@ RUN_BY = run_by()
 RECIPES = "tests/docs/test_recipes.py"
 COMMAND = "a command for places that are only an example"
 AUTOMODEL = "a configuration, which tests/programs/integrations/test_automodel.py builds"
+ARGUMENTS = "takes arguments; tests/programs/frameworks runs it"
 PROVIDER = "for the console of a provider"
 # Blocks that do not run: by page and how their first line begins, the reason.
 NOT_RUN = {
@@ -71,12 +72,13 @@ NOT_RUN = {
         "needs DuckDB; tests/programs/dataset/test_arrow_consumers.py has it"
     ),
     ("guides/grain.md", "import grain"): "needs JAX; tests/programs/integrations has its calls",
-    ("guides/grain.md", "import itertools"): "takes arguments; tests/programs/frameworks runs it",
+    ("guides/grain.md", "import itertools"): ARGUMENTS,
+    ("guides/open-clip.md", "import itertools"): ARGUMENTS,
     ("guides/ray.md", "import ray"): "needs Ray; tests/programs/integrations has its calls",
     ("guides/ray.md", "MDSDatasink(out"): "needs Ray; tests/programs/integrations has its calls",
     ("guides/spark.md", "from pyspark"): "needs Java; tests/programs/integrations has its calls",
     ("guides/spark.md", "encodings = {"): "needs Java; tests/programs/integrations has its calls",
-    ("guides/timm.md", "import os"): "takes arguments; tests/programs/frameworks runs it",
+    ("guides/timm.md", "import os"): ARGUMENTS,
     ("guides/torchtitan.md", "from torchtitan"): (
         "needs torchtitan; tests/trainers/programs has its calls"
     ),
@@ -106,7 +108,7 @@ NOT_RUN = {
 CODE = re.compile(
     r"(\S+=\S+ )?(mds|mds-convert|python3?|pip|torchrun|srun|export|from|import)\b|.*[({]$"
 )
-LAUNCHED = {"frameworks.md", "grain.md", "timm.md"}
+LAUNCHED = {"frameworks.md", "grain.md", "open-clip.md", "timm.md"}
 LAUNCHER = re.compile(r"(python train\.py|torchrun|composer) .*SHARDS FOLDER")  # by its test
 
 

@@ -36,6 +36,7 @@ from mds._cache.folder import CacheFolder, file_stamp, remove_parts, size_of
 from mds._cache.ledger import Ledger
 from mds._cache.ledger_file import (
     ABSENT,
+    LEDGER_LOCK,
     MANAGED,
     UNMANAGED,
     LedgerFile,
@@ -46,6 +47,7 @@ from mds._cache.ledger_file import (
 from mds._cache.ownership import CONTROL, control_folder, folder_below, folders_below, read_origin
 from mds._redaction import get_logger
 from mds.errors import CacheError, ConfigError, FormatError
+from mds.storage._locks import LockFile, lock_within
 from mds.storage._relative_name import RelativeName, unlink_beneath
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 
 
 log = get_logger("mds.cache")
+
+_READ_SECONDS = 1.0  # to wait for the lock of a ledger that is only read
 
 #: Errors of a folder that this user cannot write.
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -171,14 +175,35 @@ def control_bytes(folder: CacheFolder) -> int:
     return total
 
 
-def used_bytes(folder: CacheFolder) -> int:
-    """Return the bytes of a cache folder by its ledger, or 0 if there is none.
+def used_bytes(folders: Iterable[CacheFolder]) -> int:
+    """Return the bytes of cache folders by their ledgers; a folder without a ledger counts 0.
 
-    This process does not register in the ledger.
+    This process does not register in the ledgers.
     """
-    file = _look_at_ledger(folder)
-    # Bytes of files that are no shards, such as the index, and of all shards.
-    return file.size + int(file.entries["size"].sum()) if file is not None else 0
+    with contextlib.ExitStack() as stack:
+        files: dict[str, LedgerFile] = {}
+        for folder in folders:
+            if (file := _look_at_ledger(folder)) is not None:
+                files[folder.control] = file
+        # A process that evicts shards for a new one adds its bytes before it subtracts theirs, so
+        # without the locks the sum may be above the limit for a moment. `Budget` locks the folders
+        # in the same order.
+        for control in sorted(files):
+            if (lock := _lock_to_read(control)) is not None:
+                stack.callback(lock.close)
+        # Bytes of files that are no shards, such as the index, and of all shards.
+        return sum(file.size + int(file.entries["size"].sum()) for file in files.values())
+
+
+def _lock_to_read(control: str) -> LockFile | None:
+    """Lock the ledger in a control folder, to read several of its values at one moment.
+
+    Returns None if this user cannot write to the lock file, or if another process holds the lock
+    for longer than `_READ_SECONDS`: a report must not wait for a process that is stopped.
+    """
+    with contextlib.suppress(OSError, CacheError):
+        return lock_within(os.path.join(control, "lock"), LEDGER_LOCK, _READ_SECONDS)
+    return None
 
 
 def processes_using(folder: CacheFolder) -> list[int]:

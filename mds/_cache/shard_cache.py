@@ -301,7 +301,7 @@ def _used_bytes(folders: Sequence[CacheFolder]) -> int:
         return 0
     from mds._cache.recovery import used_bytes
 
-    return sum(map(used_bytes, folders))
+    return used_bytes(folders)
 
 
 _NOTHING_OPEN = {"open_shards": 0, "held_shards": 0, "opening_shards": []}

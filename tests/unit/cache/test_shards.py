@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from threading import Thread
 
 import numpy as np
 import pytest
 from cache_tools import SAMPLES, contents, disk_usage, open_cache, payload, read, write
 
+from mds._cache import recovery
+from mds._cache.ledger import Ledger
 from mds._cache.shard_cache import ShardCache
 from mds._cache.source import Source
 from mds._index.table import read_index
@@ -169,6 +172,29 @@ def test_the_coldest_goes_first_and_what_is_in_hand_or_of_others_stays(remote, f
         assert not cache.evict_coldest()
     kept = {name for name in os.listdir(folder) if name.startswith("shard.")}
     assert kept == {"shard.00002.mds", "shard.00004.mds"}
+
+
+def test_used_bytes_are_read_between_changes(remote, folder, monkeypatch):
+    """A statistic does not show the moment at which a shard and its victims count both."""
+    monkeypatch.setattr(recovery, "_READ_SECONDS", 60.0)
+    reserve, sums, threads = Ledger.reserve, [], []
+    with open_cache(remote, folder, limit=60_000) as cache:
+
+        def reserve_and_read(*arguments):
+            reserve(*arguments)  # the victims are subtracted after it returns
+            threads.append(Thread(target=lambda: sums.append(cache.stats()["used_bytes"])))
+            threads[-1].start()
+            threads[-1].join(0.02)
+
+        monkeypatch.setattr(Ledger, "reserve", reserve_and_read)
+        for shard in range(20):
+            cache.hold(shard)
+            cache.release(shard)
+        for thread in threads:
+            thread.join()
+        assert cache.stats()["evicted_shards"] > 5
+    assert len(sums) == 20
+    assert max(sums) <= 60_000
 
 
 def test_a_limit_that_cannot_work_is_refused_with_one_that_can(remote, folder):

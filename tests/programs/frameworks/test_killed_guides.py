@@ -26,7 +26,11 @@ GUIDES = HERE.parents[2] / "docs" / "guides"
 SAMPLES, STEPS = 96, 8  # six steps of two ranks with batches of eight make an epoch
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 # Guide -> packages as their indexes name them
-PACKAGES = {"timm": ("timm", "torchvision"), "open-clip": ("open_clip_torch",)}
+PACKAGES = {
+    "timm": ("timm", "torchvision"),
+    "open-clip": ("open_clip_torch",),
+    "detection": ("torchvision",),
+}
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,7 @@ NOT_RUN = {
         "needs DuckDB; tests/programs/dataset/test_arrow_consumers.py has it"
     ),
     ("guides/detection.md", "import os"): ARGUMENTS,
+    ("guides/diffusers.md", "import os"): ARGUMENTS,
     ("guides/grain.md", "import grain"): "needs JAX; tests/programs/integrations has its calls",
     ("guides/grain.md", "import itertools"): ARGUMENTS,
     ("guides/open-clip.md", "import itertools"): ARGUMENTS,
@@ -109,7 +110,14 @@ NOT_RUN = {
 CODE = re.compile(
     r"(\S+=\S+ )?(mds|mds-convert|python3?|pip|torchrun|srun|export|from|import)\b|.*[({]$"
 )
-LAUNCHED = {"detection.md", "frameworks.md", "grain.md", "open-clip.md", "timm.md"}
+LAUNCHED = {
+    "detection.md",
+    "diffusers.md",
+    "frameworks.md",
+    "grain.md",
+    "open-clip.md",
+    "timm.md",
+}
 LAUNCHER = re.compile(r"(python train\.py|torchrun|composer) .*SHARDS FOLDER")  # by its test
 
 

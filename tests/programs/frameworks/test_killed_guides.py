@@ -1,7 +1,7 @@
-"""Programs of guides for pictures are killed, and go on with the same pictures, mixups and losses.
+"""Programs of guides for pictures are killed, and go on with the same pictures and losses.
 
 ``site/sitecustomize.py`` writes down a digest of what the model gets and the loss of each step, and
-kills a rank. They run on two ranks, so they take some twenty seconds each.
+kills a rank. They run on two ranks, so they take some thirty seconds each.
 """
 
 import importlib.metadata
@@ -30,6 +30,7 @@ PACKAGES = {
     "timm": ("timm", "torchvision"),
     "open-clip": ("open_clip_torch",),
     "detection": ("torchvision",),
+    "diffusers": ("diffusers", "accelerate", "torchvision"),
 }
 
 

@@ -39,7 +39,7 @@ ALLOWED = {
     "_loader": "_dataset encodings _index plan _prefetch _readers report transforms world",
     "_cli": "_version _cache _dataset encodings formats _index _preview _readers _shardfile "
     "storage _units writers",
-    "integrations": "_dataset formats _loader plan storage world writers",
+    "integrations": "_dataset formats _loader plan storage transforms world writers",
     "compat": "_cache _dataset encodings _index _loader plan _readers _shardfile shuffle storage "
     "_units world writers",
     "__main__": "_cli",

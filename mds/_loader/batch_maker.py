@@ -17,7 +17,7 @@ from torch.utils.data import default_collate, default_convert
 from mds._process.stopwatch import COLLATE, FUNCTIONS
 from mds.errors import ConfigError
 from mds.transforms._chain import FunctionChain, Link
-from mds.transforms._columns import batch_of, column_of, columns_of, tensors_of
+from mds.transforms._columns import PACK_COLUMNS, batch_of, column_of, columns_of, tensors_of
 from mds.transforms._randomness import keys_of_link
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class BatchMaker:
             collate function of `mds.transforms`.
         is_keyed: Whether one of these functions takes random numbers.
         is_ours: Whether batches are made without code of the user.
+        pack_columns: Columns that dense packs get besides those that follow the tokens.
 
     Raises ConfigError for arguments that do not go together.
     """
@@ -86,6 +87,7 @@ class BatchMaker:
         # Without functions of batches, the collate function makes them.
         are_links_ours = all(link.is_ours for link in self._links)
         self.is_ours = are_links_ours and (self.has_functions or is_default)
+        self.pack_columns: frozenset[str] = getattr(collate, "pack_columns", PACK_COLUMNS)
 
     def collate(self, rows: Rows, describe: Describe, watch: Stopwatch) -> Rows:
         """Collate the samples of a batch, and return the same rows with the finished batch.
@@ -159,6 +161,8 @@ class BatchMaker:
         try:
             result = link.function(values) if keys is None else link.function(values, keys=keys)
         except Exception as error:
+            if isinstance(error, ConfigError) and getattr(link.function, "is_of_adapter", False):
+                raise
             raise link.failed(describe(), error) from error
         if result is None:
             raise link.gave_nothing(describe())

@@ -471,17 +471,28 @@ class StreamingDataLoader(DataLoader[Any]):
             self._take_over(batches)
         return batches
 
-    def _batches_of_epoch(self) -> Iterator[Any]:
-        """Yield the batches of the rest of an epoch, or of the next one if no batch is left.
+    def _batches_of_epoch(self, *, may_be_over: bool = False) -> Iterator[Any]:
+        """Yield the batches of the rest of an epoch.
 
-        A state that was saved after the last batch of an epoch leaves no batch.
+        A state that was saved after the last batch of an epoch leaves no batch. The next epoch
+        follows then, unless the rest may be over (``may_be_over``). Raises ConfigError for a whole
+        epoch without batches.
         """
+        assert self._streaming is not None
         is_empty = True
-        for batch in StreamingDataLoader.__iter__(self):
-            is_empty = False
-            yield batch
-        if is_empty:
-            yield from StreamingDataLoader.__iter__(self)
+        while is_empty:
+            state = self.state_dict()
+            is_whole = state["finished"] or not state["sample_in_epoch"]
+            for batch in StreamingDataLoader.__iter__(self):
+                is_empty = False
+                yield batch
+            if is_empty and is_whole:
+                raise ConfigError(
+                    f"an epoch has no step of {self.batch_size} samples or packs on each of "
+                    f"{self._streaming.num_ranks} ranks. Give more data, or a smaller batch size."
+                )
+            if may_be_over:
+                return
 
     def _take_over(self, batches: CountedBatches) -> None:
         """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""

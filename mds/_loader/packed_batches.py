@@ -19,7 +19,7 @@ the global batch of packs that all ranks take at once. `RankPacks` are the packs
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from mds.encodings import parse_encoding
 from mds.errors import ConfigError
 from mds.plan._packing import column_of
 from mds.transforms._collate import ColumnFunction
-from mds.transforms._columns import batch_of, tensors_of
+from mds.transforms._columns import PACK_COLUMNS, batch_of, tensors_of
 from mds.transforms._randomness import keys_of_places
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ class BatchPacker:
         """Return the columns of packs in the layout of the batch, see `varlen` and `dense`."""
         if self._layout == "varlen":
             return varlen(packs, flat)
-        return dense(packs, flat, self._capacity)
+        return dense(packs, flat, self._capacity, self._maker.pack_columns)
 
     def _add_columns(self, packs: RankPacks, flat: Tensors) -> None:
         """Add the columns that packs have besides those of the samples, to ``flat``.
@@ -356,7 +356,8 @@ class BatchPacker:
         Without documents, ``flat`` has one token of padding (`DocumentValues.collect`).
         """
         sizes = packs.sizes if len(packs.ids) else np.ones(1, np.int64)
-        flat["position_ids"] = self._positions(sizes)
+        if self._layout == "varlen" or "position_ids" in self._maker.pack_columns:
+            flat["position_ids"] = self._positions(sizes)
         tokens = flat[self._tokens]
         if LABELS not in flat and tokens.dtype == torch.int64:
             labels = self._allocate(tuple(tokens.shape), np.dtype(np.int64))
@@ -489,7 +490,12 @@ def varlen(packs: RankPacks, flat: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {**flat, "cu_seqlens": torch.from_numpy(ends), "max_seqlen": int(sizes.max())}
 
 
-def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None) -> dict[str, Any]:
+def dense(
+    packs: RankPacks,
+    flat: dict[str, torch.Tensor],
+    capacity: int | None,
+    added: Container[str] = PACK_COLUMNS,
+) -> dict[str, Any]:
     """Lay out each pack in a row of ``capacity`` tokens, filled up with padding.
 
     Without a capacity (with a budget), each row is a document, as long as the longest one. Returns
@@ -500,28 +506,44 @@ def dense(packs: RankPacks, flat: dict[str, torch.Tensor], capacity: int | None)
         row 0         [1, 2, 3, 4, 0]           document_ids [0, 0, 1, 1, -1]
         row 1         [5, 6, 0, 0, 0]           document_ids [0, 0, -1, -1, -1]
 
-    ``flat``: columns with all documents end to end, tensors of shape (tokens,).
+    An adapter may ask for ``document_lengths`` instead: [[2, 2], [2, 0]].
+
+    Args:
+        packs: Packs of the batch.
+        flat: Columns with all documents end to end, tensors of shape (tokens,).
+        capacity: Tokens of a row; None for rows that are documents.
+        added: Names of the columns to add.
     """
     sizes = packs.sizes
     if capacity is None:  # rows are documents
         row_sizes = sizes if len(sizes) else np.zeros(1, np.int64)
-        numbers = np.zeros(len(sizes), np.int64)
+        counts = np.ones(len(sizes), np.int64)  # documents of each row
         width = max(int(row_sizes.max()), 1)
     else:  # rows are packs
         # In the example: sizes [2, 2, 2], counts [2, 1], piece_bounds [0, 2, 4, 6] (in tokens),
         # pack_bounds [0, 2, 3] (in pieces), and so row_sizes [4, 2].
         piece_bounds = np.concatenate([[0], np.cumsum(sizes)])
         pack_bounds = np.concatenate([[0], np.cumsum(packs.counts)])
-        row_sizes, width = np.diff(piece_bounds[pack_bounds]), capacity
-        first_pieces = np.repeat(np.cumsum(packs.counts) - packs.counts, packs.counts)
-        numbers = np.arange(len(sizes)) - first_pieces  # of each piece in its pack: [0, 1, 0]
-    columns = {}
-    documents = torch.from_numpy(np.repeat(numbers, sizes))
-    for name, values in {**flat, "document_ids": documents}.items():
+        row_sizes, counts, width = np.diff(piece_bounds[pack_bounds]), packs.counts, capacity
+    first_pieces = np.repeat(np.cumsum(counts) - counts, counts)
+    numbers = np.arange(len(sizes)) - first_pieces  # of each piece in its pack: [0, 1, 0]
+    columns, flat = {}, dict(flat)
+    if "document_lengths" in added:
+        lengths = np.zeros((len(row_sizes), counts.max(initial=0)), np.int64)
+        lengths[np.repeat(np.arange(len(counts)), counts), numbers] = sizes
+        columns["document_lengths"] = torch.from_numpy(lengths)
+    if "document_ids" in added:
+        flat["document_ids"] = torch.from_numpy(np.repeat(numbers, sizes))
+    # Bounds of the rows: in the flat columns, and in the row itself.
+    ends = np.cumsum(row_sizes)
+    bounds = [*zip((ends - row_sizes).tolist(), ends.tolist(), row_sizes.tolist(), strict=True)]
+    # With NumPy, because threads of torch cost more than these small copies.
+    for name, values in flat.items():
         padding = {LABELS: IGNORED, "document_ids": -1}.get(name, 0)
-        columns[name] = torch.full((len(row_sizes), width), padding, dtype=values.dtype)
-        start = 0
-        for row, tokens in zip(columns[name], row_sizes.tolist(), strict=True):
-            row[:tokens] = values[start : start + tokens]
-            start += tokens
+        flat_array = values.numpy()
+        rows = np.empty((len(bounds), width), flat_array.dtype)
+        for row, (start, end, size) in zip(rows, bounds, strict=True):
+            row[:size] = flat_array[start:end]
+            row[size:] = padding
+        columns[name] = torch.from_numpy(rows)
     return columns

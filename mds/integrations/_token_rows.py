@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from mds._loader.packed_batches import IGNORED
 from mds.errors import ConfigError
 from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of, packing_of
+from mds.transforms._collate import ColumnFunction
+from mds.transforms._columns import column_of as stack_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def row_arguments(
@@ -68,56 +73,77 @@ def token_column(column: str | None, packing: Packing | None) -> str:
     return column or DEFAULT_COLUMN if packing is None else column_of(packing)
 
 
-def rows_of(
-    batch: Mapping[str, Any],
-    packing: Packing | None,
-    column: str | None,
-    length: int,
-    setting: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens and shifted labels of a batch, both int64 of shape (rows, length).
+class TokenRows(ColumnFunction):
+    """Collate function that makes rows of tokens with shifted labels, all int64.
 
-    Raises ConfigError if the batch lacks the column, or has rows of another length.
+    Batches have ``input_ids`` and ``labels`` of shape (rows, length), and those of packs also the
+    ``pack_columns``. Raises ConfigError for a batch that lacks the column of tokens, and for rows
+    of another length.
 
     Args:
-        batch: Batch of a dataset with the arguments of `row_arguments`.
-        packing: Packing of the dataset.
+        packing: Packing of the dataset, which has the arguments of `row_arguments`.
         column: Column of the user, as for `token_column`.
         length: Tokens of a row.
         setting: Name of the trainer's setting of the length.
+        vocabulary: Number of tokens of the tokenizer; None to check none.
     """
-    column = token_column(column, packing)
-    if packing is not None:
-        return batch[column], batch["labels"]
-    if column not in batch:
-        names = ", ".join(repr(name) for name in batch if name != "mask")
-        raise ConfigError(f"no column {column!r}, only {names}. Name it with column=.")
-    tokens, labels = batch[column], batch.get("labels", batch[column])
-    for rows in (tokens, labels):
+
+    is_of_adapter = True
+
+    def __init__(
+        self,
+        packing: Packing | None,
+        column: str | None,
+        length: int,
+        setting: str,
+        vocabulary: int | None = None,
+    ) -> None:
+        super().__init__(())
+        self._vocabulary = vocabulary
+        self.column, self._is_packed = token_column(column, packing), packing is not None
+        self._length, self._setting = length, setting
+
+    def apply(self, columns: dict[str, Any], keys: Any) -> dict[str, Any]:
+        """Return the columns of the trainer; see `ColumnFunction`."""
+        del keys
+        if self._is_packed:
+            self._check_vocabulary(columns[self.column])
+            added = {name: columns[name] for name in self.pack_columns}
+            return {"input_ids": columns[self.column], "labels": columns["labels"], **added}
+        if self.column not in columns:
+            names = ", ".join(map(repr, columns))
+            raise ConfigError(f"no column {self.column!r}, only {names}. Name it with column=.")
+        length, tokens = self._length, self._rows(columns[self.column])
+        self._check_vocabulary(tokens)
+        labels = self._rows(columns["labels"]) if "labels" in columns else tokens
+        shifted = np.empty((len(labels), length), np.int64)
+        shifted[:, -1] = IGNORED
+        shifted[:, : labels.shape[1] - 1] = labels[:, 1:]
+        return {"input_ids": tokens[:, :length].astype(np.int64), "labels": shifted}
+
+    def _check_vocabulary(self, tokens: NDArray[Any]) -> None:
+        if self._vocabulary is None:
+            return
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= self._vocabulary:
+            raise ConfigError(
+                f"samples have tokens from {least} to {most}, but the tokenizer has "
+                f"{self._vocabulary}. Give the config of the one that made the data."
+            )
+
+    def _rows(self, column: Any) -> NDArray[Any]:
+        length, rows = self._length, stack_rows(column)
         if getattr(rows, "shape", (0,))[1:] not in {(length,), (length + 1,)}:
             raise ConfigError(
                 f"samples are not blocks of {length + 1} or {length} tokens, for "
-                f"{setting}={length}. Write blocks with mds-convert --block {length + 1}, or pack "
-                f"documents with arguments={{'packing': {length}}}."
+                f"{self._setting}={length}. Write blocks with mds-convert --block {length + 1}, or "
+                f"pack documents with packing={length}."
             )
-    shifted = labels[:, 1:].long()
-    if shifted.shape[1] < length:
-        shifted = torch.nn.functional.pad(shifted, (0, 1), value=IGNORED)
-    if not batch["mask"].all():
-        shifted[~batch["mask"]] = IGNORED
-    return tokens[:, :length].long(), shifted
+        return np.asarray(rows)
 
 
-def document_lengths(documents: torch.Tensor) -> torch.Tensor:
-    """Return the tokens of each document of packs, int64 of shape (rows, documents), 0 at the end.
-
-    The padding of a row comes as one more document, so its lengths add up to the whole row. For
-    rows with the document ids ``[0, 0, 1, -1]`` and ``[0, 0, 0, 0]``, it is ``[[2, 1, 1], [4, 0,
-    0]]``.
-
-    ``documents``: column ``document_ids``, int64 of shape (rows, tokens), -1 for padding.
-    """
-    last = documents.amax(1, keepdim=True) + 1  # number of the padding in each row
-    numbers = torch.where(documents < 0, last, documents)
-    lengths = torch.zeros(len(numbers), int(numbers.max()) + 1, dtype=torch.int64)
-    return lengths.scatter_add_(1, numbers, torch.ones_like(numbers))
+def ignore_padding(batch: dict[str, Any]) -> None:
+    """Remove the mask of a batch of `TokenRows`, and ignore the labels of its padding."""
+    labels = batch["labels"]
+    for row in np.flatnonzero(~batch.pop("mask").numpy()).tolist():
+        labels[row] = [IGNORED] * len(labels[row]) if isinstance(labels, list) else IGNORED

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
-from mds.integrations._token_rows import packing_of_rows, token_column
+from mds.integrations._automodel_rows import AutomodelRows, samples_of
+from mds.integrations._token_rows import packing_of_rows
 from mds.plan._packing import packing_of
 
 __all__ = ["Dataset"]
@@ -23,8 +22,6 @@ _FIXED = {
     "topology": "it follows from the parallelism of Automodel",
     "remainder": "it is 'mask', so that each sample comes once in steps of one size",
 }
-# Columns that Automodel knows, but that have no effect here.
-_UNUSED = frozenset({"input_ids", "attention_mask", "loss_mask", "position_ids"})
 
 
 class Dataset(IterableDataset[dict[str, Any]]):
@@ -97,7 +94,13 @@ class Dataset(IterableDataset[dict[str, Any]]):
             remainder="mask",
             **self._arguments,
         )
-        self._loader = StreamingDataLoader(self.dataset, num_workers=self._workers)
+        rows = AutomodelRows(
+            packing=self.dataset.packing,
+            column=self._column,
+            length=self._length or 0,
+            setting="seq_len",
+        )
+        self._loader = StreamingDataLoader(self.dataset, num_workers=self._workers, collate_fn=rows)
         return self
 
     def shuffle(self, *_: Any, **settings: Any) -> NoReturn:  # noqa: ARG002 - Automodel's
@@ -122,7 +125,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
             )
         self._rows = 0
         for batch in self._loader:
-            for row in self._rows_of(batch):
+            for row in samples_of(batch):
                 self._rows += 1
                 yield row
 
@@ -138,52 +141,3 @@ class Dataset(IterableDataset[dict[str, Any]]):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state with the next iteration."""
         self._loader.load_state_dict(state_dict)
-
-    def _rows_of(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the samples of a batch as Automodel takes them."""
-        packing = self.dataset.packing
-        column = token_column(self._column, packing)
-        unused = _UNUSED & batch.keys() - {column, "position_ids" if packing else ""}
-        if column not in batch or unused:
-            raise ConfigError(
-                f"samples have the columns {', '.join(batch.keys() - {'mask'})}. Name that of the "
-                f"tokens with column=, not {column!r}, and leave out {sorted(unused) or 'others'} "
-                "with columns=. Tokens without a loss have the label -100."
-            )
-        tokens, labels = batch[column], batch.get("labels", batch[column])
-        if packing is None:
-            for ids, targets, is_real in zip(tokens, labels, batch["mask"].tolist(), strict=True):
-                yield self._example(ids, targets, is_real)
-            return
-        documents = batch["document_ids"] + 1  # 0 is padding
-        names = ("input_ids", "labels", "position_ids", "attention_mask")
-        for row in zip(tokens, labels, batch["position_ids"], documents, strict=True):
-            yield {**dict(zip(names, row, strict=True)), "seq_lens": _NeatPack()}
-
-    def _example(self, tokens: Any, labels: Any, is_real: bool) -> dict[str, Any]:
-        """Return a sample without packing; padding of a step (``is_real`` False) has no labels."""
-        length, count = self._length, len(tokens) if np.ndim(tokens) == 1 else 0
-        if count == 0 or np.shape(labels) != (count,) or (length and count - length not in {0, 1}):
-            raise ConfigError(
-                f"a sample has {count} tokens and labels of shape {np.shape(labels)}, for "
-                f"seq_len={length}. Write blocks with mds-convert --block, or leave seq_len= out "
-                "for samples of any length."
-            )
-        inputs = torch.as_tensor(tokens).long()
-        shifted = torch.full_like(inputs, -100)
-        if is_real:
-            shifted[:-1] = torch.as_tensor(labels)[1:]
-        row = {"input_ids": inputs, "labels": shifted, "attention_mask": torch.ones_like(inputs)}
-        if length is None:  # Automodel pads lists only
-            return {name: values.tolist() for name, values in row.items()}
-        return {name: values[:length] for name, values in row.items()}
-
-
-class _NeatPack:
-    """Value of a pack that functions which would let documents attend to each other try to pad."""
-
-    def __len__(self) -> NoReturn:
-        raise ConfigError(
-            "packs need dataloader.collate_fn="
-            "nemo_automodel.components.datasets.utils.neat_packed_collater."
-        )

@@ -6,12 +6,13 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError, need
-from mds.integrations._token_rows import row_arguments, rows_of
+from mds.integrations._token_rows import TokenRows, ignore_padding, row_arguments
 
 try:
     import tyro
@@ -77,8 +78,7 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         del tokenizer  # samples are tokens already
         if config.dataset:
             raise ConfigError(f"dataset={config.dataset!r} has no effect: give dataset_path.")
-        arguments, column = config.arguments, config.column
-        arguments = row_arguments(arguments, _FIXED, seq_len, "training.seq_len", column)
+        setting, column = "training.seq_len", config.column
         batch, size = dp_world_size * local_batch_size, config.global_batch_size
         steps, rest = divmod(batch if size == -1 else size, batch)
         # torchtitan saves after so many batches, which have to be whole steps.
@@ -93,13 +93,13 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             batch_size=local_batch_size,
             topology=(dp_rank, dp_world_size),
             remainder="mask",
-            **arguments,
+            **row_arguments(config.arguments, _FIXED, seq_len, setting, column),
         )
+        rows = _TokensAndPositions(self.dataset.packing, column, seq_len, setting)
         self._loader = StreamingDataLoader(
-            self.dataset, num_workers=config.num_workers, microbatches=steps
+            self.dataset, num_workers=config.num_workers, microbatches=steps, collate_fn=rows
         )
-        self._seq_len, self._infinite = seq_len, config.infinite
-        self._column = column
+        self._infinite = config.infinite
         self._iteration: Generator[_Batch] | None = None
 
     def __iter__(self) -> Iterator[_Batch]:
@@ -114,12 +114,10 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
 
     def _iterate(self) -> Generator[_Batch]:
         while True:
-            is_empty = True
             for batch in self._loader._batches_of_epoch():  # noqa: SLF001 - of this library
-                is_empty = False
-                yield self._inputs_of(batch)
-            if is_empty:
-                raise ConfigError("the dataset gives no batch. Give one with samples.")
+                ignore_padding(batch)
+                inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
+                yield inputs, batch["labels"]
             if not self._infinite:
                 return
 
@@ -137,13 +135,16 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         if state_dict:
             self._loader.load_state_dict(state_dict)
 
-    def _inputs_of(self, batch: dict[str, Any]) -> _Batch:
-        """Return inputs and labels of a batch, all int64 of shape (samples, seq_len)."""
-        tokens, labels = rows_of(
-            batch, self.dataset.packing, self._column, self._seq_len, "training.seq_len"
-        )
-        if self.dataset.packing is not None:
-            positions = batch["position_ids"]
-        else:
-            positions = torch.arange(self._seq_len).repeat(len(tokens), 1)
-        return {"input": tokens, "positions": positions}, labels
+
+class _TokensAndPositions(TokenRows):
+    """Rows with the positions of their tokens, int64 of shape (samples, seq_len)."""
+
+    pack_columns = frozenset({"position_ids"})
+
+    def apply(self, columns: dict[str, Any], keys: Any) -> dict[str, Any]:
+        """Return the rows of a batch."""
+        rows = super().apply(columns, keys)
+        if "position_ids" not in rows:
+            positions = rows["position_ids"] = np.empty_like(rows["labels"])
+            positions[:] = np.arange(positions.shape[1])
+        return rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import ConfigError
-from mds.transforms._columns import columns_of, tensor_of, tensors_of
+from mds.transforms._columns import PACK_COLUMNS, columns_of, tensor_of, tensors_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,9 +37,14 @@ class ColumnFunction(abc.ABC):
     Attributes:
         names: Names of the columns that it changes.
         needs_keys: Whether it draws random numbers.
+        is_of_adapter: Whether an adapter of a trainer made it from the user's settings. Its
+            ConfigErrors are about these, so a loader raises them unchanged.
+        pack_columns: Columns that dense packs get for it, besides those that follow the tokens.
     """
 
     needs_keys = False
+    is_of_adapter = False
+    pack_columns = PACK_COLUMNS
 
     def __init__(self, names: Sequence[str]) -> None:
         if not all(isinstance(name, str) for name in names):

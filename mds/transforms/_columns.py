@@ -11,6 +11,8 @@ import numpy as np
 
 from mds.errors import ConfigError
 
+#: Columns that dense packs get besides those that follow the tokens.
+PACK_COLUMNS = frozenset({"position_ids", "document_ids"})
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
@@ -73,13 +75,13 @@ def tensors_of(columns: Mapping[str, Any], *, transposes: bool = False) -> dict[
 
 def tensor_of(values: Any, *, transposes: bool = False) -> Any:
     """Return a column as a tensor or a list; see `tensors_of`."""
-    import torch
-    from torch.utils.data import default_collate
-
     if isinstance(values, np.ndarray):
         return as_tensor(values)
     if not isinstance(values, (list, tuple)) or not values:
         return values
+    import torch
+    from torch.utils.data import default_collate
+
     first = values[0]
     if is_image(first):
         values = [np.array(v) if is_image(v) else v for v in values]
@@ -120,10 +122,10 @@ def batch_of(result: Any) -> Any:
     The columns of a dict become tensors as by the default collate function. In any other value, the
     arrays inside become tensors.
     """
-    from torch.utils._pytree import tree_map
-
     if type(result) is dict:
         return tensors_of(result)
+    from torch.utils._pytree import tree_map
+
     return tree_map(lambda leaf: as_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf, result)
 
 

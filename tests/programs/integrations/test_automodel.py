@@ -240,7 +240,7 @@ def test_settings_that_contradict_each_other_are_refused(places, options, messag
     ("name", "options", "message"),
     [
         ("documents", {"seq_len": LENGTH}, "for seq_len=8. Write blocks with mds-convert --block"),
-        ("more", {"seq_len": 6}, "a sample has 9 tokens"),
+        ("more", {"seq_len": 6}, "not blocks of 7 or 6 tokens, for seq_len=6"),
         ("more", {"column": "ids"}, "have the columns tokens.*not 'ids'"),
         ("more", {"loader_num_workers": 1}, "num_workers= of the dataset"),
         ("documents", {"packing": 8, "collate": default_collater}, "neat_packed"),

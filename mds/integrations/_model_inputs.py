@@ -68,7 +68,8 @@ class ModelInputs:
                 f"{', '.join(map(repr, batch)) or 'no column that it takes'}. Name a column of "
                 f"the dataset {name!r}, for example with dataset.map()."
             )
-        if mask is not None and self.tokens is None:  # packs mask their labels themselves
+        # Packs mask their labels themselves. With NumPy, because threads of torch cost more.
+        if mask is not None and self.tokens is None and not mask.numpy().all():
             for label in self._labels:
                 inputs[label][~mask] = -100
         return inputs

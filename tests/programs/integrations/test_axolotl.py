@@ -9,6 +9,7 @@ import yaml
 
 from mds import MDSWriter
 from mds.errors import ConfigError
+from tests.trainers.axolotl_options import OPTIONS
 
 REASON = "axolotl is not installed: pip install axolotl"
 os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"  # before axolotl is imported
@@ -81,6 +82,7 @@ def train(folder, tmp_path):
 
     def run(out="out", packing=None, data=None, plugins=(PLUGIN,), **options):
         config = {
+            **OPTIONS,
             "base_model": str(folder / "model"),
             "plugins": [*plugins, f"{__name__}.Recorder"],
             "mds": {
@@ -91,16 +93,9 @@ def train(folder, tmp_path):
             "sequence_len": 8,
             "micro_batch_size": 2,
             "gradient_accumulation_steps": 1,
-            "num_epochs": 1,
             "max_steps": 6,
             "save_steps": 2,
             "logging_steps": 1,
-            "learning_rate": 1e-3,
-            "optimizer": "adamw_torch",
-            "lr_scheduler": "constant",
-            "attn_implementation": "sdpa",
-            "bf16": False,
-            "tf32": False,
             **options,
         }
         file = tmp_path / "config.yml"

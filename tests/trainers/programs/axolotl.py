@@ -16,6 +16,7 @@ from axolotl.cli.args import TrainerCliArgs
 from axolotl.cli.config import load_cfg
 from axolotl.cli.train import do_train
 from axolotl.integrations.base import BasePlugin
+from axolotl_options import OPTIONS
 
 SETTINGS = {}
 # With several ranks, transformers 5.16 loads the optimizer to the device of its rank. On a
@@ -81,6 +82,7 @@ def main(settings):
     SETTINGS.update(settings)
     folder = os.path.join(settings["shards"], "model")
     config = {
+        **OPTIONS,
         "base_model": folder,
         "tokenizer_config": folder,
         "output_dir": settings["out"],
@@ -92,14 +94,7 @@ def main(settings):
         "max_steps": settings["steps"],
         "save_steps": settings["save_every"],
         "save_total_limit": 100,
-        "num_epochs": 1,
         "seed": 1,  # without it, axolotl shuffles its datasets anew in each run
-        "learning_rate": 1e-3,
-        "optimizer": "adamw_torch",
-        "lr_scheduler": "constant",
-        "attn_implementation": "sdpa",
-        "bf16": False,
-        "tf32": False,
         **data_of(settings),
     }
     file = os.path.join(settings["out"], f"{os.environ['RANK']}.yml")

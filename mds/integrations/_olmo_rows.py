@@ -57,8 +57,10 @@ def with_rests(lengths: Any, rests: Any) -> Any:
 
     Lengths ``[[2, 1], [4, 0]]`` and rests ``[1, 0]`` give ``[[2, 1, 1], [4, 0, 0]]``.
     """
-    longer = np.pad(lengths, ((0, 0), (0, 1)))
-    longer[np.arange(len(longer)), (lengths > 0).sum(1)] = rests
+    rows, most = lengths.shape
+    longer = np.zeros((rows, most + 1), np.int64)
+    longer[:, :most] = lengths
+    longer[np.arange(rows), np.count_nonzero(lengths, 1)] = rests
     return longer if longer[:, -1].any() else longer[:, :-1]
 
 

@@ -67,10 +67,11 @@ class AutomodelRows(TokenRows):
 def samples_of(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch of `AutomodelRows`; padding has no labels."""
     ignore_padding(batch)
+    if "position_ids" in batch:
+        batch["seq_lens"] = [_NeatPack()] * len(batch["labels"])
     names = tuple(batch)
-    checks = {"seq_lens": _NeatPack()} if "position_ids" in batch else {}
     for row in zip(*batch.values(), strict=True):
-        yield {**dict(zip(names, row, strict=True)), **checks}
+        yield dict(zip(names, row, strict=True))
 
 
 class _NeatPack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -124,10 +125,9 @@ class Dataset(IterableDataset[dict[str, Any]]):
                 "num_workers= of the dataset, not of the dataloader."
             )
         self._rows = 0
-        for batch in self._loader:
-            for row in samples_of(batch):
-                self._rows += 1
-                yield row
+        rows = itertools.chain.from_iterable(map(samples_of, self._loader))
+        for self._rows, row in enumerate(rows, 1):
+            yield row
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""

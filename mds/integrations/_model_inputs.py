@@ -19,22 +19,19 @@ class SampleCollator:
         self._collate = collate
 
     def __call__(self, samples: list[Any]) -> Any:
-        samples = [
-            {_rename(name, sample): _widen(value) for name, value in sample.items()}
-            for sample in samples
-        ]
-        batch = self._collate(samples)
+        batch = self._collate([*map(_widen_tokens, samples)])
         return dict(batch) if isinstance(batch, Mapping) else batch  # a BatchEncoding, maybe
 
 
-def _rename(name: str, sample: Mapping[str, Any]) -> str:
-    return "input_ids" if name == "tokens" and "input_ids" not in sample else name
-
-
-def _widen(value: Any) -> Any:
-    """Return tokens as int64, because embeddings refuse unsigned numbers."""
-    is_tokens = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
-    return value.astype(np.int64) if is_tokens else value
+def _widen_tokens(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sample with ``input_ids``, and int64 tokens: embeddings refuse unsigned numbers."""
+    widened = dict(sample)
+    for name, value in sample.items():
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+            widened[name] = value.astype(np.int64)
+    if "tokens" in widened and "input_ids" not in widened:
+        widened["input_ids"] = widened.pop("tokens")
+    return widened
 
 
 class ModelInputs:

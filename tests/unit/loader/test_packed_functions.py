@@ -13,6 +13,7 @@ from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, Strea
 from mds.encodings._arrays import length_function
 from mds.errors import ConfigError, EncodingError, FunctionError
 from mds.transforms import pad
+from mds.transforms._collate import ColumnFunction
 from tests.unit.loader import packed_functions_helpers
 from tests.unit.loader.packed_functions_helpers import (
     CAPACITY,
@@ -326,3 +327,41 @@ def test_the_length_of_sound_is_its_frames():
         sound.writeframes(bytes(4 * 123))
     assert length_function({"audio": "audio"}, "audio")(file.getvalue()) == 123
     assert length_function({"audio": "optional[audio]"}, "audio")(b"\0") == 0
+
+
+class Lengths(ColumnFunction):
+    """A function of an adapter that needs the lengths of documents only."""
+
+    pack_columns = frozenset({"document_lengths"})
+    is_of_adapter = True
+
+    error = None
+
+    def apply(self, columns, keys):
+        if self.error is not None:
+            raise self.error
+        return columns
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_of_an_adapter_gets_the_columns_of_packs_that_it_needs(corpus, workers):
+    """The lengths of documents are those that the numbers of the documents tell."""
+    dataset = make(corpus, layout="dense", columns=["tokens"])
+    loader = StreamingDataLoader(dataset, num_workers=workers, collate_fn=Lengths(()))
+    plain = StreamingDataLoader(make(corpus, layout="dense", columns=["tokens"]))
+    for batch, expected in zip(loader, plain, strict=True):
+        assert batch.keys() == {"tokens", "labels", "document_lengths"}
+        assert torch.equal(batch["tokens"], expected["tokens"])
+        rows = zip(batch["document_lengths"].tolist(), expected["document_ids"], strict=True)
+        for lengths, numbers in rows:
+            assert [n for n in lengths if n] == torch.bincount(numbers[numbers >= 0]).tolist()
+
+
+@pytest.mark.parametrize("kind", ["auto", "processes"])
+def test_a_config_error_of_an_adapter_is_raised_unchanged(corpus, kind):
+    """The user has not written the function, so an error names the setting only."""
+    function, dataset = Lengths(()), make(corpus, layout="dense")
+    function.error = ConfigError("a setting of the adapter")
+    loader = StreamingDataLoader(dataset, num_workers=1, worker_type=kind, collate_fn=function)
+    with pytest.raises(ConfigError, match="a setting of the adapter"):
+        next(iter(loader))

@@ -76,15 +76,16 @@ def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
     """Return packs as one row, with the bounds of documents for each kind of attention."""
     bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
     # With NumPy, because threads of torch cost more than these small operations.
-    sizes = np.diff(bounds.numpy())
+    ends = bounds.numpy()
+    sizes = ends[1:] - ends[:-1]
     numbers = torch.from_numpy(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))
     return {
-        "input_ids": batch[tokens][None],
-        "labels": batch["labels"][None],
-        "position_ids": batch["position_ids"][None],
+        "input_ids": batch[tokens].unsqueeze(0),
+        "labels": batch["labels"].unsqueeze(0),
+        "position_ids": batch["position_ids"].unsqueeze(0),
         "cu_seq_lens_q": bounds,
         "cu_seq_lens_k": bounds,
         "max_length_q": longest,
         "max_length_k": longest,
-        "seq_idx": numbers[None],
+        "seq_idx": numbers.unsqueeze(0),
     }

@@ -38,7 +38,7 @@ from mds.errors import CacheError, ConfigError, IndexFileError, StoreError
 from mds.formats._columns import as_columns
 from mds.formats._source import Files
 from mds.plan._pack_schedule import Documents
-from mds.plan._packing import DEFAULT_COLUMN, Packing
+from mds.plan._packing import DEFAULT_COLUMN, LABELS, Packing
 from mds.storage import open_store
 from mds.storage._base import settings_for
 from mds.storage._control_files import make_control_folder, publish_control_file
@@ -175,7 +175,8 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
 def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packing: Packing) -> str:
     """Return the column of the tokens for a packing that does not name it.
 
-    It is ``tokens`` if that column has lengths, else the only column of one-dimensional integers.
+    It is ``tokens`` if that column has lengths, else the only column of one-dimensional integers
+    beside ``labels``.
 
     Args:
         sources: Places of the data, and their indexes.
@@ -200,8 +201,8 @@ def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packi
     candidates = matching(read, _is_of_integers) or matching(common, _is_of_integers)
     if DEFAULT_COLUMN in candidates:
         return DEFAULT_COLUMN
-    if len(candidates) == 1:
-        return candidates[0]
+    if len(tokens := [name for name in candidates if name != LABELS] or candidates) == 1:
+        return tokens[0]
     size = packing.capacity or f"budget={packing.budget}"
     if candidates:
         # Such as "input_ids" beside "attention_mask".

@@ -27,7 +27,7 @@ from mds._loader.sample_functions import DROPPED, any_sample
 from mds._loader.tensor_buffers import numpy_dtype
 from mds.encodings import DecodeKind, parse_encoding
 from mds.errors import ConfigError, FunctionError, IndexFileError
-from mds.plan._packing import column_of
+from mds.plan._packing import LABELS, column_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
     Columns = dict[str, list[Any]]
 
-LABELS = "labels"
 #: Columns that packs add to a batch.
 _ADDED = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 _FIRST_SAMPLES = 1 << 16  # samples that are tried to learn which columns samples have

@@ -27,12 +27,12 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from mds._dataset.streaming import StreamingDataset
-from mds._loader.pack_documents import LABELS, batch_dtype
+from mds._loader.pack_documents import batch_dtype
 from mds._loader.rows import BatchInfo, Rows, with_mask
 from mds._process.stopwatch import COLLATE
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError
-from mds.plan._packing import column_of
+from mds.plan._packing import LABELS, column_of
 from mds.transforms._collate import ColumnFunction
 from mds.transforms._columns import PACK_COLUMNS, batch_of, tensors_of
 from mds.transforms._randomness import keys_of_places

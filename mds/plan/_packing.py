@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Column of the tokens if none is given and no dataset knows better.
 DEFAULT_COLUMN = "tokens"
+#: Column of the labels, which is not that of the tokens if there is another.
+LABELS = "labels"
 #: Words of ``overflow`` that states record in another spelling.
 _RECORDED_OVERFLOWS = {"truncate": "cut"}
 #: Least packs of a window by default.
@@ -45,7 +47,8 @@ class Packing:
 
     - ``capacity`` (int | None, default None, tokens): Length of a pack.
     - ``column`` (str | None, default None): Column of the tokens, whose lengths count. None is the
-      column ``tokens`` if there is one, else the only column of one-dimensional integers.
+      column ``tokens`` if there is one, else the only column of one-dimensional integers
+      beside ``labels``.
     - ``overflow`` (Literal, default 'error'): Treatment of a document that is longer than a pack:
       ``"split"`` cuts it into pieces of the capacity and a shorter last one, ``"truncate"`` keeps
       its beginning, ``"drop"`` leaves it out, ``"error"`` refuses it. No other document is cut.

@@ -138,6 +138,12 @@ def test_a_column_named_tokens_is_preferred_and_a_name_is_kept(tmp_path):
     assert column_found(folder, columns=["labels"]) == "labels"
 
 
+def test_labels_are_not_the_tokens_beside_another_column(tmp_path):
+    """As in the datasets that trainers tokenize."""
+    folder = write(tmp_path, input_ids=TOKENS, labels=TOKENS)
+    assert column_found(folder) == "input_ids"
+
+
 def test_streams_agree_on_the_column(tmp_path):
     """It is one that all of them have."""
     first = write(tmp_path / "a", ids=TOKENS, mask=TOKENS)

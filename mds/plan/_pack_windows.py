@@ -385,10 +385,11 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     is_long = lengths > room
     if packing.overflow == "error":
         worst = int(np.flatnonzero(is_long)[0])
+        size = packing.capacity or f"budget={packing.budget}"
         raise PlanError(
             f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens, but a pack has "
-            f"only {room}. Give Packing an overflow ('split', 'truncate' or 'drop') or a larger "
-            "capacity."
+            f"only {room}. Write packing=Packing({size}, overflow='split'), or "
+            "'truncate' or 'drop', or give more tokens than this document has."
         )
     if packing.overflow == "drop":
         fits = ~is_long

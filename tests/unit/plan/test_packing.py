@@ -80,10 +80,11 @@ def test_what_else_may_become_of_a_long_document():
     dropped = pack_window(ids, sizes, Packing(100, overflow="drop"), 5)
     assert dropped.ids.tolist() == [71]
     assert (dropped.cut_tokens, dropped.dropped) == (0, 2)
-    with pytest.raises(
-        PlanError, match=r"sample 70 has 250 tokens, but a pack has only 100.*'split'"
-    ):
+    message = r"sample 70 has 250 tokens, but a pack has only 100. Write packing=Packing\({}, over"
+    with pytest.raises(PlanError, match=message.format("100")):
         pack_window(ids, sizes, Packing(100), 5)
+    with pytest.raises(PlanError, match=message.format("budget=100")):
+        pack_window(ids, sizes, Packing(budget=100), 5)
 
 
 def test_a_budget_makes_batches_of_like_lengths():

@@ -13,7 +13,7 @@ from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
 from mds.integrations._automodel_rows import AutomodelRows, samples_of
 from mds.integrations._token_rows import packing_of_rows
-from mds.plan._packing import packing_of
+from mds.plan._packing import Packing, packing_of
 
 __all__ = ["Dataset"]
 
@@ -39,8 +39,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
     - ``num_workers`` (int, default 0): Number of threads that read samples.
     - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs, it
       is the one that `Packing` finds.
-    - Other arguments are those of StreamingDataset, such as ``shuffle``, ``packing``, ``streams``
-      or ``schedule``.
+    - Other arguments are those of StreamingDataset, such as ``shuffle``, ``streams`` or
+      ``schedule``. ``packing`` is a number of tokens, or the arguments of `Packing`.
 
     A column ``labels`` has a label for each token, not shifted; without it, the tokens are the
     labels. Samples get shifted ``labels``, which Automodel expects. Packs need the
@@ -67,6 +67,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         for name in _FIXED.keys() & arguments:
             raise ConfigError(f"{name}= of the dataset: leave it out, {_FIXED[name]}.")
         if (packing := arguments.get("packing")) is not None:
+            if isinstance(packing, Mapping):
+                packing = Packing(**packing)
             packing = packing_of(packing)
             if packing.capacity is None or seq_len is not None:
                 raise ConfigError(

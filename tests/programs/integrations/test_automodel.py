@@ -117,6 +117,14 @@ def test_documents_of_packs_are_numbered(places):
     assert (batch["labels"][within] == batch["input_ids"][within]).all()
 
 
+def test_a_yaml_file_can_set_arguments_of_packing(places):
+    """They are a mapping."""
+    packing = {"capacity": LENGTH // 2, "overflow": "split"}
+    rows = build(places["documents"], packing=packing)
+    assert rows.dataset.dataset.packing.overflow == "split"
+    assert next(iter(rows))["input_ids"].shape[1] == LENGTH // 2
+
+
 def test_documents_of_a_pack_do_not_attend_to_each_other(places):
     """In a Llama, whose logits for a document are those of the document alone."""
     torch.manual_seed(0)

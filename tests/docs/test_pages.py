@@ -91,6 +91,8 @@ NOT_RUN = {
         "needs axolotl; tests/programs/integrations has its keys"
     ),
     ("guides/trl.md", "from trl import"): "needs a model; tests/trainers/programs has its calls",
+    ("guides/trl.md", "prepared = SFTTrainer"): "needs a model",
+    ("convert.md", "def tokenize(row)"): "needs a tokenizer of transformers",
     ("guides/verl.md", "from verl.utils"): "needs verl; tests/programs/integrations runs it",
     ("guides/verl.md", "python -m verl"): "needs verl; tests/programs/integrations has its keys",
     ("index.md", "from mds import StreamingDataLoader"): "README runs it, with a model",

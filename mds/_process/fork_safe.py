@@ -16,17 +16,29 @@ it is gone. Code that uses a lock does one of three things:
 
 A thread may fork while it holds an RLock or a Condition itself: it still holds them in the child.
 It must not fork while it holds a plain lock, which is free in the child and cannot be released.
+
+Python locks each module while it is imported, and does not reset these locks. If a thread imports a
+module during a fork, the child waits for ever when it imports that module. So a fork waits until
+the imports that mds has begun in other threads are finished (`_finish_imports`).
 """
 
 from __future__ import annotations
 
+import _imp
+import contextlib
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Hashable
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+_IMPORT_SECONDS = 10.0  # longest wait for imports of other threads
+_LOOK_SECONDS = 0.001  # between two looks at the threads
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: list[Callable[[], None]] = []
@@ -122,6 +134,55 @@ def _reset_lock(lock: Any) -> None:
     lock._at_fork_reinit()  # noqa: SLF001
 
 
+# ------------------------------------------------------------------ imports during a fork
+
+
+def _finish_imports() -> None:
+    """Wait until no other thread imports modules for mds, and let none begin until the fork.
+
+    The lock is the one that a thread needs to begin an import. `os.fork` takes it too, but does not
+    wait for imports that have begun.
+    """
+    deadline = time.monotonic() + _IMPORT_SECONDS
+    never = threading.Event()
+    _imp.acquire_lock()
+    while _is_importing() and time.monotonic() < deadline:
+        _imp.release_lock()  # an import needs it now and then
+        never.wait(_LOOK_SECONDS)
+        _imp.acquire_lock()
+
+
+def _allow_imports() -> None:
+    """Release the lock of `_finish_imports` after the fork, in the parent and in the child."""
+    with contextlib.suppress(RuntimeError):  # not held: a signal interrupted `_finish_imports`
+        _imp.release_lock()
+
+
+def _is_importing() -> bool:
+    """Whether another thread runs or awaits an import that a function of mds has begun."""
+    this_thread = threading.get_ident()
+    return any(
+        _has_begun_import(frame)
+        for thread, frame in sys._current_frames().items()  # noqa: SLF001 - public, see its docs
+        if thread != this_thread
+    )
+
+
+def _has_begun_import(frame: FrameType | None) -> bool:
+    """Whether a function of mds called the import system, in a stack with this innermost frame."""
+    is_import = False
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            is_import = True
+        elif is_import and str(frame.f_globals.get("__name__")).partition(".")[0] == "mds":
+            return True
+        frame = frame.f_back
+    return False
+
+
+os.register_at_fork(
+    before=_finish_imports, after_in_parent=_allow_imports, after_in_child=_allow_imports
+)
 os.register_at_fork(after_in_child=_reset_child)
 
 

@@ -192,6 +192,57 @@ assert len(list(fork_safe._locks)) == before
     )
 
 
+def test_a_fork_waits_for_imports_of_other_threads(tmp_path):
+    """A child can import a module that a thread of its parent was importing."""
+    (tmp_path / "slow_module.py").write_text(
+        "import __main__, time\n__main__.has_begun.set()\ntime.sleep(0.3)\nvalue = 5\n"
+    )
+    _run(
+        """
+import importlib, os, signal, sys, threading
+from mds._cache.concurrency import Pool
+
+sys.path.insert(0, sys.argv[1])
+has_begun = threading.Event()
+pool = Pool(1, "mds-test")
+module = pool.submit(importlib.import_module, "slow_module")
+assert has_begun.wait(60)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    import slow_module
+    import colorsys  # not imported before: the child may begin imports
+    os._exit(slow_module.value)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+assert module.result(60).value == 5
+pool.submit(importlib.import_module, "colorsys").result(60)
+""",
+        str(tmp_path),
+    )
+
+
+def test_a_fork_does_not_wait_for_the_program_that_it_runs_in(tmp_path):
+    """The module of a program may be imported all the time, and import mds."""
+    (tmp_path / "program.py").write_text(
+        """
+import os, threading
+from mds._process import fork_safe
+
+fork_safe._IMPORT_SECONDS = 600.0
+def fork():
+    child = os.fork()
+    if not child: os._exit(7)
+    statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+statuses = []
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join(60)
+assert statuses == [7]
+"""
+    )
+    _run("import sys; sys.path.insert(0, sys.argv[1]); import program", str(tmp_path))
+
+
 @pytest.mark.parametrize("limit", ["None", "60_000"])
 def test_a_child_works_while_every_lock_of_the_package_is_held(tmp_path, limit):
     """With all locks of a dataset in use held by a thread, a forked child reads all of it."""

@@ -375,7 +375,7 @@ def test_what_does_not_go_with_packs_is_refused(corpus):
         iter(make(corpus, columns=["weight"]))
     with pytest.raises(ConfigError, match="packing must be a Packing"):
         make(corpus, packing=True)
-    with pytest.raises(PlanError, match="'split', 'truncate' or 'drop'"):
+    with pytest.raises(PlanError, match=r"overflow='split'\), or 'truncate' or 'drop'"):
         list(StreamingDataLoader(make(corpus, packing=Packing(CAPACITY))))
 
 

@@ -8,7 +8,7 @@ shard into Arrow's buffers without becoming Python objects::
     offsets          0 5 5 11
 
 Each encoding has one Arrow type (`arrow_type`); `_array` makes a column of it. A batch ends with
-its shard, and after about 4 MB.
+its shard, and after about 2 MB.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Rows of a batch, if the caller does not say.
 BATCH_ROWS = 16_384
 _FIRST_ROWS = 256  # rows of the first batch, before the size of a row is known
-_BATCH_BYTES = 4 << 20
+_BATCH_BYTES = 2 << 20  # of larger batches, the memory is new to the process
 _MAX_BYTES = (1 << 31) - 1  # Arrow's offsets of text and bytes have 32 bits
 _TEXT = ("str", "json", "str_int", "str_float", "str_decimal")
 _FILES = ("bytes", "jpeg", "png", "audio")

@@ -293,7 +293,7 @@ class HasColumns:
         - ``columns`` (Sequence[str] | None, default None): Columns to read, in this order; None
           reads those of the dataset. Bytes of other columns are not copied.
         - ``batch_rows`` (int, default 16384, rows): Most rows of a batch. A batch also ends with
-          its shard, and after about 4 MB.
+          its shard, and after about 2 MB.
 
         Text and JSON columns are strings, images are the bytes of their files, arrays are lists or
         tensors; docs/guides/arrow.md has the table. Needs pyarrow: ``mds-streaming[arrow]``. Raises

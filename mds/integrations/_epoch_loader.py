@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from olmo_core.data import TextDataLoaderBase
-
 from mds._dataset.steps import TrainingSteps
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
-from mds.errors import ConfigError, StateError
+from mds.errors import ConfigError, StateError, need
+
+try:
+    from olmo_core.data import TextDataLoaderBase
+except ImportError as error:
+    raise need("ai2-olmo-core==3.0.0", None, "mds.integrations.olmo_core and its loader") from error
 
 
 class EpochLoader(TextDataLoaderBase):  # type: ignore[misc] # no types

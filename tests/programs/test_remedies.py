@@ -317,7 +317,6 @@ WITHOUT_PROGRAM = {
         "its loader to have no workers",
         "this checkpoint is within a step",
         "Name that of the tokens with column=",
-        "for samples of any length",
         "the trainer has � data-parallel ranks",
         "its last step has fewer than the others",
         "Name a column of the dataset",

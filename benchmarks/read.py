@@ -36,7 +36,7 @@ ROWS = 256
 
 
 def make(root, count):
-    """Three datasets of ``count`` samples: tokens in shards of 2 MB, text and small in one each."""
+    """Datasets of ``count`` samples: tokens in shards of 2 and 64 MB, text, and small numbers."""
     rng, words = np.random.default_rng(0), random.Random(0)
     vocabulary = ["".join(words.choices("abcdefghij", k=words.randrange(2, 9))) for _ in range(500)]
 
@@ -47,12 +47,12 @@ def make(root, count):
             "text": " ".join(words.choices(vocabulary, k=words.randrange(30, 600))),
         }
 
+    def tokens(_):
+        return {"tokens": rng.integers(0, 50_000, 2048, dtype=np.int32)}
+
     kinds = {
-        "tokens": (
-            {"tokens": "ndarray:int32:2048"},
-            lambda _: {"tokens": rng.integers(0, 50_000, 2048, dtype=np.int32)},
-            1 << 21,
-        ),
+        "tokens": ({"tokens": "ndarray:int32:2048"}, tokens, 1 << 21),
+        "tokens in 64 MB": ({"tokens": "ndarray:int32:2048"}, tokens, 1 << 26),
         "text": ({"meta": "json", "text": "str"}, text, None),
         "small": (
             {"a": "int", "b": "float64", "c": "int"},
@@ -294,7 +294,8 @@ def main():
             **batches(root),
         }
         if importlib.util.find_spec("pyarrow"):
-            cases |= {**arrow(root, "tokens"), **arrow(root, "text"), **arrow(root, "small")}
+            for name in ("tokens", "tokens in 64 MB", "text", "small"):
+                cases |= arrow(root, name)
         else:
             print("to_arrow_reader: not measured. pip install pyarrow")
         measure(cases, 1)  # offsets are decoded, pages are mapped

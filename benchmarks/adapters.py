@@ -214,12 +214,12 @@ def arguments_of(kind: str) -> dict[str, Any]:
     return {"shuffle": True, **({"packing": LENGTH} if kind == "packs" else {})}
 
 
-#: Trainers: module, package and how to install it, and measure.
+#: Trainers by package: modules that must be there, what to install, and what is measured.
 TRAINERS: dict[str, tuple[str, str, Callable[[str, str, int], Pair]]] = {
     "torchtitan": ("torchtitan", "torchtitan triton", torchtitan),
     "ai2-olmo-core": ("olmo_core", "ai2-olmo-core", olmo_core),
     "nemo-automodel": ("nemo_automodel", 'nemo-automodel "triton<3.9"', automodel),
-    "transformers": ("transformers", "transformers accelerate", transformers),
+    "transformers": ("transformers accelerate", "transformers accelerate", transformers),
     "lightning": ("lightning", "lightning", lightning),
 }
 
@@ -278,8 +278,8 @@ def main() -> None:
         os.environ["MDS_CACHE_DIR"] = f"{root}/cache"
         places = write(root, rows)
         for package in options.trainers.split(","):
-            module, install, pair_of = TRAINERS[package]
-            if importlib.util.find_spec(module) is None:
+            modules, install, pair_of = TRAINERS[package]
+            if not all(map(importlib.util.find_spec, modules.split())):
                 print(f"{package}: not measured. pip install {install}")
                 continue
             name = f"{package} {importlib.metadata.version(package)}"

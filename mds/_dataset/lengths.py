@@ -203,7 +203,7 @@ def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packi
         return DEFAULT_COLUMN
     if len(tokens := [name for name in candidates if name != LABELS] or candidates) == 1:
         return tokens[0]
-    size = packing.capacity or f"budget={packing.budget}"
+    size = packing.size_argument
     if candidates:
         # Such as "input_ids" beside "attention_mask".
         likely = max(candidates, key=lambda name: name.endswith("ids"))

@@ -842,13 +842,14 @@ class Samples(HasColumns):
         >>> state["sample_in_epoch"]
         2
         """
-        if self.packing is not None and num_samples and from_beginning:
-            num_samples = None
         if self.packing is not None and num_samples:
-            raise ConfigError(
-                f"state_dict(num_samples={num_samples}): with packing=, a position counts packs, "
-                "which only the loader knows. Use state_dict() of the StreamingDataLoader."
-            )
+            if not from_beginning:
+                raise ConfigError(
+                    f"state_dict(num_samples={num_samples}): with packing=, a position counts "
+                    "packs, which only the loader knows. Use state_dict() of the "
+                    "StreamingDataLoader."
+                )
+            num_samples = None
         if num_samples is None and self._is_strict and in_worker():
             return self._worker_state()
         world = self._world()

@@ -385,10 +385,9 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     is_long = lengths > room
     if packing.overflow == "error":
         worst = int(np.flatnonzero(is_long)[0])
-        size = packing.capacity or f"budget={packing.budget}"
         raise PlanError(
             f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens, but a pack has "
-            f"only {room}. Write packing=Packing({size}, overflow='split'), or "
+            f"only {room}. Write packing=Packing({packing.size_argument}, overflow='split'), or "
             "'truncate' or 'drop', or give more tokens than this document has."
         )
     if packing.overflow == "drop":

@@ -176,6 +176,11 @@ class Packing:
         """Tokens of the longest document that fits into a pack."""
         return int(self.capacity or self.budget or 0)
 
+    @property
+    def size_argument(self) -> str:
+        """Argument of a call that gives the size of its packs, such as ``4096``, for messages."""
+        return f"budget={self.budget}" if self.capacity is None else str(self.capacity)
+
     def window_documents(self, tokens: int, documents: int) -> int:
         """Return the number of documents of a window, a power of two.
 

@@ -53,7 +53,10 @@ class World:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training that is killed in one world and resumed in another."""
+    """A training that is killed in one world and resumed in another.
+
+    ``at_epoch_end`` says that the checkpoint lies exactly between two epochs.
+    """
 
     before: World
     after: World
@@ -64,6 +67,7 @@ class Case:
     steps: int = 12
     save_every: int = 3
     seed: int = 0
+    at_epoch_end: bool = False
 
     @property
     def name(self):
@@ -72,6 +76,7 @@ class Case:
         if (self.before.microbatches, self.after.microbatches) != (1, 1):
             parts.append(f"{self.before.microbatches} to {self.after.microbatches} micro-batches")
         parts += [name for name in ("packing", "schedule", "drop") if getattr(self, name)]
+        parts += ["end of an epoch"] * self.at_epoch_end
         return ", ".join(parts)
 
 
@@ -194,6 +199,11 @@ def run_case(trainer, case, folder):
     expected = {step: documents for step, documents in whole.items() if step > checkpoint}
     assert len(whole) == case.steps, sorted(whole)
     assert {step: killed.get(step) for step in before} == before, "two runs differ without a kill"
+    if case.at_epoch_end and case.loader == "mds":
+        seen = [number for documents in before.values() for number, *_ in documents]
+        is_begun_again = any(number in seen for number, *_ in expected[checkpoint + 1])
+        assert is_begun_again, "the checkpoint is before the end of an epoch"
+        assert len(seen) == len({*seen}), "the checkpoint is after the end of an epoch"
     if case.loader == "mds":
         assert sorted(resumed) == sorted(expected), (sorted(resumed), sorted(expected))
     lost, repeated = (

@@ -81,11 +81,12 @@ def _heading(run: dict[str, Any]) -> Iterator[str]:
     facts, settings = run["machine"], run["settings"]
     versions = (f"{name} {version}" for name, version in run["versions"].items() if version)
     version_list = ", ".join(versions)
+    scale = {"quick": "a quarter of the data"}.get(settings["scale"], settings["scale"])
     text = (
         f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
         f"{facts['memory_gb']} GB, {facts['system']}. Cells are medians of {settings['rounds']} "
         f"rounds in fresh processes, {settings['seconds']:g} s each, systems in turns. ± is half "
-        f"the distance between the lowest and the highest round. Scale: {settings['scale']}. "
+        f"the distance between the lowest and the highest round. Scale: {scale}. "
         f"Images are {settings['images']}."
     )
     yield from _wrap(text)
@@ -154,9 +155,14 @@ def _number(value: float) -> str:
 
 
 def _errors(measurements: Sequence[Measured]) -> Iterator[str]:
-    for entry in measurements:
-        if entry.error:
-            yield f"- {entry.question}, {entry.case}: {entry.system} failed: `{entry.error}`"
+    failures = [entry for entry in measurements if entry.error]
+    if failures:
+        yield from ("### Which measurements failed?", "")
+    for entry in failures:
+        system = f"{systems.find(entry.system).label} {entry.variant}".strip()
+        error = textwrap.shorten(entry.error.removeprefix("exit 1: "), 160)
+        text = f"* **{entry.question}, {entry.case}, {system}:** `{error}`"
+        yield from textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False)
 
 
 def _studies(run: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ class Mds(System):
 
     name = "mds"
     label = "mds"
-    packages = ("mds",)
+    packages = ("mds-streaming",)
     requires = ()
     module = "mds"
     classes = ("StreamingDataset", "StreamingDataLoader")

@@ -1,11 +1,11 @@
-"""What docs/speed.md shows runs as it stands."""
+"""The program of docs/guides/slow-loader.md runs as it stands."""
 
 import pathlib
 import re
 
 from mds.report._diagnosis import CAUSES
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "speed.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "slow-loader.md"
 
 
 def test_the_python_of_the_page_runs(tmp_path, monkeypatch, capsys):

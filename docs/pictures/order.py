@@ -54,7 +54,7 @@ def draw_spread(found):
         axis.set_title(algo, fontsize=10)
         axis.set_xlabel("position")
         axis.set_xticks([0, 60_000, 120_000])
-    axes[0].set_ylabel("shard, in the order of the line")
+    axes[0].set_ylabel("shard, in the order of the sequence")
     save(figure, "order-spread")
 
 

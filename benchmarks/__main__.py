@@ -1,9 +1,10 @@
-"""One command for the whole suite; ``python -m benchmarks --help`` tells the rest."""
+"""Measure how fast mds reads and writes, beside other libraries and plain NumPy."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 
 from benchmarks import questions, systems
@@ -16,7 +17,7 @@ _SECONDS = {"smoke": 0.05, "quick": 0.5, "full": 2.0}
 
 
 def main() -> None:
-    """Measure, and write what was found."""
+    """Measure, and write the results."""
     options = _options()
     if options.report:
         _write(report.load(options.report), options)
@@ -104,9 +105,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     scale = parser.add_mutually_exclusive_group()
     for name, about in (
-        ("smoke", "does every question work? this library alone, in seconds"),
+        ("smoke", "does every question work? mds alone, in seconds"),
         ("quick", "a quarter of the data, 3 rounds of half a second"),
-        ("full", "5 rounds of two seconds; what the documentation shows (the default)"),
+        ("full", "5 rounds of two seconds (the default)"),
     ):
         scale.add_argument(f"--{name}", dest="scale", action="store_const", const=name, help=about)
     parser.set_defaults(scale="full")
@@ -117,15 +118,21 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--cases", default="", help="only cases whose name has this text")
     parser.add_argument(
-        "--rounds", type=int, help="measurements of each, of which the median counts"
+        "--rounds", type=int, help="measurements of each case; tables show the median"
     )
-    parser.add_argument("--seconds", type=float, help="time of each measurement")
+    parser.add_argument("--seconds", type=float, help="longest time of a measurement")
     parser.add_argument("--images", help="a folder of photographs (JPEG) for the images")
-    parser.add_argument("--python", help="an interpreter that has the peers; none is made then")
+    parser.add_argument(
+        "--python",
+        type=lambda path: os.path.abspath(shutil.which(path) or path),
+        help="an interpreter that has all libraries (default: one in .bench/venv, which is made)",
+    )
     parser.add_argument("--torch", help="pip requirement for torch, as torch==2.13.0")
-    parser.add_argument("--data", default=os.path.join(environment.HOME, "data"), help="for data")
+    parser.add_argument(
+        "--data", default=os.path.join(environment.HOME, "data"), help="folder for the data"
+    )
     parser.add_argument("--output", help="write the results here, as JSON")
-    parser.add_argument("--update", help="put the results into these, which --output wrote")
+    parser.add_argument("--update", help="add the results to those in this file")
     parser.add_argument(
         "--against", metavar="COMMITS", help="measure this version and commits (a,b) in turns"
     )

@@ -54,7 +54,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``partition_algo`` ("relaxed" or "orig", default 'relaxed'): How positions are dealt to ranks;
       ``"orig"`` refuses some numbers of nodes that ``"relaxed"`` accepts.
     - ``num_canonical_nodes`` (int | None, default None): Number of parts of the data that are
-      shuffled separately, which the order depends on. None is one for each node, or 64.
+      shuffled separately, which the order depends on. None is one for each node, or 64 for each
+      with the shuffles ``"py1s"`` and ``"py2s"``.
     - ``batch_size`` (int | None, default None, samples): Size of one rank's batch.
     - ``shuffle`` (bool, default False): Whether samples are shuffled.
     - ``shuffle_algo`` (str, default 'py1e'): Algorithm of the shuffle: ``"py1e"``, ``"py1br"``,

@@ -20,7 +20,8 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
 
     Lightning saves the number of batches of an epoch, and takes the number of the first epoch for
     all. This callback corrects both: a run may resume with another ``accumulate_grad_batches``,
-    and epochs of packs, which differ in length, are read to their end.
+    and epochs of packs, which differ in length, are read to their end. After a checkpoint of the
+    last batch of an epoch, the next epoch is whole.
 
     Raises ConfigError if ``microbatches`` of the loader is not ``accumulate_grad_batches``.
 
@@ -43,12 +44,20 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
                 f"the loader has microbatches={loader.microbatches}, but Lightning has "
                 f"accumulate_grad_batches={count}. Give both the same number."
             )
-        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        state = loader.state_dict()
+        fit_loop = trainer.fit_loop
+        if fit_loop.restarting and fit_loop.epoch_loop.batch_progress.is_last_batch:
+            # Lightning goes on with the next epoch, but would first read the rest of this one.
+            begin = {"epoch": state["epoch"] + 1, "sample_in_epoch": 0, "finished": False}
+            loader.load_state_dict({**state, **begin, "cursor": "null", "order_hash": ""})
+            iter(fit_loop._data_fetcher)  # noqa: SLF001
+            return
+        progress = fit_loop.epoch_loop.batch_progress.current
         if not progress.ready:
             return
         dataset: Any = loader.dataset
         places = dataset.num_ranks * (loader.batch_size or 1) * count  # of a step
-        batches = -(-loader.state_dict()["sample_in_epoch"] // places) * count
+        batches = -(-state["sample_in_epoch"] // places) * count
         difference = batches - progress.ready
         for name in ("ready", "started", "processed", "completed"):
             setattr(progress, name, getattr(progress, name) + difference)

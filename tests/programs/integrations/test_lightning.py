@@ -42,13 +42,13 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(loader, model, out, **options):
+def fit(loader, model, out, checkpoint=None, callbacks=(), **options):
     trainer = lightning.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False, default_root_dir=out,
-        callbacks=[StreamingCallback()], **options,
+        enable_model_summary=False, enable_checkpointing=bool(callbacks), default_root_dir=out,
+        callbacks=[StreamingCallback(), *callbacks], **options,
     )  # fmt: skip
-    trainer.fit(model, loader)
+    trainer.fit(model, loader, ckpt_path=checkpoint, weights_only=False)
 
 
 def make_loader(folder, **options):
@@ -70,3 +70,25 @@ def test_epochs_of_packs_are_read_to_their_end(folder, tmp_path):
 def test_another_number_of_batches_in_a_step_is_refused(folder, tmp_path):
     with pytest.raises(ConfigError, match="microbatches=1, but Lightning has accumulate_grad_b"):
         fit(make_loader(folder), Model(), str(tmp_path), accumulate_grad_batches=2, max_steps=1)
+
+
+@pytest.mark.parametrize("limit", [None, 5])
+@pytest.mark.parametrize("end", [{"max_epochs": 3}, {"max_steps": 25}], ids=["epochs", "steps"])
+def test_a_checkpoint_of_the_last_batch_begins_the_next_epoch(tmp_path, end, limit):
+    """None of the epochs is lost, though Lightning saves before the epoch is over."""
+    with MDSWriter(str(tmp_path / "data"), {"tokens": "int"}) as writer:
+        for number in range(40):
+            writer.write({"tokens": number})
+
+    def train(checkpoint=None, **options):
+        model, dataset = Model(), StreamingDataset(str(tmp_path / "data"), batch_size=4)
+        loader = StreamingDataLoader(dataset)
+        fit(loader, model, str(tmp_path), checkpoint, limit_train_batches=limit, **end, **options)
+        return model.packs
+
+    last = limit or 10
+    saved = lightning.pytorch.callbacks.ModelCheckpoint(
+        str(tmp_path), "{step}", every_n_train_steps=last, save_top_k=-1
+    )
+    whole = train(callbacks=[saved])
+    assert train(str(tmp_path / f"step={last}.ckpt")) == whole[last:]

@@ -46,7 +46,8 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
             )
         state = loader.state_dict()
         fit_loop = trainer.fit_loop
-        if fit_loop.restarting and fit_loop.epoch_loop.batch_progress.is_last_batch:
+        is_last = fit_loop.epoch_loop.batch_progress.is_last_batch
+        if fit_loop.restarting and is_last and trainer.current_epoch:
             # Lightning goes on with the next epoch, but would first read the rest of this one.
             begin = {"epoch": state["epoch"] + 1, "sample_in_epoch": 0, "finished": False}
             loader.load_state_dict({**state, **begin, "cursor": "null", "order_hash": ""})

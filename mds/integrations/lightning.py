@@ -46,14 +46,15 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
             )
         state = loader.state_dict()
         fit_loop = trainer.fit_loop
-        is_last = fit_loop.epoch_loop.batch_progress.is_last_batch
-        if fit_loop.restarting and is_last and trainer.current_epoch:
-            # Lightning goes on with the next epoch, but would first read the rest of this one.
+        batch_progress = fit_loop.epoch_loop.batch_progress
+        progress, is_last = batch_progress.current, batch_progress.is_last_batch
+        # Saved within the last batch: Lightning goes on with the next epoch, but would first read
+        # the rest of this one.
+        if fit_loop.restarting and is_last and progress.completed < progress.processed:
             begin = {"epoch": state["epoch"] + 1, "sample_in_epoch": 0, "finished": False}
             loader.load_state_dict({**state, **begin, "cursor": "null", "order_hash": ""})
             iter(fit_loop._data_fetcher)  # noqa: SLF001
             return
-        progress = fit_loop.epoch_loop.batch_progress.current
         if not progress.ready:
             return
         dataset: Any = loader.dataset

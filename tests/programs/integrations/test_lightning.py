@@ -72,23 +72,32 @@ def test_another_number_of_batches_in_a_step_is_refused(folder, tmp_path):
         fit(make_loader(folder), Model(), str(tmp_path), accumulate_grad_batches=2, max_steps=1)
 
 
-@pytest.mark.parametrize("limit", [None, 5])
-@pytest.mark.parametrize("end", [{"max_epochs": 3}, {"max_steps": 25}], ids=["epochs", "steps"])
-def test_a_checkpoint_of_the_last_batch_begins_the_next_epoch(tmp_path, end, limit):
-    """None of the epochs is lost, though Lightning saves before the epoch is over."""
+@pytest.mark.parametrize(
+    ("end", "limit", "after_epoch"),
+    [
+        ({"max_epochs": 3}, None, False),
+        ({"max_epochs": 3}, 5, False),
+        ({"max_steps": 25}, None, False),
+        ({"max_steps": 25}, 5, False),
+        ({"max_steps": 25}, None, True),
+    ],
+)
+def test_a_checkpoint_of_the_last_batch_begins_the_next_epoch(tmp_path, end, limit, after_epoch):
+    """None of the epochs is lost, though Lightning may save before the epoch is over."""
     with MDSWriter(str(tmp_path / "data"), {"tokens": "int"}) as writer:
         for number in range(40):
             writer.write({"tokens": number})
 
     def train(checkpoint=None, **options):
-        model, dataset = Model(), StreamingDataset(str(tmp_path / "data"), batch_size=4)
-        loader = StreamingDataLoader(dataset)
+        dataset = StreamingDataset(str(tmp_path / "data"), batch_size=4, shuffle=True)
+        model, loader = Model(), StreamingDataLoader(dataset)
         fit(loader, model, str(tmp_path), checkpoint, limit_train_batches=limit, **end, **options)
         return model.packs
 
     last = limit or 10
+    every = {"every_n_epochs": 1} if after_epoch else {"every_n_train_steps": last}
     saved = lightning.pytorch.callbacks.ModelCheckpoint(
-        str(tmp_path), "{step}", every_n_train_steps=last, save_top_k=-1
+        str(tmp_path), "{step}", save_top_k=-1, save_on_train_epoch_end=after_epoch, **every
     )
     whole = train(callbacks=[saved])
     assert train(str(tmp_path / f"step={last}.ckpt")) == whole[last:]

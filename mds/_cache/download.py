@@ -76,7 +76,7 @@ class ShardDownloader:
                 # A function and not a method: the store would keep this object alive, and with it
                 # the ledger.
                 notify = functools.partial(_record_retry, self._counters)
-                retry = RetryPolicy(attempts=source.retries, notify=notify)
+                retry = RetryPolicy(attempts=source.attempts, notify=notify)
                 self._store = (
                     source.store.with_policy(retry)
                     if source.store is not None

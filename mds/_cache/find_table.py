@@ -70,7 +70,7 @@ def find_table(
     columns: Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
-    retries: int = 2,
+    attempts: int = 2,
     pinned: FilesIndexError | None = None,
 ) -> Source:
     """Return the source of a dataset in another format.
@@ -82,8 +82,8 @@ def find_table(
             other data. None: a folder of this user.
         columns: Columns to decode; None (default): all.
         options: Options of the store.
-        timeout: Seconds that a request may take (default 60).
-        retries: Number of times that a failed request is repeated (default 2).
+        timeout: Seconds without a byte after which a try fails (default 60).
+        attempts: Least number of tries of a request that fails (default 2), see `RetryPolicy`.
         pinned: The error that parsing the ``index.json`` at ``url`` raised because it lists files
             in another format. It has the contents of that index; only the listed files are read.
             None (default): there is no such index.
@@ -101,7 +101,7 @@ def find_table(
         place = FilePlace(Url(url if pinned.remote == HERE else pinned.remote))
     else:
         place = kind.narrow(parse_place(url, kind.endings))
-    retry = RetryPolicy(retries, within=300.0, notify=emit_retried)
+    retry = RetryPolicy(attempts, within=300.0, notify=emit_retried)
 
     def open_at(url: str) -> Retrying:
         settings = settings_for(url, options)
@@ -128,7 +128,7 @@ def find_table(
     if (table_root := table.header.get("root")) is not None:
         root, store = Url(table_root), open_at(table_root)
     return Source(
-        index, root, cache_folder, options, retries=retries, timeout=timeout, version="",
+        index, root, cache_folder, options, attempts=attempts, timeout=timeout, version="",
         store=store, data=data, source_name=source,
     )  # fmt: skip
 

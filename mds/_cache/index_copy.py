@@ -97,7 +97,7 @@ def find_index(
     folder: str,
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
-    retries: int = 2,
+    attempts: int = 2,
 ) -> LocatedIndex:
     """Find the index of a dataset: in its own folder, or an up-to-date copy of the remote's.
 
@@ -105,8 +105,8 @@ def find_index(
         remote: URL of the dataset; None: ``folder`` is the dataset.
         folder: Cache folder. If it belongs to another source, a folder below it is used.
         options: Options of the store.
-        timeout: Seconds that a request may take (default 60).
-        retries: Number of times that a failed request is repeated (default 2).
+        timeout: Seconds without a byte after which a try fails (default 60).
+        attempts: Least number of tries of a request that fails (default 2), see `RetryPolicy`.
 
     Raises:
         NotFoundError: There is no index.
@@ -124,7 +124,7 @@ def find_index(
     source = source_of(remote, options)
     # Seconds of retries: with a copy of the index, do not retry for minutes.
     within = timeout if _find_copy(folder, source) is not None else 300.0
-    retry = RetryPolicy(retries, within=within, notify=emit_retried)
+    retry = RetryPolicy(attempts, within=within, notify=emit_retried)
     try:
         store = open_store(
             remote, options=settings_for(remote, options), retry=retry, timeout=timeout
@@ -143,10 +143,10 @@ def fetch_index(
     folder: str,
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
-    retries: int = 2,
+    attempts: int = 2,
 ) -> Index:
     """Return only the index that `find_index` finds."""
-    return find_index(remote, folder, options, timeout, retries).index
+    return find_index(remote, folder, options, timeout, attempts).index
 
 
 class _Search(NamedTuple):

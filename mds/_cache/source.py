@@ -31,9 +31,9 @@ class Source:
     keep_zip: bool = False
     #: Name of the digest that every file must have; None: files are checked when they are fetched.
     validate_hash: str | None = None
-    #: Number of times that a failed request is repeated.
-    retries: int = 2
-    #: Seconds that a request may take.
+    #: Least number of tries of a request that fails, see `RetryPolicy.attempts`.
+    attempts: int = 2
+    #: Seconds without a byte after which a try fails.
     timeout: float = 60.0
     #: Version of the index at its store; None: the one in the note of the folder.
     version: str | None = None

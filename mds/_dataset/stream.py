@@ -64,8 +64,11 @@ class Stream:
     - ``proportion`` (float | None, default None): Share of the epoch.
     - ``repeat`` (float | None, default None): How often an epoch takes each of its samples.
     - ``choose`` (int | None, default None, samples): Number of its samples in an epoch.
-    - ``download_retry`` (int | None, default None, tries): How often a failed request is repeated.
-    - ``download_timeout`` (float | None, default None, seconds): Longest wait for one request.
+    - ``download_retry`` (int | None, default None, tries): Least number of tries of a request that
+      fails. mds gives up after these tries if no byte has arrived for five minutes. 0 and 1 mean
+      one try.
+    - ``download_timeout`` (float | None, default None, seconds): Time without a byte after which a
+      try fails.
     - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked, such
       as ``"sha1"`` or ``"xxh3_64"``, of those that the writer stored (``hashes=``).
     - ``keep_zip`` (bool | None, default None): Whether compressed files are kept beside the
@@ -253,7 +256,7 @@ class Stream:
                 self.folder,
                 options=self.storage_options,
                 timeout=float(filled.download_timeout or 60.0),
-                retries=int(filled.download_retry or 0),
+                attempts=int(filled.download_retry or 0),
             )
         except FilesIndexError as error:
             from mds.formats._dataset import pinned_format
@@ -268,7 +271,7 @@ class Stream:
             options=self.storage_options,
             keep_zip=self.safe_keep_zip,
             validate_hash=self.validate_hash or None,
-            retries=int(filled.download_retry or 0),
+            attempts=int(filled.download_retry or 0),
             timeout=float(filled.download_timeout or _DEFAULTS["download_timeout"]),  # type: ignore[arg-type]
         )
 
@@ -310,7 +313,7 @@ class Stream:
             self._columns_wanted,
             self.storage_options,
             timeout=float(filled.download_timeout or 60.0),
-            retries=int(filled.download_retry or 0),
+            attempts=int(filled.download_retry or 0),
             pinned=pinned,
         )
         assert source.data is not None  # it reads the files; only sources of MDS have None

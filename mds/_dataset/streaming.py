@@ -30,8 +30,10 @@ class StreamingDataset(Samples, IterableDataset[Any]):
 
     Downloads:
 
-    - ``download_retry`` (int, default 2, tries): How often a failed request is repeated.
-    - ``download_timeout`` (float, default 60, seconds): Longest wait for one request.
+    - ``download_retry`` (int, default 2, tries): Least number of tries of a request that fails. mds
+      gives up after these tries if no byte has arrived for five minutes. 0 and 1 mean one try.
+    - ``download_timeout`` (float, default 60, seconds): Time without a byte after which a try
+      fails.
     - ``validate_hash`` (str | None, default None): Digest by which fetched files are checked, such
       as ``"sha1"`` or ``"xxh3_64"``, of those that the writer stored (``hashes=``).
     - ``keep_zip`` (bool, default False): Whether compressed files are kept beside the decompressed

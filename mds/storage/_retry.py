@@ -427,12 +427,12 @@ def _log_failure(
         """Log the failure in ``state``: the first one as a warning, later ones as information."""
         error = state.outcome.exception() if state.outcome else None
         level = logging.WARNING if state.attempt_number == 1 else logging.INFO
-        limit = policy.within
+        limit = f"at least {policy.attempts} tries and {policy.within:.0f} s"
         if isinstance(error, UnreachableError):
-            limit = policy.unreachable_within
+            limit = f"{policy.unreachable_within:.0f} s"
         log.log(
             level,
-            "%s Trying again in %.1f s, for %.0f s in all.",
+            "%s Trying again in %.1f s, for %s in all.",
             error,
             state.upcoming_sleep,
             limit,

@@ -24,7 +24,7 @@ from mds._prefetch.prefetcher import Prefetcher
 
 def epochs(remote, folder, limit, count, seed):
     """Shuffled epochs, one after the other; prints a line when each is complete and right."""
-    with open_cache(remote, folder, int(limit) or None, retries=3) as cache:
+    with open_cache(remote, folder, int(limit) or None, attempts=3) as cache:
         print("open", flush=True)
         for number in range(int(count)):
             ids = shuffled(int(seed) + number)
@@ -44,7 +44,7 @@ def ranges(remote, folder, shard, *rows):
 
 def epochs_until(remote, folder, limit, seed, path):
     """Shuffled epochs, each checked, as long as there is no file at ``path``."""
-    with open_cache(remote, folder, int(limit) or None, retries=3) as cache:
+    with open_cache(remote, folder, int(limit) or None, attempts=3) as cache:
         for number in itertools.count(int(seed)):
             ids = shuffled(number)
             assert read(cache, ids) == ids.tolist()

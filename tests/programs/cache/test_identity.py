@@ -78,10 +78,10 @@ def test_one_request_brings_the_index_and_one_look_says_that_it_is_the_same(
 def test_a_remote_that_cannot_be_asked_now_is_believed_to_be_the_same(counting, remote, folder):
     """A cache that is complete works through an outage."""
     url = f"counting://{remote}"
-    first = fetch_index(url, folder, retries=0)
+    first = fetch_index(url, folder, attempts=0)
     counting.is_down = True
     try:
-        assert fetch_index(url, folder, retries=0).fingerprint() == first.fingerprint()
+        assert fetch_index(url, folder, attempts=0).fingerprint() == first.fingerprint()
     finally:
         counting.is_down = False
 
@@ -179,7 +179,7 @@ def test_an_index_that_no_note_names_is_not_used_without_its_remote(remote, fold
     other = str(tmp_path / "other")
     shutil.copytree(remote, other)
     with pytest.raises(UnreachableError, match="give only local='") as error:
-        fetch_index(url, other, retries=0)
+        fetch_index(url, other, attempts=0)
     local = re.search("give only local='([^']*)'", str(error.value))[1]
     assert len(list(StreamingDataset(local=local, batch_size=4))) == SAMPLES
 
@@ -198,7 +198,7 @@ def test_a_changed_index_is_not_used_without_its_remote(remote, folder, damage):
         with open(path, "w") as file:
             json.dump(index, file)
     with pytest.raises(UnreachableError):
-        fetch_index(url, folder, retries=0, timeout=1.0)
+        fetch_index(url, folder, attempts=0, timeout=1.0)
 
 
 def test_a_missing_package_leaves_the_cache_usable(counting, remote, folder, caplog):

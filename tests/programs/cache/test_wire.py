@@ -23,8 +23,8 @@ def proxy(remote):
 
 
 def patient_cache(url, folder, limit=None, timeout=5.0):
-    index = fetch_index(url, folder, retries=3, timeout=timeout)
-    source = Source(index, url, folder, retries=3, timeout=timeout)
+    index = fetch_index(url, folder, attempts=3, timeout=timeout)
+    source = Source(index, url, folder, attempts=3, timeout=timeout)
     return ShardCache([source], limit=limit)
 
 
@@ -89,7 +89,7 @@ def test_trouble_that_stays_is_an_error_that_names_the_shard(proxy, folder):
 def test_a_stall_that_stays_is_an_error_in_time(proxy, folder):
     """A transfer that does not move is not waited for."""
     index = fetch_index(proxy.url, folder)
-    with ShardCache([Source(index, proxy.url, folder, retries=0, timeout=4.0)]) as cache:
+    with ShardCache([Source(index, proxy.url, folder, attempts=0, timeout=4.0)]) as cache:
         proxy.add(Fault("stall", match=r"GET /shard\.00003", times=None, after=100))
         with pytest.raises(StalledError, match=r"shard\.00003"):
             read(cache)

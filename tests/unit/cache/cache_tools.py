@@ -31,15 +31,15 @@ def write(out, samples=SAMPLES, size=SIZE, salt=0, **options):
     return str(out)
 
 
-def open_cache(remote, folder, limit=None, retries=0, **options):
+def open_cache(remote, folder, limit=None, attempts=0, **options):
     """A cache over one source."""
     shard_options = {k: options.pop(k) for k in ("keep_zip", "validate_hash") if k in options}
-    found = find_index(remote, str(folder), retries=retries, timeout=10.0)
+    found = find_index(remote, str(folder), attempts=attempts, timeout=10.0)
     source = Source(
         found.index,
         remote,
         found.folder,
-        retries=retries,
+        attempts=attempts,
         timeout=10.0,
         version=found.version,
         **shard_options,

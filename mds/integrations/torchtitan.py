@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
@@ -22,7 +21,6 @@ except ImportError as error:
 
 __all__ = ["DataLoader"]
 
-_Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 # Arguments of the dataset that this module sets.
 _FIXED = {
     "batch_size": "it is training.local_batch_size",
@@ -72,10 +70,9 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         dp_rank: int,
         seq_len: int,
         local_batch_size: int,
-        tokenizer: Any = None,
+        tokenizer: Any = None,  # noqa: ARG002 - samples are tokens already
         snapshot_every_n_steps: int | None = None,
     ) -> None:
-        del tokenizer  # samples are tokens already
         if config.dataset:
             raise ConfigError(f"dataset={config.dataset!r} has no effect: give dataset_path.")
         setting, column = "training.seq_len", config.column
@@ -100,10 +97,12 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             self.dataset, num_workers=config.num_workers, microbatches=steps, collate_fn=rows
         )
         self._infinite = config.infinite
-        self._iteration: Generator[_Batch] | None = None
+        self._iteration: Generator[Any] | None = None
 
-    def __iter__(self) -> Iterator[_Batch]:
-        """Return the inputs and labels of the rest of the epoch, and of the following ones."""
+    def __iter__(self) -> Iterator[Any]:
+        """Return inputs and labels after the last step, also after that of an earlier iteration."""
+        self.close()
+        self._loader.load_state_dict(self._loader.state_dict())
         self._iteration = self._iterate()
         return self._iteration
 
@@ -112,9 +111,10 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
         if self._iteration is not None:
             self._iteration.close()
 
-    def _iterate(self) -> Generator[_Batch]:
+    def _iterate(self) -> Generator[Any]:
+        batches = self._loader._batches_of_epoch  # noqa: SLF001 - of this library
         while True:
-            for batch in self._loader._batches_of_epoch():  # noqa: SLF001 - of this library
+            for batch in batches(may_be_over=not self._infinite):
                 ignore_padding(batch)
                 inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
                 yield inputs, batch["labels"]
@@ -123,7 +123,8 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""
-        return self._loader.state_dict()
+        state = self._loader.state_dict()
+        return state if self._infinite else {**state, "finished": False}  # no epoch follows
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state. An empty one changes nothing, as in torchtitan's own loader."""
@@ -145,6 +146,5 @@ class _TokensAndPositions(TokenRows):
         """Return the rows of a batch."""
         rows = super().apply(columns, keys)
         if "position_ids" not in rows:
-            positions = rows["position_ids"] = np.empty_like(rows["labels"])
-            positions[:] = np.arange(positions.shape[1])
+            rows["position_ids"] = np.indices(rows["labels"].shape, np.int64)[1]
         return rows

@@ -136,6 +136,37 @@ def test_every_rank_repeats_its_batches(places, kind, taken, ranks):
             assert torch.equal(labels, expected_labels)
 
 
+@pytest.mark.parametrize("packing", [None, LENGTH])
+def test_a_run_of_one_epoch_ends_with_it_after_a_resume(places, packing):
+    """Also if its state was saved after the last batch, or after the iteration."""
+    place, options = places["documents" if packing else "more"], {"infinite": False}
+    run = build(place, arguments={"packing": packing}, **options)
+    states, batches = [run.state_dict()], [[]]
+    for inputs, _ in run:
+        batches.append(inputs["input"].tolist())
+        states.append(run.state_dict())
+    states.append(run.state_dict())
+    for taken, state in enumerate(states):
+        resumed = build(place, arguments={"packing": packing}, num_workers=1, **options)
+        resumed.load_state_dict(state)
+        assert [inputs["input"].tolist() for inputs, _ in resumed] == batches[taken + 1 :]
+    longer = build(place, arguments={"packing": packing})  # with the next epoch
+    longer.load_state_dict(states[-1])
+    endless = take([build(place, arguments={"packing": packing})], 1)
+    expected = [next(endless) for _ in batches][-1]
+    assert next(take([longer], 1)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_iteration_goes_on_after_the_last_step(places, workers):
+    undisturbed = take([build(places["more"])], 1)
+    loader = build(places["more"], num_workers=workers)
+    for count in (2, 3, 15, 1):  # 15 steps end an epoch before the next one ends early
+        batches = take([loader], 1)
+        for _ in range(count):
+            assert next(batches) == next(undisturbed)
+
+
 def test_closing_ends_the_workers_and_keeps_the_state(places):
     before = set(threading.enumerate())
     run = build(places["more"], num_workers=2)

@@ -78,3 +78,20 @@ class ModelLoader(StreamingDataLoader):
 
     def __iter__(self) -> Any:
         return map(self._inputs, self._batches_of_epoch())
+
+
+def check_evaluation(dataset: StreamingDataset, training: Any, ranks: int) -> None:
+    """Raise ConfigError if evaluating a dataset would change the training, or count samples twice.
+
+    ``training``: the training dataset. ``ranks``: number of ranks.
+    """
+    if dataset is training:
+        raise ConfigError(
+            "the evaluation dataset is the training dataset, whose position and next epoch an "
+            "evaluation would change. Create another StreamingDataset of the same data."
+        )
+    if ranks > 1 and dataset.remainder != "mask":
+        raise ConfigError(
+            f"remainder={dataset.remainder!r} of an evaluation dataset repeats samples or "
+            "gives ranks more batches than others. Use remainder='mask'."
+        )

@@ -10,7 +10,7 @@ import torch
 from mds._dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, need
 from mds.integrations._model_inputs import ModelInputs
-from mds.integrations._model_loader import ModelLoader
+from mds.integrations._model_loader import ModelLoader, check_evaluation
 from mds.integrations._position_file import load_position, save_position
 
 try:
@@ -54,6 +54,7 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         super().__init__(*args, train_dataset=train_dataset, **kwargs)
         if streaming is not None:
             self.train_dataset: Any = streaming
+            self._has_batch_size = streaming.batch_size is not None
             self.add_callback(_EpochNumber())
             if getattr(self.args, "packing", False):
                 raise ConfigError(
@@ -79,6 +80,8 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         if not isinstance(self.train_dataset, StreamingDataset):
             return super().get_train_dataloader()
         self.args.ignore_data_skip = True  # the loader goes to the position itself
+        if not self._has_batch_size:  # auto_find_batch_size may try several
+            self.train_dataset.batch_size = self._train_batch_size
         steps = self.args.gradient_accumulation_steps
         self._loader = self._make_loader(self.train_dataset, self._train_batch_size, steps)
         self._beginning = self._beginning or self._loader.state_dict()
@@ -108,12 +111,14 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
         if not isinstance(dataset, StreamingDataset):
             return super().get_eval_dataloader(eval_dataset)
-        if self.args.world_size > 1 and dataset.remainder != "mask":
-            raise ConfigError(
-                f"remainder={dataset.remainder!r} of an evaluation dataset repeats samples or "
-                "gives ranks more batches than others. Use remainder='mask'."
-            )
+        check_evaluation(dataset, self.train_dataset, self.args.world_size)
         return self._make_loader(dataset, self.args.eval_batch_size)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return the loader of `predict`, whose results have a row for each padded sample too."""
+        if isinstance(test_dataset, StreamingDataset):
+            return self.get_eval_dataloader(test_dataset)
+        return super().get_test_dataloader(test_dataset)
 
     def _make_loader(self, dataset: Any, batch_size: int, microbatches: int = 1) -> ModelLoader:
         """Return the loader of a StreamingDataset with the Trainer's settings."""

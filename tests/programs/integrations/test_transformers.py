@@ -66,8 +66,8 @@ class Run:
         make = trl.SFTConfig if issubclass(cls, trl.SFTTrainer) else transformers.TrainingArguments
         arguments = make(
             output_dir=str(out), use_cpu=True, report_to=[], disable_tqdm=True, bf16=False,
-            per_device_train_batch_size=2, per_device_eval_batch_size=2, logging_steps=1,
-            **{"save_steps": 2, "max_steps": 6, **options},
+            per_device_eval_batch_size=2, logging_steps=1,
+            **{"save_steps": 2, "max_steps": 6, "per_device_train_batch_size": 2, **options},
         )  # fmt: skip
         others = {"processing_class": tokenizer}
         if make is transformers.TrainingArguments:
@@ -177,6 +177,35 @@ def test_evaluation_counts_each_sample_once(run, folder):
     assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
     labels = [label for batch in evaluated for row in batch for label in row if label != -100]
     assert sorted(labels) == sorted(number + 2 for number in range(7) for _ in range(3 * 2))
+
+
+def test_predictions_are_those_of_each_sample(run, folder):
+    """In the order of the dataset; padding, which fills the last batch, has no labels."""
+    dataset = StreamingDataset(folder, remainder="mask").select(range(7))
+    output = run().trainer.predict(dataset)
+    labels = output.label_ids.max(axis=1)
+    assert labels[labels != -100].tolist() == [number + 2 for number in range(7)]
+    assert len(output.predictions) == len(labels)
+
+
+def test_the_training_dataset_is_not_evaluated(run):
+    """It would change the order of the next epoch."""
+    first = run()
+    with pytest.raises(ConfigError, match="Create another StreamingDataset of the same data"):
+        first.trainer.evaluate(first.trainer.train_dataset)
+
+
+def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):
+    """From the beginning of the data."""
+
+    def fail(module, args, inputs):
+        if len(inputs["input_ids"]) == 2:
+            raise RuntimeError("CUDA out of memory.")
+
+    smaller = run(auto_find_batch_size=True)
+    smaller.trainer.model.register_forward_pre_hook(fail, with_kwargs=True)
+    whole = run("other", per_device_train_batch_size=1)
+    assert [step for step in smaller.train() if len(step) == 1] == whole.train()
 
 
 def test_packs_have_what_every_kind_of_attention_needs(run):

@@ -78,6 +78,8 @@ class ArrowRows:
         check_arguments(call, {"columns": columns, "batch_rows": batch_rows}, ARROW_RULES)
         check_columns(self._selected, columns, call)
         names = self._selected if columns is None else columns
+        if not names:
+            raise ConfigError(f"{call}: columns= names no column. Name one, or leave it out.")
         parts = [self._column(name) for name in names]
         schema = pyarrow().schema([(part.name, part.kind) for part in parts])
         stored = frozenset(part.name for part in parts if _is_read_as_stored(part.encoding))
@@ -126,10 +128,13 @@ class ArrowRows:
                     continue
                 kind = arrow_type(encoding)
                 if kind is None:
+                    others = [other for other in self._selected if other != name]
+                    remedy = (
+                        f"Leave it out with columns={others}." if others else "Write it as another."
+                    )
                     raise ConfigError(
                         f"{self._owner}.to_arrow_reader: column {name!r} has the encoding "
-                        f"{encoding.name!r}, for which Arrow has no type. Leave it out with "
-                        f"columns={[other for other in self._selected if other != name]}."
+                        f"{encoding.name!r}, for which Arrow has no type. {remedy}"
                     )
                 columns.append(_Column(name, kind, encoding))
         different = [column for column in columns if column.kind != columns[0].kind]
@@ -167,7 +172,8 @@ def arrow_type(encoding: Encoding) -> pa.DataType | None:
     if (inner := _inner(name, "list")) is not None:
         is_plain = inner.dtype is not None or inner.name in _TEXT
         kind = arrow_type(inner) if is_plain else None
-        return None if kind is None else pa.list_(kind)
+        has_type = kind is not None and not isinstance(kind, pa.BaseExtensionType)
+        return pa.list_(kind) if has_type else None  # pyarrow makes no lists of tensors
     if encoding.dtype is not None and encoding.shape is not None:
         number = pa.from_numpy_dtype(encoding.dtype)
         if not encoding.shape:
@@ -273,15 +279,27 @@ def _array(values: Any, encoding: Encoding, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return _of_numbers(values, kind)
     if values and not isinstance(values[0], bytes) and encoding.name in _TEXT:
-        texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        return pa.array(texts, kind)
+        return pa.array(_as_texts(values, encoding), kind)
     if encoding.name in (*_TEXT, *_FILES):
         return _of_bytes(values, kind)
     if (inner := _inner(encoding.name, "optional")) is not None:
         return _of_optional(values, inner, kind)
     if encoding.element_dtype is not None:
         return _of_arrays(values, kind)
-    return pa.array(values, kind)
+    return pa.array(_as_lists(values, encoding), kind)
+
+
+def _as_texts(values: Sequence[Any], encoding: Encoding) -> list[str]:
+    """Return decoded values as the texts that the encoding stores, such as JSON."""
+    return [str(encoding.encode(value), "utf-8") for value in values]
+
+
+def _as_lists(values: Sequence[Any], encoding: Encoding) -> Sequence[Any]:
+    """Return values of ``list[...]``, with texts for items that are stored as text."""
+    inner = _inner(encoding.name, "list")
+    if inner is None or inner.name not in _TEXT:
+        return values
+    return [None if value is None else _as_texts(value, inner) for value in values]
 
 
 def _of_numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
@@ -343,7 +361,7 @@ def _of_optional(values: Sequence[bytes], inner: Encoding, kind: pa.DataType) ->
     if isinstance(kind, pa.BaseExtensionType):  # a tensor: a list of its numbers
         lists = [None if value is None else value.reshape(-1) for value in decoded]
         return pa.ExtensionArray.from_storage(kind, pa.array(lists, kind.storage_type))
-    return pa.array(decoded, kind)
+    return pa.array(_as_lists(decoded, inner), kind)
 
 
 def _of_arrays(values: Sequence[npt.NDArray[Any]], kind: pa.DataType) -> pa.Array:
@@ -371,6 +389,8 @@ def _as_requested(array: pa.Array, encoding: Encoding, kind: pa.DataType) -> pa.
     if encoding.name in ("json", "optional[json]"):
         texts = array.to_pylist()
         values = [None if text is None else json.loads(text) for text in texts]
+        if all(value is None for value in values):
+            return pa.nulls(len(values), kind)
         if all(value is None or isinstance(value, str) for value in values):
             array = pa.array(values, pa.string())  # text, or times as text
         elif not pa.types.is_string(kind):

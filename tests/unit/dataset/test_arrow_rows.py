@@ -220,6 +220,59 @@ def test_what_arrow_has_no_type_for_is_named_with_a_remedy(tmp_path):
     assert dataset.to_arrow_reader(columns=["id"]).read_all().num_rows == 1
 
 
+@pytest.mark.parametrize("is_optional", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "items", "expected"),
+    [
+        ("str_int", [1, -(10**30)], ["1", str(-(10**30))]),
+        ("str_float", [1.5], ["1.5"]),
+        ("str_decimal", [decimal.Decimal("1.50")], ["1.50"]),
+        ("json", [{"a": 1}, "text", None], ['{"a": 1}', '"text"', "null"]),
+    ],
+)
+def test_lists_of_values_stored_as_text_are_lists_of_text(
+    tmp_path, encoding, items, expected, is_optional
+):
+    encoding = f"optional[list[{encoding}]]" if is_optional else f"list[{encoding}]"
+    values = [items, None] if is_optional else [items, []]
+    with MDSWriter(str(tmp_path / "data"), {"x": encoding}) as writer:
+        for value in values:
+            writer.write({"x": value})
+    table = pa.table(LocalDataset(str(tmp_path / "data")))
+    assert table["x"].to_pylist() == [expected, values[1]]
+
+
+def test_json_of_lines_is_json_text(tmp_path):
+    """A text is told from JSON's null and from a number, and can be parsed."""
+    values = ["null", None, "5", 5, {"k": ["é"]}]
+    lines = "".join(json.dumps({"x": value, "text": "é"}) + "\n" for value in values)
+    (tmp_path / "a.jsonl").write_text(lines)
+    dataset = StreamingDataset(str(tmp_path / "a.jsonl"))
+    table = pa.table(dataset)
+    assert [json.loads(text) for text in table["x"].to_pylist()] == values
+    assert table["text"].to_pylist() == ["é"] * 5
+
+
+def test_a_batch_of_nulls_gets_the_requested_type(tmp_path):
+    rows = [{"x": None, "y": None}, {"x": [None, "a"], "y": {"k": 1}}]
+    schema = pa.schema([("x", pa.list_(pa.string())), ("y", pa.struct([("k", pa.int8())]))])
+    columns = {"x": "optional[json]", "y": "json"}
+    with MDSWriter(str(tmp_path / "data"), columns, samples_per_shard=1) as writer:
+        for row in rows:
+            writer.write(row)
+    reader = pa.RecordBatchReader.from_stream(LocalDataset(str(tmp_path / "data")), schema=schema)
+    assert reader.read_all().to_pylist() == rows
+
+
+@pytest.mark.parametrize("encoding", ["ndarray", "list[ndarray:int32:2,2]"])
+def test_the_only_column_cannot_be_left_out(tmp_path, encoding):
+    value = np.ones((2, 2), np.int32)
+    with MDSWriter(str(tmp_path / "data"), {"x": encoding}) as writer:
+        writer.write({"x": [value] if encoding.startswith("list") else value})
+    with pytest.raises(ConfigError, match=r"Arrow has no type\. Write it anew"):
+        LocalDataset(str(tmp_path / "data")).to_arrow_reader()
+
+
 def test_a_matrix_among_vectors_is_refused(tmp_path):
     with MDSWriter(str(tmp_path / "data"), {"x": "ndarray:float32"}) as writer:
         writer.write({"x": np.ones((2, 2), np.float32)})
@@ -237,6 +290,8 @@ def test_functions_and_wrong_arguments_are_refused(folder):
         dataset.to_arrow_reader(batch_rows=0)
     with pytest.raises(ArgumentError, match="columns must be a list of names"):
         dataset.to_arrow_reader(columns="text")
+    with pytest.raises(ConfigError, match="columns= names no column"):
+        dataset.to_arrow_reader(columns=[])
 
 
 def test_damaged_text_is_an_error_that_names_its_place(tmp_path):

@@ -558,24 +558,36 @@ _SHARDING = frozenset({"IterableDatasetShard", "DataLoaderDispatcher"})
 _MAX_FRAMES = 64
 
 
-def refuse_second_sharding(ranks: int) -> None:
-    """Raise ConfigError if a trainer deals the samples of this rank out to all ranks once more.
+def refuse_second_sharding(ranks: int, *, has_loader: bool) -> None:
+    """Raise ConfigError if a trainer divides the samples again, or reads past the loader of mds.
 
-    ``ranks`` is the number of ranks that the dataset deals its samples to. Call this function when
-    an iteration begins: it looks for a class that deals samples among the methods that called it.
-    Classes are compared by name, so that accelerate and transformers are not imported.
+    Call this function when an iteration begins: it looks for classes of trainers among the methods
+    that called it. Classes are compared by name, so that accelerate and transformers are not
+    imported.
+
+    Args:
+        ranks: Number of ranks that the dataset deals its samples to.
+        has_loader: Whether a StreamingDataLoader reads the dataset. Then Accelerate may not skip
+            batches: it reads the dataset with a loader of torch, without masks, and the position of
+            the StreamingDataLoader does not change.
     """
-    frame = sys._getframe(1) if ranks > 1 else None  # noqa: SLF001 - once an epoch
+    frame = sys._getframe(1) if ranks > 1 or has_loader else None  # noqa: SLF001 - once an epoch
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         name = type(frame.f_locals.get("self")).__name__
-        if name in _SHARDING:
+        if name in _SHARDING and ranks > 1:
             raise ConfigError(
                 f"{name} divides the samples among ranks, but the dataset has already divided "
                 f"them among {ranks} ranks: most samples would never be seen. Override "
                 "get_train_dataloader() to return StreamingDataLoader(dataset, ...). Or pass "
                 "topology=(0, 1) to the dataset, so that it gives every rank all samples."
+            )
+        if name == "SkipDataLoader" and has_loader:
+            raise ConfigError(
+                "skip_first_batches() replaces the StreamingDataLoader with a loader of torch, so "
+                "later checkpoints would have a wrong position. Leave it out, and resume with "
+                "loader.load_state_dict(state)."
             )
         frame = frame.f_back
 

@@ -239,6 +239,7 @@ class Samples(HasColumns):
         # The iteration without a loader that state_dict() is about, unless a loader came later.
         self._running: WorkerEpoch | None = None
         self._loop_count: LoopCount | None = None  # that of the last loader, in its last iteration
+        self._has_loader = False  # whether a StreamingDataLoader of this dataset was made
         # Where the next iteration of this worker process begins, if it has loaded a state.
         self._worker_start: WorkerPoint | None = None
 
@@ -637,7 +638,7 @@ class Samples(HasColumns):
         loader collects the epochs that begin here, to count their samples (`collect_epochs`).
         """
         self._filter.chain.refuse_samples()
-        refuse_second_sharding(self.num_ranks)  # a trainer may deal the samples to ranks again
+        refuse_second_sharding(self.num_ranks, has_loader=self._has_loader)
         if self.packing is not None:
             # Imported by name: the package of the loader makes packs, and imports this module.
             module = importlib.import_module("mds._loader.pack_iterator")
@@ -990,7 +991,8 @@ class Samples(HasColumns):
         # processes. So the ranks are found here, and the copy has them without the topology.
         if self._ranks is None:
             self._ranks = find_ranks(self.topology)
-        refuse_second_sharding(self.num_ranks)  # worker processes that are spawned get a copy
+        # Worker processes that are spawned get a copy.
+        refuse_second_sharding(self.num_ranks, has_loader=self._has_loader)
         return {
             **self.__dict__,
             "topology": None,

@@ -205,6 +205,7 @@ class StreamingDataLoader(DataLoader[Any]):
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
+            self._streaming._has_loader = True
             order = self._streaming._order
             if order.spec.microbatches != microbatches:
                 order.spec = dataclasses.replace(order.spec, microbatches=microbatches)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from mds import StreamingDataset
+from mds import StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError
 
 
@@ -50,3 +50,30 @@ def test_a_process_that_reads_for_all_ranks_is_refused(make, start):
     dataset = StreamingDataset(local=make(), batch_size=4, topology=(0, 2))
     with pytest.raises((ConfigError, RuntimeError), match="DataLoaderDispatcher divides"):
         list(DataLoaderDispatcher(DataLoader(dataset, batch_size=4, **options)))
+
+
+class SkipDataLoader(DataLoader):
+    """A class as that of accelerate, which skip_first_batches() makes of a loader's arguments."""
+
+    def __init__(self, loader, skip_batches):
+        options = {
+            "num_workers": loader.num_workers,
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+        super().__init__(loader.dataset, loader.batch_size, **options)
+        self.skip_batches = skip_batches
+
+    def __iter__(self):
+        yield from itertools.islice(super().__iter__(), self.skip_batches, None)
+
+
+@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+def test_batches_are_not_skipped_past_the_loader(make, start):
+    """Its state would stay at the beginning, and a resumed run would repeat the batches."""
+    options = {} if start is None else {"num_workers": 1, "multiprocessing_context": start}
+    dataset = StreamingDataset(local=make(), batch_size=4)
+    loader = StreamingDataLoader(dataset, **options)
+    with pytest.raises(ConfigError, match=r"skip_first_batches\(\).*load_state_dict\(state\)"):
+        list(SkipDataLoader(loader, 3))
+    other = DataLoader(StreamingDataset(local=make(), batch_size=4), batch_size=4, **options)
+    assert len(list(SkipDataLoader(other, 3))) == len(loader) - 3

@@ -35,9 +35,9 @@ _REFUSED = {
     "eval_sample_packing": "Write packing: with a number of tokens under mds: eval:.",
     "curriculum_sampling": "Write shuffle: false under mds: train: for the stored order.",
     "group_by_length": "Write packing: with a number of tokens under mds: train:.",
-    "rl": "The plugin trains on tokens only.",
-    "reward_model": "The plugin trains on tokens only.",
-    "process_reward_model": "The plugin trains on tokens only.",
+    "dataset_shard_num": "Write the samples of this run to a dataset of their own.",
+    "dataset_exact_deduplication": "Remove duplicates before you write the dataset.",
+    **dict.fromkeys(("rl", "reward_model", "process_reward_model"), "Train on tokens only."),
 }
 
 
@@ -104,9 +104,8 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
         """Return the name of the class of the keys that the plugin adds."""
         return f"{__name__}.Arguments"
 
-    def load_datasets(self, cfg: Any, preprocess: bool = False) -> Any:
+    def load_datasets(self, cfg: Any, preprocess: bool = False) -> Any:  # noqa: ARG002
         """Return the datasets of the configuration; ``axolotl preprocess`` has nothing to do."""
-        del preprocess
         evaluation = cfg.mds.eval
         return TrainDatasetMeta(
             train_dataset=_open_dataset(cfg.mds.train),
@@ -120,9 +119,8 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
             base = get_cls_from_module_str(cfg.trainer_cls)
         return type(f"Streaming{base.__name__}", (StreamingTrainer, base), {})
 
-    def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
+    def post_trainer_create(self, cfg: Any, trainer: Any) -> None:  # noqa: ARG002
         """Check that no other plugin has chosen the trainer."""
-        del cfg
         if not isinstance(trainer, StreamingTrainer):
             raise ConfigError(
                 f"another plugin chose the trainer {type(trainer).__name__}, which does not resume "
@@ -142,9 +140,11 @@ def _open_dataset(arguments: Mapping[str, Any]) -> StreamingDataset:
 
 def _make_features(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample with the attention mask and labels that axolotl's collator expects."""
-    if "input_ids" not in sample and "tokens" in sample:
-        sample["input_ids"] = sample.pop("tokens")
-    if "input_ids" in sample:
-        sample.setdefault("attention_mask", np.ones(len(sample["input_ids"]), np.int64))
-        sample.setdefault("labels", sample["input_ids"])
-    return sample
+    tokens = sample.get("input_ids", sample.pop("tokens", None))
+    if tokens is None:
+        raise ConfigError(
+            f"no column 'tokens' or 'input_ids', only {', '.join(map(repr, sample))}. To "
+            "convert texts, use mds-convert --tokenizer."
+        )
+    sample["input_ids"] = tokens
+    return {"attention_mask": np.ones(len(tokens), np.int64), "labels": tokens, **sample}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mds import MDSWriter
-from mds.errors import ConfigError
+from mds.errors import ConfigError, FunctionError
 from tests.trainers.axolotl_options import OPTIONS
 
 REASON = "axolotl is not installed: pip install axolotl"
@@ -157,7 +157,9 @@ def test_evaluation_counts_each_document_once(train, folder):
         ({"val_set_size": 0.1}, "Write the evaluation dataset under mds: eval:"),
         ({"curriculum_sampling": True}, "Write shuffle: false under mds: train:"),
         ({"group_by_length": True}, "group_by_length: of axolotl does not work"),
-        ({"rl": "dpo"}, "trains on tokens only"),
+        ({"dataset_shard_num": 2, "dataset_shard_idx": 0}, "dataset_shard_num: of axolotl"),
+        ({"dataset_exact_deduplication": True}, "Remove duplicates before you write"),
+        ({"rl": "dpo"}, "Train on tokens only"),
         ({"datasets": [{"path": "a"}]}, "datasets: of axolotl has no effect"),
         ({"context_parallel_size": 2}, "context_parallel_size: 2 of axolotl does not work"),
         ({"mds": None}, "the configuration has no datasets"),
@@ -166,6 +168,14 @@ def test_evaluation_counts_each_document_once(train, folder):
 def test_options_that_choose_or_divide_samples_are_refused(train, options, message):
     with pytest.raises(ConfigError, match=message):
         train(**options)
+
+
+def test_samples_without_tokens_are_refused(train, tmp_path):
+    with MDSWriter(str(tmp_path / "text"), {"text": "str"}) as writer:
+        for _ in range(4):
+            writer.write({"text": "a"})
+    with pytest.raises(FunctionError, match="no column 'tokens' or 'input_ids', only 'text'"):
+        train(data={"train": {"remote": str(tmp_path / "text")}})
 
 
 def test_a_worker_of_ray_registers_the_plugin_again(train):

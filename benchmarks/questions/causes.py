@@ -26,13 +26,13 @@ QUESTION = Question(
     name="causes",
     title="Twelve slow runs, five times each: how many causes are not named",
     heading="Does `loader.report()` name why a run is slow?",
-    unit="of 60",
+    unit="wrong answers in 60 runs",
     cases=(Case("every cause that report() can name", "", Bar(at_most=3), ours=True),),
     measure=measure,
     more_is_better=False,
     note=(
         "Twelve slow trainings of two seconds run five times each, with different kinds and "
-        "numbers of workers and batch sizes. The table counts the causes that the report does "
-        "not name."
+        "numbers of workers and batch sizes. An answer is wrong if the report does not name the "
+        "cause."
     ),
 )

@@ -66,7 +66,7 @@ QUESTION = Question(
     name="eviction",
     title="Three shuffled epochs with room for a quarter",
     heading="How much is downloaded again if a quarter of the data fits in the cache?",
-    unit="x Belady",
+    unit="times the bytes of Belady's rule",
     cases=tuple(
         Case(
             f"{form}, {shape}",

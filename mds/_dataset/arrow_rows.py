@@ -129,9 +129,8 @@ class ArrowRows:
                 kind = arrow_type(encoding)
                 if kind is None:
                     others = [other for other in self._selected if other != name]
-                    remedy = (
-                        f"Leave it out with columns={others}." if others else "Write it as another."
-                    )
+                    leave_out = f"Leave it out with columns={others}."
+                    remedy = leave_out if others else "Write it with another encoding."
                     raise ConfigError(
                         f"{self._owner}.to_arrow_reader: column {name!r} has the encoding "
                         f"{encoding.name!r}, for which Arrow has no type. {remedy}"

@@ -269,7 +269,7 @@ def test_the_only_column_cannot_be_left_out(tmp_path, encoding):
     value = np.ones((2, 2), np.int32)
     with MDSWriter(str(tmp_path / "data"), {"x": encoding}) as writer:
         writer.write({"x": [value] if encoding.startswith("list") else value})
-    with pytest.raises(ConfigError, match=r"Arrow has no type\. Write it anew"):
+    with pytest.raises(ConfigError, match=r"Arrow has no type\. Write it with another"):
         LocalDataset(str(tmp_path / "data")).to_arrow_reader()
 
 

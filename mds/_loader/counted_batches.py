@@ -93,9 +93,13 @@ class CountedBatches:
     Args:
         loader: StreamingDataLoader of the batches.
         inner: Iterator of pairs (`BatchInfo`, batch).
+
+    Attributes:
+        is_followed: Whether the caller iterates the next epoch if this one has no batch.
     """
 
     def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
+        self.is_followed = False
         self._loader = loader
         self._inner: Iterator[Any] = inner
         self._clock = loader._clock
@@ -350,7 +354,7 @@ class CountedBatches:
         """
         streaming, epoch = self._loader._streaming, start.position.epoch
         # The reason below is right only for a state of mds that was saved after a batch.
-        if not start.is_ours or not start.position.place:
+        if self.is_followed or not start.is_ours or not start.position.place:
             return
         # For users of mosaicml-streaming, and for a rank with fewer batches than others, it is no
         # mistake.

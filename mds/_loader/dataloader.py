@@ -484,7 +484,9 @@ class StreamingDataLoader(DataLoader[Any]):
         while is_empty:
             state = self.state_dict()
             is_whole = state["finished"] or not state["sample_in_epoch"]
-            for batch in StreamingDataLoader.__iter__(self):
+            batches = StreamingDataLoader.__iter__(self)
+            batches.is_followed = True
+            for batch in batches:
                 is_empty = False
                 yield batch
             if is_empty and is_whole:

@@ -33,9 +33,8 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "Functions of a sample cut and flip at random, and one of a batch normalises, with the "
-        "same decoder everywhere. mds runs them in map(); the row of threads uses its own "
-        "images(). Decoding limits the rate; the limit decodes files in memory, in torch's "
-        "loader."
+        "All systems use the same decoder, cut and flip each sample at random, and normalise each "
+        "batch. mds does this in functions for map(), and in the row of threads by images(). "
+        "Decoding is the bottleneck, also of the limit: torch's loader with files in memory."
     ),
 )

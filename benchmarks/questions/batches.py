@@ -64,7 +64,7 @@ QUESTION = Question(
     cases=_cases(),
     measure=measure,
     note=(
-        "Samples are shuffled. Copying bytes and touching new memory limit the rate and, with "
-        "processes, the way to the trainer. The rows 'threads' are for mds only."
+        "Samples are shuffled. The bottleneck is copying bytes, touching new memory and, with "
+        "processes, sending batches to the trainer. Only mds has rows 'threads'."
     ),
 )

@@ -71,7 +71,7 @@ QUESTION = Question(
     measure=measure,
     note=(
         "The function calls torch's, samples are shuffled, and a byte of each memory page is "
-        "read. Such a function holds the interpreter's lock, which limits threads. The row of "
-        "threads is for mds only."
+        "read. Such a function holds the interpreter's lock, which slows threads down. Only mds "
+        "has a row of threads."
     ),
 )

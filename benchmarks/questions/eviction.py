@@ -84,10 +84,10 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Bytes of three shuffled epochs are shown relative to Belady's rule for whole shards, "
-        "which knows the future order of all workers. The data are 40,000 samples of 2 KB in "
-        "shards of 1 MB, shuffled over 5 and 15 % of the dataset, of which the worse is shown. "
-        "'Two jobs' share a folder, and are compared with each job alone under half of the "
-        "limit."
+        "Belady's rule for whole shards knows the future order of all workers. Three epochs of "
+        "40,000 samples of 2 KB in shards of 1 MB are shuffled over 5 and 15 % of the dataset, of "
+        "which the worse is shown. "
+        "'Two jobs' share a folder, and are compared with each job alone with half of the "
+        "cache limit."
     ),
 )

@@ -124,7 +124,7 @@ QUESTION = Question(
     note=(
         "Each function is measured in turns with the same loop without it, in one process. "
         "'map_batches' is the time of a batch relative to one without its function, which adds "
-        "one to the tokens and returns inputs and labels. Setting up a generator for each "
-        "sample limits 'rng'."
+        "one to the tokens and returns inputs and labels. The bottleneck of 'rng' is "
+        "setting up a generator for each sample."
     ),
 )

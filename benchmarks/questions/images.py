@@ -63,8 +63,8 @@ QUESTION = Question(
     measure=measure,
     note=(
         "All systems use the same decoder, cut the middle 224 x 224 pixels and stack them. "
-        "Decoding limits the rate; the limit decodes files in memory, in torch's loader. "
-        "Without workers, the threads of Grain read ahead before the clock starts, so its cell "
-        "is too high."
+        "Decoding is the bottleneck, also of the limit: torch's loader with files in memory. "
+        "Without workers, Grain's cell is too high, because its threads read ahead before the "
+        "clock starts."
     ),
 )

@@ -33,7 +33,7 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "A sample is a dict of decoded columns, and the loop does nothing with it. Copying "
-        "limits tokens; parsing JSON limits text."
+        "A sample is a dict of decoded columns, and the loop does nothing with it. The bottleneck "
+        "is copying for tokens, and parsing JSON for text."
     ),
 )

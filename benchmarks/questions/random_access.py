@@ -32,7 +32,7 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "Numbers are shuffled. Copying limits tokens; parsing JSON and memory outside the "
-        "processor's cache limit text."
+        "The indices are shuffled. The bottleneck is copying for tokens, and for text parsing JSON "
+        "and reading memory outside the processor's cache."
     ),
 )

@@ -16,7 +16,7 @@ QUESTION = Question(
     ),
     measure=iterate.measure,
     note=(
-        "A sample is an int64, a float64 and a uint8. The work of the library per sample "
-        "limits the rate."
+        "A sample is an int64, a float64 and a uint8. The bottleneck is the library's work per "
+        "sample."
     ),
 )

@@ -59,7 +59,7 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "'First time' parses index.json; 'again' is a new process that reuses what the first "
-        "one stored. The limit is json.load of the same file. Systems with another kind of "
-        "index are not asked."
+        "one stored. The limit is json.load of the same file, and 'memory' is what the process "
+        "gains. Systems with another kind of index are not measured."
     ),
 )

@@ -123,7 +123,8 @@ def _tables(measurements: Sequence[Measured]) -> Iterator[str]:
         labels = [systems.find(s).label for s in present]
         yield f"### {question.heading}"
         yield ""
-        yield f"Run `python -m benchmarks --questions {name}`. The unit is {question.unit}."
+        command = f"python -m benchmarks --questions {name}"
+        yield from _wrap(f"Run `{command}`. The unit is {question.unit}. {question.note}")
         yield ""
         yield f"| | {' | '.join(labels)} |"
         yield "|---|" + "---:|" * len(present)
@@ -131,8 +132,6 @@ def _tables(measurements: Sequence[Measured]) -> Iterator[str]:
             top = best(mine, question)
             cells = (_cell(top.get(s), case) for s in present)
             yield f"| {case.name} | {' | '.join(cells)} |"
-        yield ""
-        yield from _wrap(question.note)
         yield ""
 
 

@@ -33,7 +33,7 @@ class Limit(System):
     """One file of values and one of offsets."""
 
     name = "limit"
-    label = "limit (raw)"
+    label = "limit"
     module = "numpy"
     answers: ClassVar = {
         "iterate": ("copy", "view"),

@@ -113,6 +113,9 @@ class StreamingDataLoader(DataLoader[Any]):
     - ``persistent_workers`` (bool, default False): Whether worker processes outlive an epoch.
     - ``in_order`` (bool, default True): Whether batches come in the order of the workers.
 
+    Create a StreamingDataset for each loader: loaders of one dataset share its epoch and position,
+    and warn if they iterate it in turn.
+
     Order, state and errors are the same with every kind of workers. Each thread has a copy of the
     dataset. In threads, torch's ``get_worker_info()`` is None, and the random generators of Python,
     NumPy and torch are those of the whole program, so draw random numbers from the argument ``rng``
@@ -500,6 +503,14 @@ class StreamingDataLoader(DataLoader[Any]):
     def _take_over(self, batches: CountedBatches) -> None:
         """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""
         assert self._streaming is not None
+        other = self._streaming._loop_count
+        if self._is_strict and self._count.batches and other not in (self._count, None):
+            warnings.warn(
+                "another loader has iterated the dataset of this loader since its last batch. Both "
+                "share the epoch and the position, so each changes the order of the other. Create "
+                "a StreamingDataset for each loader.",
+                stacklevel=4,
+            )
         self._count = batches.count
         # A function that returns the iterator, or None after the iterator has been deleted.
         self._streaming._order.find_loop = weakref.ref(batches)

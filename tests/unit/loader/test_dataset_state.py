@@ -1,6 +1,7 @@
 """dataset.state_dict() without a number: the position of what iterates, or iterated last."""
 
 import gc
+import itertools
 import weakref
 
 import pytest
@@ -70,6 +71,28 @@ def test_what_gave_something_last_counts(make):
     assert dataset.state_dict() == without_hash(loader.state_dict())
     assert len(list(samples)) == 99
     assert dataset.state_dict()["epoch"] in (0, 1)
+
+
+@pytest.mark.parametrize("batches", [3, None], ids=["within", "between"])
+def test_loaders_that_iterate_one_dataset_in_turn_are_warned_of(make, batches):
+    """Such as one for training and one for evaluation, which would change the order."""
+    dataset = dataset_of(make)
+    training, evaluation = StreamingDataLoader(dataset), StreamingDataLoader(dataset)
+    iterator = iter(training)
+    list(itertools.islice(iterator, batches))
+    list(evaluation)
+    with pytest.warns(UserWarning, match="Create a StreamingDataset for each loader"):
+        next(iterator, None) if batches else next(iter(training))
+
+
+def test_a_loader_may_go_on_after_another_at_a_state(make):
+    """Or replace another loader."""
+    dataset = dataset_of(make)
+    training = StreamingDataLoader(dataset)
+    order = [batch["id"].tolist() for batch in training]
+    list(StreamingDataLoader(dataset))
+    training.load_state_dict({**training.state_dict(), "finished": False, "sample_in_epoch": 0})
+    assert [batch["id"].tolist() for batch in training] == order
 
 
 def test_a_number_counts_as_ever(make):

@@ -46,7 +46,7 @@ class Question:
     """A question: ``measure(system, data, case, variant, seconds)`` gives {"value": ..., ...}.
 
     ``heading``: the question as readers ask it, above its table. ``title``: a short form for the
-    plot. ``note``: at most three sentences on what is measured and what limits it.
+    plot. ``note``: at most five sentences on what is measured, the rows, the columns and the limit.
     """
 
     name: str

@@ -64,7 +64,9 @@ QUESTION = Question(
     cases=_cases(),
     measure=measure,
     note=(
-        "Samples are shuffled. The bottleneck is copying bytes, touching new memory and, with "
-        "processes, sending batches to the trainer. Only mds has rows 'threads'."
+        "A loop takes shuffled batches of 32 or 256 samples as tensors. Workers are processes; "
+        "the rows 'threads' use two threads (mds only). The limit indexes one NumPy array, with "
+        "workers in torch's DataLoader. Copying takes most of the time and, with workers, "
+        "sending batches to the trainer."
     ),
 )

@@ -70,8 +70,8 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "The function calls torch's, samples are shuffled, and a byte of each memory page is "
-        "read. Such a function holds the interpreter's lock, which slows threads down. Only mds "
-        "has a row of threads."
+        "Your function, here a call of torch's default_collate, makes shuffled batches in two "
+        "processes. The last row uses threads (mds only). They are slower, because the function "
+        "holds the interpreter's lock."
     ),
 )

@@ -103,7 +103,7 @@ QUESTION = Question(
     name="functions",
     title="Functions of the caller: what they cost beside themselves",
     heading="What do your functions cost beside themselves?",
-    unit="us/sample",
+    unit="µs/sample",
     cases=(
         Case("map, a sample", "small", Bar(at_most=0.4), only=("plain",), ours=True, shuffled=True),
         Case("map with rng", "small", Bar(at_most=5), only=("rng",), ours=True, shuffled=True),
@@ -122,9 +122,10 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Each function is measured in turns with the same loop without it, in one process. "
-        "'map_batches' is the time of a batch relative to one without its function, which adds "
-        "one to the tokens and returns inputs and labels. The bottleneck of 'rng' is "
-        "setting up a generator for each sample."
+        "A loop with your function and the same loop without it take turns. The rows 'map' show "
+        "the processor time that `map()` adds per sample, without that of the function itself. "
+        "With 'rng', `map()` also sets up a generator for each sample. 'map_batches' shows the "
+        "time per batch as a multiple of the time without the function, which makes inputs and "
+        "labels of tokens."
     ),
 )

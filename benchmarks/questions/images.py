@@ -62,9 +62,9 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "All systems use the same decoder, cut the middle 224 x 224 pixels and stack them. "
-        "Decoding is the bottleneck, also of the limit: torch's loader with files in memory. "
-        "Without workers, Grain's cell is too high, because its threads read ahead before the "
-        "clock starts."
+        "All systems decode with the same decoder, cut the middle 224 x 224 pixels and stack "
+        "shuffled batches. Decoding takes most of the time. Workers are processes; threads are "
+        "for mds only. The limit uses files in memory and torch's DataLoader. With 0 workers, "
+        "ArrayRecord + Grain appears too fast: its threads read ahead before the clock starts."
     ),
 )

@@ -74,8 +74,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "This is the private memory that a worker has written by the end of the third epoch, "
-        "beyond what it inherits. Decoding images fragments the heap of a worker; mds tells "
-        "glibc to return large blocks."
+        "The private memory that the largest worker process has written by the end of the third "
+        "epoch, beyond what it inherits. Decoding images fragments the heap of a worker; mds "
+        "tells glibc to return large blocks. HF datasets (Arrow) uses `map`, and lancedb "
+        "`permutation`."
     ),
 )

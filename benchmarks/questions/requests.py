@@ -52,7 +52,7 @@ QUESTION = Question(
     name="requests",
     title="Ranged GETs of 8 KB from S3, CPU of the client",
     heading="What does a small ranged GET from S3 cost the client?",
-    unit="us",
+    unit="µs/request",
     cases=(
         Case("16 threads", "tokens", Bar(of={"boto3": 0.25}), workers=16),
         Case("one thread", "tokens", Bar(of={"boto3": 0.25}), workers=1),
@@ -60,8 +60,8 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "A request reads 8 KB, and the client's processor time counts. The limit is "
-        "http.client of the standard library, which signs nothing and never retries. Thread "
-        "pools cost all of them the same."
+        "Threads read ranges of 8 KB from an S3 server on the same machine. Only the client's "
+        "processor time counts. The limit is http.client of Python, which signs nothing and "
+        "never retries."
     ),
 )

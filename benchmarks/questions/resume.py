@@ -67,8 +67,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The clock runs from an opened dataset to its first sample, with 50,000 shards, one "
-        "process and no workers. `py1e` computes the order of the epoch once and stores it; "
-        "`seekable` computes each position."
+        "The clock runs from an opened dataset of 50,000 shards to the next sample, without "
+        "workers. Rows name the `shuffle_algo`. `py1e` computes the order of the epoch once "
+        "('first time') and stores it for later processes ('again'); `seekable` computes each "
+        "position."
     ),
 )

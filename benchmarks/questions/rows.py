@@ -28,7 +28,7 @@ QUESTION = Question(
     cases=(Case("tokens", "tokens", Bar(of_limit=0.5), size=256),),
     measure=measure,
     note=(
-        "The call is `dataset[[...]]`. mds copies rows of many shards twice, which lets other "
-        "threads run in between."
+        "One call, `dataset[[...]]` in mds, reads 256 samples by shuffled numbers. The limit "
+        "indexes one NumPy array."
     ),
 )

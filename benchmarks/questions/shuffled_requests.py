@@ -88,15 +88,16 @@ def _cpu() -> float:
 
 QUESTION = Question(
     name="shuffled_requests",
-    title="Full shuffle from S3 under a limit of 25 %, CPU of the client a sample",
-    heading="What does a full shuffle from S3 cost under a limit of 25 %?",
-    unit="us",
+    title="Full shuffle from S3 with a cache for 25 %, CPU of the client a sample",
+    heading="What does a full shuffle from S3 cost with a cache for 25 % of the data?",
+    unit="µs/sample",
     cases=(Case("tokens", "tokens", size=32, workers=2, shuffled=True),),
     measure=measure,
     more_is_better=False,
     note=(
-        "The client's processor time for each sample counts, with the start of worker "
-        "processes and without imports. Shards are uncompressed and have 4 MB, shuffled by "
-        "py1s, so most samples are ranged requests."
+        "Two workers read a shuffled epoch from an S3 server on the same machine. Only the "
+        "client's processor time counts, with the start of workers and without imports. Shards "
+        "have 4 MB, uncompressed, and `shuffle_algo` is `py1s`, so most samples are ranged "
+        "requests."
     ),
 )

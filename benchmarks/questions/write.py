@@ -52,7 +52,7 @@ QUESTION = Question(
     name="write",
     title="Writing, CPU of all threads and processes",
     heading="What does writing cost?",
-    unit="us",
+    unit="µs/sample",
     cases=(
         Case("8 KB tokens", "tokens", Bar(of={"grain": 1.0}), size=32_768),
         Case("text and json", "text", size=16_384),
@@ -60,9 +60,8 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The processor time of all threads and processes counts, for files in memory, in "
-        "shards of the system's default size or 64 MB. The limit is a plain file without "
-        "offsets, index and column names. 'Uncompressed' is ArrayRecord without compression, "
-        "like the others."
+        "Samples are written to files in memory, in shards of the system's default size or 64 "
+        "MB. The processor time of all threads and processes counts. The limit writes the "
+        "values to one plain file, and where each value ends to another."
     ),
 )

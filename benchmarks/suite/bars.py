@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from benchmarks import systems
 from benchmarks.questions.base import Case, Question
 from benchmarks.suite.runs import Measured
 
@@ -44,17 +45,22 @@ def judge(question: Question, case: Case, measured: Sequence[Measured]) -> Itera
     pick = max if question.more_is_better else min
     shares: list[tuple[str, float, float]] = []
     if bar.of_limit is not None and "limit" in found:
-        shares.append(("the limit", bar.of_limit, found["limit"].median))
+        shares.append(("limit", bar.of_limit, found["limit"].median))
     if bar.of_peers is not None and peers:
         name = pick(peers, key=lambda peer: peers[peer])
-        shares.append((f"the best peer ({name})", bar.of_peers, peers[name]))
-    shares += [(name, share, found[name].median) for name, share in bar.of.items() if name in found]
+        shares.append((f"best peer, {_label(name)}", bar.of_peers, peers[name]))
+    shares += [
+        (_label(name), share, found[name].median) for name, share in bar.of.items() if name in found
+    ]
     for name, share, theirs in shares:
         ratio = ours / theirs
         is_met = ratio >= share if question.more_is_better else ratio <= share
-        sign = "≥" if question.more_is_better else "≤"
         yield Verdict(
-            question.name, case.name, f"{sign} {share:g} x {name}", f"{ratio:.2f} x", is_met
+            question.name,
+            case.name,
+            f"{_sign(question)} {share:g} x {name}",
+            f"{ratio:.2f} x",
+            is_met,
         )
     if bar.at_most is not None:
         unit = case.unit or question.unit
@@ -65,3 +71,46 @@ def judge(question: Question, case: Case, measured: Sequence[Measured]) -> Itera
             f"{ours:.3g} {unit}",
             ours <= bar.at_most,
         )
+
+
+def describe(question: Question, cases: Sequence[Case]) -> str:
+    """Return the bars of the rows of a table, each with the names of its rows if others differ."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(_conditions(question, case), []).append(case)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{bar} ({_rows(group, cases)})" for bar, group in groups.items() if bar)
+
+
+def _conditions(question: Question, case: Case) -> str:
+    bar = case.bar
+    shares = {"limit": bar.of_limit, "best peer": bar.of_peers}
+    shares |= {_label(name): share for name, share in bar.of.items()}
+    conditions = [
+        f"{_sign(question)} {share:g} x {name}"
+        for name, share in shares.items()
+        if share is not None
+    ]
+    if bar.at_most is not None:
+        conditions.append(f"≤ {bar.at_most:g} {case.unit or question.unit}")
+    return " and ".join(conditions)
+
+
+def _rows(group: Sequence[Case], cases: Sequence[Case]) -> str:
+    """Name a group of rows by the part of each name that no row outside the group has."""
+    others = {part for case in cases if case not in group for part in case.name.split(", ")}
+    common = set.intersection(*(set(case.name.split(", ")) for case in cases))
+    names = []
+    for case in group:
+        parts = [part for part in case.name.split(", ") if part not in common]
+        names.append(next((part for part in parts if part not in others), ", ".join(parts)))
+    return ", ".join(dict.fromkeys(names))
+
+
+def _sign(question: Question) -> str:
+    return "≥" if question.more_is_better else "≤"
+
+
+def _label(name: str) -> str:
+    return systems.find(name).label

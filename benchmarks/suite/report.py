@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import questions, systems
 from benchmarks.questions.base import Case, Question
 from benchmarks.suite import machine
-from benchmarks.suite.bars import best, judge
+from benchmarks.suite.bars import best, describe, judge
 from benchmarks.suite.runs import Measured, Settings
 
 _BEGIN, _END = "<!-- results: written by python -m benchmarks -->", "<!-- end of results -->"
@@ -85,8 +85,7 @@ def _heading(run: dict[str, Any]) -> Iterator[str]:
     text = (
         f"Measured on {run['when']}: {facts['processor']}, {facts['cores']} cores, "
         f"{facts['memory_gb']} GB, {facts['system']}. Cells are medians of {settings['rounds']} "
-        f"rounds in fresh processes, {settings['seconds']:g} s each, systems in turns. ± is half "
-        f"the distance between the lowest and the highest round. Scale: {scale}. "
+        f"rounds of {settings['seconds']:g} s. Scale: {scale}. "
         f"Images are {settings['images']}."
     )
     yield from _wrap(text)
@@ -108,7 +107,7 @@ def _verdicts(measurements: Sequence[Measured]) -> Iterator[str]:
     yield f"### Which bars does mds miss? {len(missed)} of {len(rows)}"
     yield ""
     if missed:
-        yield "| question | case | bar | measured |"
+        yield "| question | row | bar | measured |"
         yield "|---|---|---|---|"
     for v in missed:
         yield f"| {v.question} | {v.case} | {v.asks} | {v.found} |"
@@ -123,29 +122,40 @@ def _tables(measurements: Sequence[Measured]) -> Iterator[str]:
         labels = [systems.find(s).label for s in present]
         yield f"### {question.heading}"
         yield ""
-        command = f"python -m benchmarks --questions {name}"
-        yield from _wrap(f"Run `{command}`. The unit is {question.unit}. {question.note}")
+        yield from _wrap(question.note)
+        yield ""
+        yield from _wrap(_units_and_bars(question, rows))
         yield ""
         yield f"| | {' | '.join(labels)} |"
         yield "|---|" + "---:|" * len(present)
         for _, case, mine in _cases(rows):
             top = best(mine, question)
-            cells = (_cell(top.get(s), case) for s in present)
+            tried = [entry.system for entry in mine if entry.variant != "view"]
+            cells = (_cell(top.get(s), case, has_settings=tried.count(s) > 1) for s in present)
             yield f"| {case.name} | {' | '.join(cells)} |"
         yield ""
 
 
-def _cell(entry: Measured | None, case: Case) -> str:
+def _units_and_bars(question: Question, measurements: Sequence[Measured]) -> str:
+    groups = [*_cases(measurements)]
+    cases = [case for _, case, _ in groups]
+    verdicts = [v for _, case, values in groups for v in judge(question, case, values)]
+    units = " or ".join(dict.fromkeys(case.unit or question.unit for case in cases))
+    bars, kept = describe(question, cases), sum(v.is_met for v in verdicts)
+    share = "all" if kept == len(verdicts) else f"{kept} of {len(verdicts)}"
+    bars = f"**Bars:** {bars}. **Kept:** {share}." if bars else "**Bars:** none."
+    return f"**Question:** `{question.name}`. **Unit:** {units}. {bars}"
+
+
+def _cell(entry: Measured | None, case: Case, *, has_settings: bool) -> str:
     if entry is None:
         return ""
     unit = f" {case.unit}" if case.unit else ""
     half = (max(entry.values) - min(entry.values)) / 2
     share = ""
     if len(entry.values) > 1 and entry.median:  # what a function costs may be nothing
-        share = f" ± {100 * half / entry.median:.0f} %"
-    setting = (
-        f" ({entry.variant})" if entry.variant not in ("", "processes", "threads", "copy") else ""
-    )
+        share = f" ±{100 * half / entry.median:.0f} %"
+    setting = f" ({entry.variant})" if has_settings and entry.variant else ""
     return f"{_number(entry.median)}{unit}{share}{setting}"
 
 
@@ -158,8 +168,9 @@ def _errors(measurements: Sequence[Measured]) -> Iterator[str]:
     if failures:
         yield from ("### Which measurements failed?", "")
     for entry in failures:
-        system = f"{systems.find(entry.system).label} {entry.variant}".strip()
-        error = textwrap.shorten(entry.error.removeprefix("exit 1: "), 160)
+        setting = f" ({entry.variant})" if entry.variant else ""
+        system = f"{systems.find(entry.system).label}{setting}"
+        error = textwrap.shorten(entry.error.removeprefix("exit 1: "), 50)
         text = f"* **{entry.question}, {entry.case}, {system}:** `{error}`"
         yield from textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False)
 

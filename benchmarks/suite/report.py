@@ -143,6 +143,8 @@ def _units_and_bars(question: Question, measurements: Sequence[Measured]) -> str
     units = " or ".join(dict.fromkeys(case.unit or question.unit for case in cases))
     bars, kept = describe(question, cases), sum(v.is_met for v in verdicts)
     share = "all" if kept == len(verdicts) else f"{kept} of {len(verdicts)}"
+    if not verdicts:
+        share = "not measured"
     bars = f"**Bars:** {bars}. **Kept:** {share}." if bars else "**Bars:** none."
     return f"**Question:** `{question.name}`. **Unit:** {units}. {bars}"
 

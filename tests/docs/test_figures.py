@@ -38,6 +38,17 @@ def test_each_table_has_a_question_and_a_short_text(name):
     assert 1 <= len(re.findall(r"\.(?= [A-Z'`]|$| mds)", question.note)) <= 5
 
 
+def test_bars_name_their_rows_and_whether_they_are_kept():
+    """A row is named by what other rows lack; a bar whose other system is missing is not judged."""
+    mds = Measured("write", "8 KB tokens", "mds", "", [2.0])
+    text = report._units_and_bars(questions.find("write"), [mds])
+    assert text.endswith("**Bars:** ≤ 1 x ArrayRecord + Grain. **Kept:** not measured.")
+    peer = Measured("write", "8 KB tokens", "grain", "", [1.0])
+    other = Measured("write", "text and json", "mds", "", [2.0])
+    text = report._units_and_bars(questions.find("write"), [mds, peer, other])
+    assert text.endswith("≤ 1 x ArrayRecord + Grain (8 KB tokens). **Kept:** 0 of 1.")
+
+
 def run_of(*measured):
     return {"versions": {"litdata": "1.2"}, "measured": [asdict(each) for each in measured]}
 

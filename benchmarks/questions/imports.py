@@ -95,10 +95,10 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Each number is the least of four fresh interpreters. 'import' loads the package; in "
-        "mds, this is without all that a training uses. 'dataset and loader' imports these two "
-        "classes, or torch if the library lacks them. 'torch loaded' imports torch before the "
-        "clock starts, then the classes or the package. The limit imports NumPy, or torch in "
-        "the third and last rows."
+        "Each number is the least of four fresh interpreters. 'import' loads the package; mds "
+        "loads its classes only on first use. 'dataset and loader' imports these two classes, or "
+        "torch if the library lacks them. 'torch loaded' imports torch before the clock starts, "
+        "then the classes or the package. The limit imports torch in the third and last rows, and "
+        "NumPy in the others."
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -107,11 +108,19 @@ def _verdicts(measurements: Sequence[Measured]) -> Iterator[str]:
     yield f"### Which bars does mds miss? {len(missed)} of {len(rows)}"
     yield ""
     if missed:
+        yield "Each question links to its table:"
+        yield ""
         yield "| question | row | bar | measured |"
         yield "|---|---|---|---|"
     for v in missed:
-        yield f"| {v.question} | {v.case} | {v.asks} | {v.found} |"
+        link = f"[{v.question}](#{_anchor(questions.find(v.question).heading)})"
+        yield f"| {link} | {v.case} | {v.asks} | {v.found} |"
     yield ""
+
+
+def _anchor(heading: str) -> str:
+    """Return the name by which Markdown links to a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def _tables(measurements: Sequence[Measured]) -> Iterator[str]:

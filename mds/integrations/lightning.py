@@ -96,8 +96,8 @@ def _streaming_loaders(fit_loop: Any) -> list[StreamingDataLoader]:
 def _go_to_epoch(loader: StreamingDataLoader, epoch: int) -> None:
     """Let the next iteration of a loader begin an epoch."""
     begin = {"epoch": epoch, "sample_in_epoch": 0, "finished": False}
-    begin |= {"cursor": "null", "order_hash": ""}
-    loader.load_state_dict({**loader.state_dict(), **begin})
+    state = {**loader.state_dict(), **begin, "cursor": "null", "order_hash": ""}
+    loader.load_state_dict(state)
 
 
 def _begin_next_epoch(fit_loop: Any, loaders: list[StreamingDataLoader]) -> None:

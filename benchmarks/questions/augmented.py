@@ -33,8 +33,8 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "The same functions decode photographs, cut and flip them at random, and normalise "
-        "batches. mds calls them in map() and `collate_fn`; its row of threads uses "
+        "In all systems, the same functions decode photographs, cut and flip them at random, and "
+        "normalise batches. mds calls them in map() and `collate_fn`; its row of threads uses "
         "`mds.transforms.images()` instead. Decoding takes most of the time. The limit uses "
         "files in memory and torch's DataLoader."
     ),

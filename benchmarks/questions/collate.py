@@ -71,7 +71,7 @@ QUESTION = Question(
     measure=measure,
     note=(
         "Your function, here a call of torch's default_collate, makes shuffled batches in two "
-        "processes. The last row uses threads (mds only). They are slower, because the function "
-        "holds the interpreter's lock."
+        "processes. Threads, in the last row (mds only), are slower, because the function holds "
+        "the interpreter's lock."
     ),
 )

@@ -1,4 +1,4 @@
-"""What do functions of the caller cost beside themselves?"""
+"""What does it cost to call functions of the user?"""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _call_of(function: Callable[..., Any]) -> float:
 
 QUESTION = Question(
     name="functions",
-    title="Functions of the caller: what they cost beside themselves",
-    heading="What do your functions cost beside themselves?",
+    title="Calls of functions of the user",
+    heading="What does it cost to call your functions?",
     unit="µs/sample",
     cases=(
         Case("map, a sample", "small", Bar(at_most=0.4), only=("plain",), ours=True, shuffled=True),

@@ -98,7 +98,7 @@ QUESTION = Question(
         "Each number is the least of four fresh interpreters. 'import' loads the package; mds "
         "loads its classes only on first use. 'dataset and loader' imports these two classes, or "
         "torch if the library lacks them. 'torch loaded' imports torch before the clock starts, "
-        "then the classes or the package. The limit imports torch in the third and last rows, and "
-        "NumPy in the others."
+        "then the classes or the package. The limit imports NumPy or, in 'dataset and loader, "
+        "seconds' and 'torch and the loader', torch."
     ),
 )

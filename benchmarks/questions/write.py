@@ -60,8 +60,8 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Samples are written to files in memory, in shards of the system's default size or 64 "
-        "MB. The processor time of all threads and processes counts. The limit writes the "
-        "values to one plain file, and where each value ends to another."
+        "Samples are written to files in memory. The processor time of all threads and processes "
+        "counts. The limit writes the values to one plain file, and their end positions to "
+        "another."
     ),
 )

@@ -30,32 +30,32 @@ _ROWS = (
     ("samples of text and JSON, shuffled", "iterate", ("text, shuffled",)),
     ("`dataset[i]` at random, 8 KB", "random_access", ("tokens",)),
     (
-        "batches of 32 x 8 KB: two processes, two threads",
+        "batches of 32 x 8 KB: two processes (mds also: two threads)",
         "batches",
         (f"{_BATCHES}, 2 workers", f"{_BATCHES}, threads"),
     ),
     (
-        "the same with your own `collate_fn`, two processes",
+        "batches of 32 x 8 KB, your own `collate_fn`: two processes",
         "collate",
         (f"{_BATCHES}, own collate, 2 processes",),
     ),
     (
-        "batches of 32 photographs: two processes, two threads",
+        "batches of 32 photographs: two processes (mds also: two threads)",
         "images",
         (f"{_IMAGES}, 2 workers", f"{_IMAGES}, 2 threads"),
     ),
     (
-        "import dataset and loader: alone, after torch (s)",
+        "import dataset and loader (s): with torch, after torch",
         "imports",
         ("dataset and loader, seconds", "dataset and loader, torch loaded, seconds"),
     ),
     (
-        "first sample of 50,000 shards, first start (s, MB)",
+        "first sample of 50,000 shards, first start (s, MB of memory)",
         "start",
         ("50,000 shards, first time", "50,000 shards, first time, memory"),
     ),
     (
-        "the same, started again (s, MB)",
+        "the same, started again (s, MB of memory)",
         "start",
         ("50,000 shards, again", "50,000 shards, again, memory"),
     ),

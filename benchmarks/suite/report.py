@@ -177,7 +177,7 @@ def _number(value: float) -> str:
 def _errors(measurements: Sequence[Measured]) -> Iterator[str]:
     failures = [entry for entry in measurements if entry.error]
     if failures:
-        yield from ("### Which measurements failed?", "")
+        yield from ("### Which measurements failed?", "", "By question, row and library:", "")
     for entry in failures:
         setting = f" ({entry.variant})" if entry.variant else ""
         system = f"{systems.find(entry.system).label}{setting}"

@@ -580,7 +580,7 @@ EFFECTS = {
     "random_split(dataset, [90, 10])": two_parts,
     "DistributedSampler(dataset, num_replicas=4, rank=1)": as_many,
     "sampler.set_epoch(3)": third_epoch,
-    "WeightedRandomSampler([0.7] * 80 + [0.3] * 20, 100)": lambda theirs, ours: mixed(
+    "WeightedRandomSampler([0.9 / 80] * 80 + [0.1 / 20] * 20, 100)": lambda theirs, ours: mixed(
         theirs, ours, share=0.9
     ),
     "StatefulDataLoader(dataset, batch_size=8).state_dict()": states,

@@ -671,6 +671,11 @@ class StreamingDataLoader(DataLoader[Any]):
         elif obj is not None and find_wrapped(self.dataset) is not None:
             raise StateError(self._no_position())
 
+    def _go_to_epoch(self, epoch: int) -> None:
+        """Begin an epoch with the next iteration, with the settings of the present state."""
+        begin = {"epoch": epoch, "sample_in_epoch": 0, "finished": False}
+        self.load_state_dict({**self.state_dict(), **begin, "cursor": "null", "order_hash": ""})
+
     def _no_position(self) -> str:
         """Return the message that a wrapper around a StreamingDataset keeps no position."""
         name = type(self.dataset).__name__

@@ -103,7 +103,7 @@ class EpochLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
         """Prepare an epoch, from 1, or what remains of it. Raises ConfigError inside another."""
         del kwargs
         self._epoch = (self._epoch or 0) + 1 if epoch is None else epoch
-        state, (current, place) = self._loader.state_dict(), self._find_position()
+        current, place = self._find_position()
         is_over = not place and self._epoch == current - 1
         if self.tokens_processed and self._epoch != current and not is_over:
             raise ConfigError(
@@ -111,8 +111,7 @@ class EpochLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
                 "trainer the epoch of its checkpoint, or call reset() to begin an epoch."
             )
         if not self.tokens_processed and (self._epoch, 0) != (current, place):
-            begin = {"epoch": self._epoch - 1, "sample_in_epoch": 0, "finished": False}
-            self._loader.load_state_dict({**state, **begin, "cursor": "null", "order_hash": ""})
+            self._loader._go_to_epoch(self._epoch - 1)  # noqa: SLF001 - of this library
 
     def _find_position(self) -> tuple[int, int]:
         """Return the epoch of the next batch, from 1, and its place there in samples or packs."""

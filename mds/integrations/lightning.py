@@ -50,9 +50,10 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
                     f"accumulate_grad_batches={count}. Give both the same number."
                 )
         if not fit_loop.is_resuming:
-            for loader in loaders if trainer.current_epoch else ():
+            if trainer.current_epoch:
                 # The second call of fit() begins two iterations, of which the first would be lost.
-                _go_to_epoch(loader, loader.state_dict()["epoch"])
+                for loader in loaders:
+                    loader._go_to_epoch(loader.state_dict()["epoch"])
             return
         if not loaders:
             return
@@ -74,7 +75,7 @@ class StreamingCallback(Callback):  # type: ignore[misc] # no types are checked
         """Give the batches of ``overfit_batches`` in every epoch."""
         if trainer.overfit_batches and trainer.current_epoch:
             for loader in _streaming_loaders(trainer.fit_loop):
-                _go_to_epoch(loader, 0)
+                loader._go_to_epoch(0)
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         """Tell Lightning the number of batches of an epoch of packs when it begins."""
@@ -93,13 +94,6 @@ def _streaming_loaders(fit_loop: Any) -> list[StreamingDataLoader]:
     return [loader for loader in loaders if isinstance(loader, StreamingDataLoader)]
 
 
-def _go_to_epoch(loader: StreamingDataLoader, epoch: int) -> None:
-    """Let the next iteration of a loader begin an epoch."""
-    begin = {"epoch": epoch, "sample_in_epoch": 0, "finished": False}
-    state = {**loader.state_dict(), **begin, "cursor": "null", "order_hash": ""}
-    loader.load_state_dict(state)
-
-
 def _begin_next_epoch(fit_loop: Any, loaders: list[StreamingDataLoader]) -> None:
     """Begin an epoch with its first batch, after a checkpoint of an epoch that is over.
 
@@ -107,7 +101,7 @@ def _begin_next_epoch(fit_loop: Any, loaders: list[StreamingDataLoader]) -> None
     of their epoch, which is empty or which ``limit_train_batches`` leaves out.
     """
     for loader in loaders:
-        _go_to_epoch(loader, loader.state_dict()["epoch"] + 1)
+        loader._go_to_epoch(loader.state_dict()["epoch"] + 1)
     iter(fit_loop._data_fetcher)
     epoch_loop = fit_loop.epoch_loop
     # With max_steps, Lightning would train a batch more in the epoch that is over, unless the

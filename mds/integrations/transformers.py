@@ -46,6 +46,7 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         self._beginning: dict[str, Any] | None = None
         self._stand_in: Any = None  # what TRL, which checks types, gets for a StreamingDataset
         streaming = train_dataset if isinstance(train_dataset, StreamingDataset) else None
+        self._sets_batch_size = streaming is not None and streaming.batch_size is None
         if streaming is not None and any(c.__module__[:4] == "trl." for c in type(self).__mro__):
             from datasets import Dataset
 
@@ -54,7 +55,6 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         super().__init__(*args, train_dataset=train_dataset, **kwargs)
         if streaming is not None:
             self.train_dataset: Any = streaming
-            self._has_batch_size = streaming.batch_size is not None
             self.add_callback(_EpochNumber())
             if getattr(self.args, "packing", False):
                 raise ConfigError(
@@ -80,7 +80,7 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         if not isinstance(self.train_dataset, StreamingDataset):
             return super().get_train_dataloader()
         self.args.ignore_data_skip = True  # the loader goes to the position itself
-        if not self._has_batch_size:  # auto_find_batch_size may try several
+        if self._sets_batch_size:  # auto_find_batch_size may try several
             self.train_dataset.batch_size = self._train_batch_size
         steps = self.args.gradient_accumulation_steps
         self._loader = self._make_loader(self.train_dataset, self._train_batch_size, steps)

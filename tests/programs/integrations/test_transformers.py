@@ -195,6 +195,17 @@ def test_the_training_dataset_is_not_evaluated(run):
         first.trainer.evaluate(first.trainer.train_dataset)
 
 
+def test_a_training_dataset_may_be_assigned(tmp_path, tokenizer, folder):
+    """Before the training, in place of one of another kind."""
+    rows = [{"input_ids": [2, 3]}] * 4
+    later = Run(StreamingTrainer, tmp_path / "later", tokenizer, rows)
+    later.trainer.train_dataset = StreamingDataset(folder, shuffle=True)
+    whole = Run(
+        StreamingTrainer, tmp_path / "whole", tokenizer, StreamingDataset(folder, shuffle=True)
+    )
+    assert later.train() == whole.train()
+
+
 def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):
     """From the beginning of the data."""
 

@@ -140,11 +140,11 @@ def _open_dataset(arguments: Mapping[str, Any]) -> StreamingDataset:
 
 def _make_features(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample with the attention mask and labels that axolotl's collator expects."""
-    tokens = sample.get("input_ids", sample.pop("tokens", None))
-    if tokens is None:
+    name = "input_ids" if "input_ids" in sample else "tokens"
+    if name not in sample:
         raise ConfigError(
             f"no column 'tokens' or 'input_ids', only {', '.join(map(repr, sample))}. To "
             "convert texts, use mds-convert --tokenizer."
         )
-    sample["input_ids"] = tokens
+    tokens = sample["input_ids"] = sample.pop(name)
     return {"attention_mask": np.ones(len(tokens), np.int64), "labels": tokens, **sample}

@@ -55,22 +55,11 @@ def judge(question: Question, case: Case, measured: Sequence[Measured]) -> Itera
     for name, share, theirs in shares:
         ratio = ours / theirs
         is_met = ratio >= share if question.more_is_better else ratio <= share
-        yield Verdict(
-            question.name,
-            case.name,
-            f"{_sign(question)} {share:g} x {name}",
-            f"{ratio:.2f} x",
-            is_met,
-        )
+        asks = _ratio_to(question, share, name)
+        yield Verdict(question.name, case.name, asks, f"{ratio:.2f} x", is_met)
     if bar.at_most is not None:
-        unit = case.unit or question.unit
-        yield Verdict(
-            question.name,
-            case.name,
-            f"≤ {bar.at_most:g} {unit}",
-            f"{ours:.3g} {unit}",
-            ours <= bar.at_most,
-        )
+        asks, value = _at_most(question, case), f"{ours:.3g} {case.unit or question.unit}"
+        yield Verdict(question.name, case.name, asks, value, ours <= bar.at_most)
 
 
 def describe(question: Question, cases: Sequence[Case]) -> str:
@@ -88,12 +77,10 @@ def _conditions(question: Question, case: Case) -> str:
     shares = {"limit": bar.of_limit, "best peer": bar.of_peers}
     shares |= {_label(name): share for name, share in bar.of.items()}
     conditions = [
-        f"{_sign(question)} {share:g} x {name}"
-        for name, share in shares.items()
-        if share is not None
+        _ratio_to(question, share, name) for name, share in shares.items() if share is not None
     ]
     if bar.at_most is not None:
-        conditions.append(f"≤ {bar.at_most:g} {case.unit or question.unit}")
+        conditions.append(_at_most(question, case))
     return " and ".join(conditions)
 
 
@@ -108,8 +95,13 @@ def _rows(group: Sequence[Case], cases: Sequence[Case]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _sign(question: Question) -> str:
-    return "≥" if question.more_is_better else "≤"
+def _ratio_to(question: Question, share: float, name: str) -> str:
+    sign = "≥" if question.more_is_better else "≤"
+    return f"{sign} {share:g} x {name}"
+
+
+def _at_most(question: Question, case: Case) -> str:
+    return f"≤ {case.bar.at_most:g} {case.unit or question.unit}"
 
 
 def _label(name: str) -> str:

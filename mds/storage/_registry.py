@@ -72,7 +72,7 @@ def register_store(name: str, store: Factory, *, replace: bool = False) -> None:
 
 def schemes() -> list[str]:
     """Return the schemes of built-in and registered providers; fsspec supports others."""
-    return sorted({*_HOMES, *_stores.entries} - {""})
+    return sorted({*_stores.built_in, *_stores.entries} - {""})
 
 
 def open_store(

@@ -181,11 +181,11 @@ def test_the_page_runs_in_an_empty_folder(page, tmp_path, monkeypatch, clouds):
 
 
 def test_every_store_is_tried_on_the_page_of_credentials():
-    """Others have no server for tests, or are not supported."""
+    """Others have no server for tests."""
     code = "".join(block.code for block in blocks(DOCS / "guides" / "credentials.md"))
     remote = set(schemes()) - {"memory", "file"} - set(_stores.entries)
     untried = {scheme for scheme in remote if not re.search(rf"\b{re.escape(scheme)}:/", code)}
-    assert untried == {"http", "https", "alipan"}
+    assert untried == {"http", "https"}
 
 
 def test_no_block_is_left_out_unsaid():

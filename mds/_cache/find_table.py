@@ -15,7 +15,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mds._cache.folder import derived_folder
 from mds._cache.index_copy import can_write, emit_retried, locked_folder
@@ -51,8 +51,7 @@ from mds.storage._files import translate_write_errors
 from mds.storage._url import Url, is_local, local_path, reveal
 
 if TYPE_CHECKING:
-    from mds.storage import Store
-    from mds.storage._retry import Retrying
+    from mds.storage._retry import Retrying, RetryPolicy
 
 log = get_logger("mds.cache")
 
@@ -101,18 +100,21 @@ def find_table(
         place = FilePlace(Url(url if pinned.remote == HERE else pinned.remote))
     else:
         place = kind.narrow(parse_place(url, kind.endings))
-    retry = RetryPolicy(attempts, within=300.0, notify=emit_retried)
+    # The name of the data contains everything on which the table depends, besides the files.
+    part = place.patterns or place.literal if pinned is None else pinned.fingerprint
+    name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
+    base = folder if folder is not None else derived_folder(url)
+    patient = RetryPolicy(attempts, notify=emit_retried)
+    # With a table of the last start, which can be used instead, do not list for minutes.
+    has_table = os.path.exists(_table_path(base, name)) and not is_local(place.root)
+    retry = dataclasses.replace(patient, within=timeout) if has_table else patient
 
     def open_at(url: str) -> Retrying:
         settings = settings_for(url, options)
         return open_store(url, options=settings, retry=retry, timeout=timeout)
 
     store = open_at(place.root)
-    # The name of the data contains everything on which the table depends, besides the files.
-    part = place.patterns or place.literal if pinned is None else pinned.fingerprint
-    name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
-    base = folder if folder is not None else derived_folder(url)
-    search = _TableSearch(kind, place, Files(store), base, name, open_at)
+    search = _TableSearch(kind, place, Files(store), base, name, open_at, patient)
     if pinned is None:
         table = search.run()
     else:
@@ -142,7 +144,8 @@ class _TableSearch:
         files: Reader of the files.
         folder: Cache folder that holds the table.
         name: Name of the data. A table in the folder is used only if it contains this name.
-        open_at: Function that opens the store of a URL.
+        open_at: Function that opens the store of a URL, with retries for a listing.
+        retry: Retries for the headers of files, after the remote has listed them.
     """
 
     def __init__(
@@ -152,12 +155,12 @@ class _TableSearch:
         files: Files,
         folder: str,
         name: str,
-        open_at: Callable[[str], Store],
+        open_at: Callable[[str], Retrying],
+        retry: RetryPolicy,
     ) -> None:
-        self._open_at = open_at
+        self._open_at, self._retry = open_at, retry
         self.kind, self.place, self.files, self.folder, self.name = kind, place, files, folder, name
-        self._tables = os.path.join(control_folder(folder), TABLES)
-        self._path = os.path.join(self._tables, _digest(name))
+        self._path = _table_path(folder, name)
 
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
         """Return the table of the present files, and keep it in the cache folder.
@@ -172,7 +175,7 @@ class _TableSearch:
         if not can_write(self.folder):
             return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
         with translate_write_errors(self._path), locked_folder(self.folder):
-            make_control_folder(self._tables)
+            make_control_folder(os.path.dirname(self._path))
             old, listed = self._read()  # a table, and when its files were last listed, in ns
             is_fresh = began <= listed <= time.time_ns()  # the clock may have been set back
             if old is not None and (is_fresh or pinned is not None):
@@ -217,6 +220,7 @@ class _TableSearch:
         # The header of the table names the data. If the remote has versions, `files` is opened at
         # the present one, and the header has the URL with that version.
         header = {"source": self.name}
+        files.store = cast("Retrying", files.store).with_policy(self._retry)
         if files.store.url != self.files.store.url:
             header["root"] = reveal(files.store.url)
         return make_table(self.kind, files, source_files, old, header, MOST_PLANNED_BYTES)
@@ -262,6 +266,11 @@ class _TableSearch:
             if table.header.get("source") in (self.name, PINNED):
                 return table, os.stat(self._path).st_mtime_ns
         return None, 0
+
+
+def _table_path(folder: str, name: str) -> str:
+    """Return the path of the table of the data with a name, below its cache folder."""
+    return os.path.join(control_folder(folder), TABLES, _digest(name))
 
 
 def _choose_folder(folder: str, source: str, identity: str) -> str:

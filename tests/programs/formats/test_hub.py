@@ -1,5 +1,6 @@
 """Files of the Hub: patterns, a branch that moves on, requests that are counted."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -58,6 +59,26 @@ def test_a_complete_cache_is_read_where_nothing_answers(folder, hub, tmp_path, c
     dataset = of(tmp_path / "cache", download_retry=0)
     assert [repr(sample) for sample in dataset] == [repr(sample) for sample in samples]
     assert "mds uses the table of files of the last start" in caplog.text
+
+
+def test_a_start_where_nothing_answers_waits_for_the_timeout(folder, hub, tmp_path, caplog):
+    """With a table of the last start, as with an index, and not for five minutes."""
+    count = len(list(of(tmp_path / "cache")))
+    hub.add(Fault("drop", match="", times=None))
+    started = time.monotonic()
+    dataset = of(tmp_path / "cache", download_timeout=1.0)
+    assert time.monotonic() - started < 60
+    assert len(list(dataset)) == count
+    assert "at least 2 tries and 1 s in all" in caplog.text
+
+
+def test_a_new_file_of_a_remote_that_answers_is_waited_for(folder, hub, tmp_path, caplog):
+    """The table of the last start is no substitute then, so its headers have five minutes."""
+    list(of(tmp_path / "cache"))
+    move_on(folder)
+    hub.add(Fault("drop", match=r"^GET .*part-9", times=1))
+    assert of(tmp_path / "cache", download_timeout=1.0).num_samples == 36
+    assert "at least 2 tries and 300 s in all" in caplog.text
 
 
 def move_on(folder):

@@ -33,9 +33,9 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "In all systems, the same functions decode photographs, cut and flip them at random, and "
-        "normalise batches. mds calls them in map() and `collate_fn`; its row of threads uses "
-        "`mds.transforms.images()` instead. Decoding takes most of the time. The limit uses "
-        "files in memory and torch's DataLoader."
+        "In all libraries, the same functions decode photographs, cut and flip them at random, "
+        "and normalise batches. mds calls them in map() and `collate_fn`; its row of threads uses "
+        "`mds.transforms.images()` instead. The limit uses files in memory and torch's "
+        "DataLoader."
     ),
 )

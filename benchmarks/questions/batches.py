@@ -65,8 +65,7 @@ QUESTION = Question(
     measure=measure,
     note=(
         "A loop takes shuffled batches of 32 or 256 samples as tensors. Workers are processes; "
-        "the rows 'threads' use two threads (mds only). The limit indexes one NumPy array; its "
-        "workers are those of torch's DataLoader. Copying takes most of the time and, with "
-        "workers, sending batches to the trainer."
+        "the rows 'threads' use two threads (mds only). The limit indexes one NumPy array, in the "
+        "workers of torch's DataLoader if a row has workers."
     ),
 )

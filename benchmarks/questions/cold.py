@@ -101,8 +101,8 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "Two workers read a shuffled epoch from an S3 server on the same machine ('loopback') "
-        "into an empty cache. The clock includes opening the dataset. The row '30 ms' adds this "
-        "latency to each request. Shards have 64 MB (the default) or 8 MB; in 'own collate', "
+        "into an empty cache. The clock includes opening the dataset. '30 ms' is a latency added "
+        "to each request, and shards have 64 MB (the default) or 8 MB. In 'own collate', "
         "processes make batches as in `collate`. The limit downloads the same objects in two "
         "processes of eight threads, and makes no samples."
     ),

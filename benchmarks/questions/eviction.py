@@ -84,11 +84,11 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The bytes that mds downloads in three shuffled epochs are divided by those of Belady's "
-        "rule for whole shards, which knows the order in which all workers will read. Rows name "
-        "the compression ('raw' is none) and the workers. The data are 40,000 samples of 2 KB "
-        "in shards of 1 MB, with a `shuffle_block_size` of 5 or 15 % of them, whichever is "
-        "worse. 'Two jobs' share a folder, and are compared with both jobs alone, each with "
-        "half of the cache."
+        "Numbers are the bytes that mds downloads in three shuffled epochs, divided by those of "
+        "Belady's rule, which knows all later reads and evicts the shard that is needed last. "
+        "Rows name the compression ('raw' is none) and the workers. Of runs with a "
+        "`shuffle_block_size` of 5 % and 15 % of the samples, the worse one counts. In the rows "
+        "'two jobs', the bytes of two jobs that share a folder are divided by those of both jobs "
+        "alone, each with half of the cache."
     ),
 )

@@ -122,10 +122,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "A loop with your function and the same loop without it take turns. The rows 'map' show "
-        "the processor time that `map()` adds per sample, without that of the function itself. "
-        "With 'rng', `map()` also sets up a generator for each sample. 'map_batches' shows the "
-        "time per batch as a multiple of the time without the function, which makes inputs and "
-        "labels of tokens."
+        "The rows 'map' show the processor time per sample that `map()` adds to a loop, without "
+        "the time of your function itself. With 'rng', `map()` also sets up a random generator "
+        "for each sample. The row 'map_batches' shows the time per batch with a function that "
+        "makes inputs and labels of tokens, divided by the time without it."
     ),
 )

@@ -62,9 +62,9 @@ QUESTION = Question(
     ),
     measure=measure,
     note=(
-        "All systems decode with the same decoder, cut the middle 224 x 224 pixels and stack "
-        "shuffled batches. Decoding takes most of the time. Workers are processes; threads are "
-        "for mds only. The limit uses files in memory and torch's DataLoader. With 0 workers, "
-        "ArrayRecord + Grain appears too fast: its threads read ahead before the clock starts."
+        "All libraries decode with the same decoder, cut the middle 224 x 224 pixels and stack "
+        "shuffled batches. Workers are processes; threads are for mds only. The limit uses files "
+        "in memory and torch's DataLoader. With 0 workers, ArrayRecord + Grain appears too fast: "
+        "its threads read ahead before the clock starts."
     ),
 )

@@ -95,10 +95,11 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Each number is the least of four fresh interpreters. 'import' loads the package; mds "
-        "loads its classes only on first use. 'dataset and loader' imports these two classes, or "
-        "torch if the library lacks them. 'torch loaded' imports torch before the clock starts, "
-        "then the classes or the package. The limit imports NumPy or, in 'dataset and loader, "
-        "seconds' and 'torch and the loader', torch."
+        "Each number is the least of four fresh interpreters. 'import' loads the package, and "
+        "'dataset and loader' the classes StreamingDataset and StreamingDataLoader, or torch if a "
+        "library lacks them. In 'torch loaded', torch is imported before the clock starts, then "
+        "the classes or else the package. In 'torch and the loader' (mds only), torch is imported "
+        "first, while the clock runs, then the classes. The limit imports NumPy in the rows "
+        "'import' and 'torch loaded', and torch in the others."
     ),
 )

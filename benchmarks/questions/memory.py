@@ -74,9 +74,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "The private memory that the largest worker process has written by the end of the third "
-        "epoch, beyond what it inherits. Decoding images fragments the heap of a worker; mds "
-        "tells glibc to return large blocks. HF datasets (Arrow) uses `map`, and lancedb "
-        "`permutation`."
+        "Numbers are the private memory that the largest worker process has written by the end of "
+        "the third epoch, without what it inherited. Decoding images fragments the heap of a "
+        "worker, so mds tells glibc to return large blocks. HF datasets (Arrow) uses `map`, and "
+        "lancedb `permutation`."
     ),
 )

@@ -61,7 +61,7 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "Threads read ranges of 8 KB from an S3 server on the same machine. Only the client's "
-        "processor time counts. The limit is http.client of Python, which signs nothing and "
-        "never retries."
+        "processor time counts. The limit is Python's http.client, which signs nothing and never "
+        "retries."
     ),
 )

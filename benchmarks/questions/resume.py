@@ -69,7 +69,7 @@ QUESTION = Question(
     note=(
         "The clock runs from an opened dataset of 50,000 shards to the next sample, without "
         "workers. Rows name the `shuffle_algo`. `py1e` computes the order of the epoch once "
-        "('first time') and stores it for later processes ('again'); `seekable` computes "
-        "each position alone."
+        "('first time') and stores it for later processes ('again'); `seekable` computes the "
+        "sample at each position directly."
     ),
 )

@@ -28,7 +28,7 @@ QUESTION = Question(
     cases=(Case("tokens", "tokens", Bar(of_limit=0.5), size=256),),
     measure=measure,
     note=(
-        "One call, `dataset[[...]]` in mds, reads 256 samples by shuffled numbers. The limit "
-        "indexes one NumPy array."
+        "One call, such as `dataset[[...]]` in mds, reads 256 samples with shuffled numbers. The "
+        "limit indexes one NumPy array."
     ),
 )

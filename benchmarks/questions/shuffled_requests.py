@@ -96,8 +96,8 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "Two workers read a shuffled epoch from an S3 server on the same machine. Only the "
-        "client's processor time counts, with the start of workers and without imports. Shards "
-        "have 4 MB, uncompressed, and `shuffle_algo` is `py1s`, so most samples are ranged "
-        "requests."
+        "client's processor time counts, including the start of workers but not imports. Shards "
+        "have 4 MB, uncompressed, and `shuffle_algo` is `py1s`, so mds fetches most samples "
+        "alone, with ranged requests."
     ),
 )

@@ -16,7 +16,7 @@ QUESTION = Question(
     ),
     measure=iterate.measure,
     note=(
-        "The same loop takes samples of three numbers, so the library's own work takes most of "
-        "the time."
+        "A loop as in `iterate` takes samples of three numbers, so the library's own work takes "
+        "most of the time."
     ),
 )

@@ -108,8 +108,6 @@ def _verdicts(measurements: Sequence[Measured]) -> Iterator[str]:
     yield f"### Which bars does mds miss? {len(missed)} of {len(rows)}"
     yield ""
     if missed:
-        yield "Each question links to its table:"
-        yield ""
         yield "| question | row | bar | measured |"
         yield "|---|---|---|---|"
     for v in missed:

@@ -37,27 +37,29 @@ _HEAD = """\
 # Names of mosaicml-streaming that differ in mds
 
 mds can [provide the `streaming` package](migrating.md#keep-import-streaming) to code that you
-cannot change. This page lists the differences from the {count} names of mosaicml-streaming 0.13
-in {modules} modules. A name that is not listed has the same parameters and defaults.
+cannot change. A script compared this package with that of mosaicml-streaming 0.13: {modules}
+modules, {count} names (functions, classes and constants that they define), and the methods of the
+classes. This page lists all differences. A name that is not listed has the same parameters and
+defaults.
 
 """
 _MISSING_MODULES = """\
 ## Missing modules
 
-These modules convert datasets. Importing one raises `ModuleNotFoundError`. Use
-[`mds-convert`](convert.md) instead:
+These modules of mosaicml-streaming convert datasets. With mds, importing one raises
+`ModuleNotFoundError`. Use [`mds-convert`](convert.md) instead:
 
 """
 _NO_SIMULATOR = """
-The simulator, `streaming.simulation`, is missing too. Use `dataset.explain()`, and
-`mds.plan.EpochPlan` for the order of the samples.
+The simulator, `streaming.simulation`, is missing too. Use `dataset.explain()` to see what a run
+downloads and caches, and `mds.plan.EpochPlan` to compute the order of the samples.
 
 """
 _MONKEY_PATCHING = """\
 ## Monkey patching
 
-If your code replaces names of `streaming`, as in
-`streaming.base.distributed.get_rank = my_function`, mds uses these replacements:
+If your code assigns to names of `streaming`, as in
+`streaming.base.distributed.get_rank = my_function`, mds uses the new values of these names:
 
 - classes in `streaming`, `streaming.base`, `streaming.text`, `streaming.vision` and
   `streaming.multimodal`;
@@ -69,18 +71,18 @@ If your code replaces names of `streaming`, as in
 - `__getitem__`, `get_item` and [other methods](migrating.md#subclasses-of-streamingdataset), also
   on `StreamingDataset` itself.
 
-If a function of yours computes the order, each worker computes the whole epoch. Spawned workers
-receive replacements by pickle, so your functions must be importable.
+If a function of yours computes the order of samples, each worker computes the order of the whole
+epoch. Spawned workers receive your functions by pickle, so these must be importable.
 
-Replacing a name of shared memory or process groups, such as `TICK` and `barrier`, has no effect and
-causes one warning. Replacing any other name raises `SealedNameError`. The same rules hold for
-attributes of a single dataset, stream or writer
-([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Use these alternatives:
+Assigning to a name of shared memory or process groups, such as `TICK` and `barrier`, has no effect
+and causes one warning. Assigning to any other name raises `SealedNameError`. The same rules hold
+for attributes of a single dataset, stream or writer
+([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Instead of these names, use:
 
-| replaced name | use |
+| name that you cannot replace | use |
 |---|---|
-| `World` | the three functions above, or `StreamingDataset(..., topology=(rank, world_size))` |
-| `get_shuffle`, `get_partitions` elsewhere | an entry in `shuffle.algos` or `partition.algos` |
+| `World` | `get_rank` and the two getters beside it, or `topology=` of StreamingDataset |
+| other `get_shuffle`, `get_partitions` | an entry in `shuffle.algos` or `partition.algos` |
 | downloaders, uploaders | `mds.storage.register_store()`, or a Stream's `_download_file` |
 | readers, `mds_decode` | `get_item` of a subclass, or a class in `_encodings` |
 
@@ -88,29 +90,34 @@ attributes of a single dataset, stream or writer
 _OVERRIDES = """\
 ## Methods that you cannot override
 
-mds never calls these methods. A class that overrides one raises `SealedNameError` if the override
-could change samples. Otherwise, mds warns.
+mds never calls these methods of mosaicml-streaming. An override of a method in the first table
+could change samples, so defining a class with this override raises `SealedNameError`. For an
+override of a method in the second table, mds only warns.
 
 """
 _OTHER_PARAMETERS = """\
 ## Other parameters
 
+These functions and classes have other parameters in mds:
+
 """
 _MORE_PARAMETERS = """\
 ## Additional parameters
 
-These have defaults, so that code written for mosaicml-streaming runs unchanged.
+These parameters have defaults, so code that was written for mosaicml-streaming runs unchanged.
 
 """
 _PLACEHOLDERS = """\
 ## Names that you can import but not use
 
-These names manage shared memory and background threads, which mds does not have. Calling one of
-them raises `SealedNameError`: {}.
+In mosaicml-streaming, these names manage shared memory and background threads. mds does not need
+them. Calling one of them raises `SealedNameError`: {}.
 
 """
 _MISSING_NAMES = """\
 ## Missing names
+
+Importing one of these functions or classes, or calling one of these methods, raises an error:
 
 | module | names |
 |---|---|
@@ -118,7 +125,7 @@ _MISSING_NAMES = """\
 _NOT_COMPARED = """
 ## Modules that were not compared
 
-mosaicml-streaming needs further packages to import these:
+The script could not import these modules of mosaicml-streaming, which need further packages:
 
 {}
 ## Calls that end differently
@@ -299,13 +306,15 @@ def make_page() -> str:
             *(f"- `{module}`\n" for module in missing_modules),
             _NO_SIMULATOR,
             _OVERRIDES,
-            _table(differences, "refused", "methods: error", "use"),
-            _table(differences, "warning", "methods: warning", "use"),
+            _table(differences, "refused", "methods whose override is an error", "use instead"),
+            _table(
+                differences, "warning", "methods whose override causes a warning", "use instead"
+            ),
             _MONKEY_PATCHING,
             _OTHER_PARAMETERS,
-            _table(differences, "other", "names", "in mds"),
+            _table(differences, "other", "functions and classes", "parameters in mds"),
             _MORE_PARAMETERS,
-            _table(differences, "more", "names", "additional parameters"),
+            _table(differences, "more", "functions and classes", "additional parameters"),
             _wrap(_PLACEHOLDERS.format(_names_text(placeholders))),
             _MISSING_NAMES,
             *(

@@ -55,7 +55,7 @@ _ROWS = (
         ("50,000 shards, first time", "50,000 shards, first time, memory"),
     ),
     (
-        "first sample of 50,000 shards, later starts (s, MB of memory)",
+        "first sample of 50,000 shards, started again (s, MB of memory)",
         "start",
         ("50,000 shards, again", "50,000 shards, again, memory"),
     ),

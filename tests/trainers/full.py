@@ -82,8 +82,8 @@ def table(results):
     """Return the table of the docs."""
     lines = [
         (
-            "| trainer | date | kills | equal steps with mds | with its loader "
-            "| its lost, added documents |\n"
+            "| trainer | date | kills | equal steps with mds | equal steps with its own loader "
+            "| documents that its own loader lost, added |\n"
         ),
         "|---|---|---:|---:|---:|---:|\n",
     ]

@@ -37,8 +37,8 @@ _HEAD = """\
 # Names of mosaicml-streaming that differ in mds
 
 mds can [provide the `streaming` package](migrating.md#keep-import-streaming) to code that you
-cannot change. A script compared this package with that of mosaicml-streaming 0.13: {modules}
-modules, {count} names (functions, classes and constants that they define), and the methods of the
+cannot change. A script compared this package with mosaicml-streaming 0.13: {modules} modules,
+the {count} functions, classes and constants that they define (*names*), and the methods of these
 classes. This page lists all differences. A name that is not listed has the same parameters and
 defaults.
 
@@ -125,10 +125,13 @@ Importing one of these functions or classes, or calling one of these methods, ra
 _NOT_COMPARED = """
 ## Modules that were not compared
 
-The script could not import these modules of mosaicml-streaming, which need further packages:
+The script could not import these modules of mosaicml-streaming, which need further packages. Those
+in `streaming.multimodal` and `streaming.text` are missing in mds:
 
 {}
 ## Calls that end differently
+
+In this call, `d` is the folder of a dataset:
 
 | call | with mds |
 |---|---|

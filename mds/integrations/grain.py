@@ -4,12 +4,14 @@ Item ``i`` is the ``i``-th sample of the order. A global batch of ``batch_size``
 consecutive items, so it is the same on any number of processes::
 
     items          0 1 2 3 | 4 5 6 7 | 8 9 ...    batch_size=4
-    process 0 of 2 0   2   | 4   6   | 8          samples[0::2]
-    process 1 of 2   1   3 |   5   7 |   9        samples[1::2]
+    process 0 of 2 0   2   | 4   6   | 8          samples.repeat()[0::2]
+    process 1 of 2   1   3 |   5   7 |   9        samples.repeat()[1::2]
 """
 
 from __future__ import annotations
 
+import copy
+import operator
 import threading
 from typing import Any
 
@@ -32,19 +34,25 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
       together, its ``shuffle=`` and ``shuffle_seed=`` make the order. Ranks have no effect.
 
     ``len()`` counts the samples of an epoch, and ``repeat()`` goes on with the next epochs, each
-    in its own order. Divide the items among processes as Grain does, by a slice or with
-    ``grain.experimental.ElasticIterator``, whose position may be loaded on another number of
-    processes. Samples pass the functions of ``dataset.map``, which draw the same random numbers in
-    each epoch; use Grain's ``random_map`` for augmentation.
+    in its own order. Later changes of the dataset's settings have no effect. A negative index
+    counts from the end of the first epoch.
 
-    Raises ConfigError for a dataset without ``batch_size``, and for one with ``packing=`` or
-    `filter`, whose samples have no number.
+    Divide the items among processes with ``grain.experimental.ElasticIterator``, whose position may
+    be loaded on another number of processes, or by a slice. Slice after ``repeat()``: otherwise the
+    processes come apart after the first epoch, unless its length is a multiple of their number.
+
+    Samples pass the functions of ``dataset.map``, which draw the same random numbers in each epoch;
+    use Grain's ``random_map`` for augmentation.
+
+    Raises ConfigError for a dataset without ``batch_size``, for one with ``packing=`` or `filter`,
+    whose samples have no number, for ``on_error="skip"``, and for the batching method
+    "device_per_stream".
 
     >>> import grain, jax  # doctest: +SKIP
     >>> dataset = mds.StreamingDataset("data/train", batch_size=4, shuffle=True)
-    >>> samples = mds.integrations.grain.MapDataset(dataset)  # doctest: +SKIP
+    >>> samples = mds.integrations.grain.MapDataset(dataset).repeat()  # doctest: +SKIP
     >>> mine = samples[jax.process_index() :: jax.process_count()]  # doctest: +SKIP
-    >>> batches = mine.repeat().batch(64)  # doctest: +SKIP
+    >>> batches = mine.batch(4 // jax.process_count())  # doctest: +SKIP
     """
 
     def __init__(self, dataset: Samples) -> None:
@@ -52,8 +60,9 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         call = f"{type(self).__module__}.{type(self).__name__}"
         if not isinstance(dataset, Samples):
             raise ConfigError(
-                f"{call} needs a StreamingDataset, got {type(dataset).__name__}. Give a "
-                "LocalDataset directly to grain.MapDataset.source."
+                f"{call} needs a StreamingDataset, got {type(dataset).__name__}. Write "
+                "MapDataset(StreamingDataset(folder_or_url, batch_size=...)). Give a LocalDataset "
+                "directly to grain.MapDataset.source."
             )
         if dataset.batch_size is None:
             raise ConfigError(
@@ -68,7 +77,19 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         sample_filter = dataset._filter  # noqa: SLF001 - of this library
         sample_filter.chain.refuse_samples()
         sample_filter.refuse_numbers(call, "")
+        if sample_filter.skip_broken:
+            raise ConfigError(
+                f"{call}: on_error='skip' leaves out samples while they are read, but every item "
+                "has a sample. Leave it out, and find broken samples with mds verify."
+            )
+        if dataset.batching_method == "device_per_stream":
+            raise ConfigError(
+                f"{call}: batching_method='device_per_stream' needs to know the processes, but "
+                "Grain divides the samples among them. Use batching_method='per_stream'."
+            )
         self._dataset = dataset
+        # A copy, because the length is that of these settings.
+        self._settings = copy.copy(dataset._order)  # noqa: SLF001 - of this library
         order = self._order(0)
         # The last global batch of an epoch may be shorter than the others.
         last = order.batch(order.steps - 1) if order.steps else None
@@ -79,8 +100,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
 
     def _order(self, epoch: int) -> Any:
         """Return the order of an epoch, as one process sees it that takes whole global batches."""
-        order = self._dataset._order  # noqa: SLF001 - of this library
-        return order.epoch_order(epoch, World(1, 1, 1, 0)).samples
+        return self._settings.epoch_order(epoch, World(1, 1, 1, 0)).samples
 
     def __len__(self) -> int:
         return self._length
@@ -89,7 +109,8 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
         """Return the sample of an item, or a MapDataset for a slice."""
         if isinstance(index, slice):
             return self.slice(index)
-        epoch, item = divmod(index, self._length)
+        epoch, item = divmod(operator.index(index), self._length)
+        epoch = max(epoch, 0)  # a negative index counts from the end of the first epoch
         step, place = divmod(item, self._step_samples)
         if self._batch.key != (epoch, step):
             if self._batch.epoch != epoch:

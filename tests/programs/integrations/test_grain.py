@@ -3,6 +3,7 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import mds
@@ -10,6 +11,8 @@ from mds import MDSWriter, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError
 
 grain = pytest.importorskip("grain", reason="needs the libraries of the tables: pip install grain")
+
+from absl import flags  # noqa: E402 - Grain brings it
 
 from mds.integrations.grain import MapDataset  # noqa: E402 - grain may be missing
 
@@ -89,6 +92,41 @@ def test_a_position_of_four_processes_is_resumed_on_two(folder):
         assert sorted(seen[part]) == sorted(whole[part])
 
 
+def test_repeated_samples_are_dealt_in_global_batches(folder):
+    """In all epochs, though their length is no multiple of the number of processes."""
+    samples = MapDataset(ordered(folder)).repeat(4)
+    shares = [
+        batches(samples[process::2].batch(BATCH // 2).to_iter_dataset()) for process in (0, 1)
+    ]
+    whole = ids(samples)
+    for step, parts in enumerate(zip(*shares, strict=True)):
+        batch = whole[step * BATCH : (step + 1) * BATCH]
+        assert sorted([*parts[0], *parts[1]]) == sorted(batch)
+
+
+def test_kinds_of_index(folder):
+    """Integers of Python and NumPy; negative ones count from the end of the first epoch."""
+    first = ids(MapDataset(ordered(folder)))
+    for index in (-1, -3, -SAMPLES, -SAMPLES - 1):
+        item = MapDataset(ordered(folder))[index]
+        assert ids([item]) == [first[index % SAMPLES]]
+    samples = MapDataset(ordered(folder))
+    assert ids([samples[np.int64(3)], samples[np.uint8(3)]]) == [first[3]] * 2
+    assert ids(samples[-3:]) == first[-3:]
+    for index in (1.0, "1", [1], None):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            samples[index]
+
+
+def test_later_settings_have_no_effect(folder):
+    """The items of one MapDataset belong to one order."""
+    dataset = ordered(folder)
+    samples = MapDataset(dataset)
+    first = ids(samples)
+    dataset.shuffle_seed, dataset.batch_size = 5, 3
+    assert ids(samples) == first
+
+
 def test_grains_own_check_of_checkpoints(folder):
     data = MapDataset(ordered(folder)).batch(4).to_iter_dataset()
     grain.experimental.assert_equal_output_after_checkpoint(data)
@@ -97,6 +135,7 @@ def test_grains_own_check_of_checkpoints(folder):
 def test_a_copy_in_another_process_gives_the_same(folder):
     samples = MapDataset(ordered(folder))
     assert samples[5] == pickle.loads(pickle.dumps(samples))[5]
+    flags.FLAGS(["grain"])  # if JAX is installed, Grain reads a flag of its workers
     workers = grain.MultiprocessingOptions(num_workers=2)
     data = samples.to_iter_dataset().mp_prefetch(workers)
     assert sorted(ids(data)) == list(range(SAMPLES))
@@ -127,6 +166,11 @@ def test_the_contract_of_a_data_source(folder, make):
         (StreamingDataset, "has no batch_size"),
         (lambda folder: ordered(folder).filter(bool), "decides while samples are read"),
         (lambda folder: ordered(folder).map_batches(dict), "map_batches"),
+        (lambda folder: ordered(folder, on_error="skip"), "find broken samples with mds verify"),
+        (
+            lambda folder: ordered(folder, batching_method="device_per_stream"),
+            "Use batching_method='per_stream'",
+        ),
     ],
 )
 def test_what_has_no_such_order_is_refused(folder, make, message):

@@ -257,8 +257,8 @@ class Stream(Overridable, NativeStream):
         if self.remote is not None:
             url = join(join(self.remote, self.split), from_basename)
         timeout = 60.0 if self.download_timeout is None else self.download_timeout
-        retries = 2 if self.download_retry is None else self.download_retry
-        retry(num_attempts=1 + retries)(self._downloader.download)(url, path, timeout)
+        attempts = 2 if self.download_retry is None else max(self.download_retry, 1)
+        retry(num_attempts=attempts)(self._downloader.download)(url, path, timeout)
         return path
 
     def _decompress_shard_part(

@@ -2,6 +2,7 @@
 
 import os
 from multiprocessing.shared_memory import SharedMemory
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from streaming.base.storage import (
     S3Downloader,
     download_file,
 )
+from streaming.base.stream import Stream
 
 from mds.encodings import _registry as registry
 
@@ -211,6 +213,31 @@ def test_downloaders_of_users(tmp_path):
     assert isinstance(downloader, Mine)
     downloader.download("compatmine://x/y", str(tmp_path / "y"), 1)
     assert (tmp_path / "y").read_text() == "compatmine://x/y"
+
+
+class Fails(CloudDownloader):
+    """Keeps the URLs that it was asked for, and fails."""
+
+    requests: ClassVar[list[str]] = []
+
+    @staticmethod
+    def _client_identifier():
+        return "compatfails"
+
+    def _download_file_impl(self, remote, local, timeout):
+        self.requests.append(remote)
+        raise ConnectionError
+
+
+@pytest.mark.parametrize(("download_retry", "tries"), [(0, 1), (1, 1), (2, 2), (None, 2)])
+def test_download_retry_is_a_number_of_tries(tmp_path, monkeypatch, download_retry, tries):
+    """As in 0.13 and in the rest of mds, of which 0 and 1 mean one try."""
+    monkeypatch.setattr(Fails, "requests", [])
+    local = str(tmp_path / "local")
+    stream = Stream(remote="compatfails://x", local=local, download_retry=download_retry)
+    with pytest.raises(ConnectionError):
+        stream._download_file("file")
+    assert len(Fails.requests) == tries
 
 
 def test_arrays_and_spans():

@@ -253,8 +253,9 @@ def _encoding(owner: str, column: pa.Field) -> str:
     encoding = encoding_of(kind, may_be_none=False, may_be_empty=False)
     if encoding == NULLS:
         raise ConfigError(
-            f"{owner}: column {column.name!r} has only nulls, so its type is unknown. Choose one, "
-            f"as in encodings={{{column.name!r}: 'optional[str]'}}, or leave the column out."
+            f"{owner}: the first rows of column {column.name!r} are null, so its type is unknown. "
+            f"Choose one, as in encodings={{{column.name!r}: 'optional[str]'}}, or leave the "
+            "column out."
         )
     return encoding
 

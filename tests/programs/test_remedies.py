@@ -150,6 +150,7 @@ OTHER_CALLS = {
     *("to", "to_dense", "view"),  # of a tensor
     "rewrite_data_files",  # of Iceberg
     "get_train_dataloader",  # of transformers
+    "skip_first_batches",  # of accelerate
     "DataFrame",  # of pandas
     "write_datasink",  # of Ray
 }
@@ -300,7 +301,7 @@ WITHOUT_PROGRAM = {
         "is a data frame of Spark",
         "is a dataset of Ray",
         "MDSDatasource takes a StreamingDataset",
-        "has only nulls, so its type is unknown",
+        "are null, so its type is unknown",
         "another program wrote a dataset to",
     ],
     "It takes a trainer, as in tests/programs/integrations.": [
@@ -320,6 +321,7 @@ WITHOUT_PROGRAM = {
         "the trainer has � data-parallel ranks",
         "its last step has fewer than the others",
         "Name a column of the dataset",
+        "To convert texts, use mds-convert",
         "of an evaluation dataset repeats samples",
     ],
     "It comes under python -O alone.": ["cannot keep the order of streaming datasets"],

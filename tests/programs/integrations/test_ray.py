@@ -193,8 +193,17 @@ def test_arguments_are_checked_at_once(source, tmp_path):
         MDSDatasink(out, storage_options={"endpoint_url": "http://x"})
     with pytest.raises(ConfigError, match=r"names the column 'idd'.*Did you mean 'id'"):
         rows(source, ["id"]).write_datasink(MDSDatasink(out, encodings={"idd": "int32"}))
-    with pytest.raises(ConfigError, match="'n' has only nulls"):
-        ray.data.from_items([{"n": None}]).write_datasink(MDSDatasink(out))
+
+
+def test_a_first_block_of_nulls_needs_an_encoding(tmp_path):
+    """Ray gives the types of the first block only, and the message says no more than that."""
+    nulls, texts = pa.table({"n": pa.nulls(2)}), pa.table({"n": ["x", "y"]})
+    table, out = ray.data.from_arrow([nulls, texts]), str(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"the first rows of column 'n' are null") as caught:
+        table.write_datasink(MDSDatasink(out))
+    assert "{'n': 'optional[str]'}" in str(caught.value)
+    table.write_datasink(MDSDatasink(out, encodings={"n": "optional[str]"}))
+    assert [sample["n"] for sample in LocalDataset(out)] == [None, None, "x", "y"]
 
 
 def test_killed_workers_change_nothing(check_killed_job):

@@ -58,9 +58,9 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Rows show the time from opening the dataset to its first sample. Rows with 'memory' show "
-        "by how much the private memory of the process grows meanwhile. 'First time' starts with "
-        "an empty cache, and 'again' is a new process that reuses what the first one stored. The "
+        "Rows show the time from opening the dataset to its first sample, and rows with 'memory' "
+        "the growth of the process's private memory in this time. 'First time' starts with an "
+        "empty cache, and 'again' is a new process that reuses what the first one stored. The "
         "limit is json.load of index.json. Libraries with another kind of index have no column."
     ),
 )

@@ -13,6 +13,7 @@ from mds.integrations._token_rows import TokenRows, ignore_padding
 
 # Columns that Automodel knows, but that have no effect here.
 _UNUSED = frozenset({"input_ids", "attention_mask", "loss_mask", "position_ids"})
+_COLLATE = "dataloader.collate_fn (of validation_dataset: validation_dataloader.collate_fn)"
 
 
 class AutomodelRows(TokenRows):
@@ -71,7 +72,19 @@ def samples_of(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         batch["seq_lens"] = [_NeatPack()] * len(batch["labels"])
     names = tuple(batch)
     for row in zip(*batch.values(), strict=True):
-        yield dict(zip(names, row, strict=True))
+        yield _Sample(zip(names, row, strict=True))
+
+
+class _Sample(dict[str, Any]):
+    """Sample that raises ConfigError if a collate function of packs asks for its positions."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        if name == "position_ids":
+            raise ConfigError(
+                f"samples have no {name!r}, because they are not packs. Set packing= of the "
+                f"dataset, or leave out {_COLLATE}."
+            )
+        raise KeyError(name)
 
 
 class _NeatPack:
@@ -79,6 +92,5 @@ class _NeatPack:
 
     def __len__(self) -> NoReturn:
         raise ConfigError(
-            "packs need dataloader.collate_fn="
-            "nemo_automodel.components.datasets.utils.neat_packed_collater."
+            f"packs need {_COLLATE}=nemo_automodel.components.datasets.utils.neat_packed_collater."
         )

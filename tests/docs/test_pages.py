@@ -57,7 +57,9 @@ NOT_RUN = {
     ("start.md", "python3 -m venv .venv"): "README's first command makes and fills an environment",
     ("index.md", "mds-convert photos data/photos"): "the README draws pictures and converts them",
     ("guides/automodel.md", "step_scheduler:"): AUTOMODEL,
+    ("guides/automodel.md", "dataset:"): AUTOMODEL,
     ("guides/automodel.md", "model:"): AUTOMODEL,
+    ("guides/automodel.md", "validation_dataloader:"): AUTOMODEL,
     (
         "guides/automodel.md",
         "for rank in 4",

@@ -32,6 +32,7 @@ from tests.token_rows import IGNORED, LENGTH, SAMPLES, write_token_rows  # noqa:
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata
     pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),  # by Automodel
+    pytest.mark.filterwarnings("ignore:invalid escape sequence"),  # by torchao, when it is compiled
 ]
 
 
@@ -144,21 +145,34 @@ def test_documents_of_a_pack_do_not_attend_to_each_other(places):
 
 
 def test_the_configuration_of_the_guide_builds_a_loader(tmp_path):
-    """Its YAML, with the path of a dataset here."""
-    with MDSWriter(str(tmp_path), {"tokens": "ndarray:uint16"}) as out:
-        for _ in range(300):
-            out.write({"tokens": np.ones(4097, np.uint16)})
+    """Its YAML, with the paths of datasets here."""
+    for name in ("tokens", "web", "code"):
+        with MDSWriter(str(tmp_path / name), {"tokens": "ndarray:uint16"}) as out:
+            for _ in range(300):
+                out.write({"tokens": np.ones(4097, np.uint16)})
     page = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "automodel.md"
-    first, packs = (yaml.safe_load(each.code) for each in blocks(page) if each.mark == "yaml")
-    first["dataset"]["place"] = str(tmp_path)
-    for changed in ({}, {**packs, "packing": 5000}):
-        packing = {"packing": changed.pop("packing")} if changed else {}
-        config = {**first, **changed, "dataset": {**first["dataset"], **packing}}
-        if packing:
-            del config["dataset"]["seq_len"]
-        built = RecipeConfig(ConfigNode(config)).dataloader.build(dp_rank=1, dp_world_size=4)
-        batch = next(iter(built))
-        assert batch["input_ids"].shape == (2, 5000 if packing else 4096)
+    first, streams, packs, validation = (
+        yaml.safe_load(each.code.replace("s3://bucket", str(tmp_path)))
+        for each in blocks(page)
+        if each.mark == "yaml"
+    )
+
+    def keys(*left_out, **others):
+        settings = {**first["dataset"], **others}
+        return {name: settings[name] for name in settings.keys() - {*left_out}}
+
+    def shape(config, name="dataloader"):
+        config = RecipeConfig(ConfigNode(config))
+        configs = {"dataloader": config.dataloader, **config.validation_dataloaders}
+        return next(iter(configs[name].build(dp_rank=1, dp_world_size=4)))["input_ids"].shape
+
+    assert shape(first) == (2, 4096)
+    assert shape({**first, "dataset": keys("place", **streams["dataset"])}) == (2, 4096)
+    dataset = keys("seq_len", packing=5000)
+    config = {**first, **packs, "dataset": dataset}
+    assert shape(config) == (2, 5000)
+    config = {**config, **validation, "validation_dataset": dataset}
+    assert shape(config, "default") == (2, 5000)
 
 
 def test_a_column_of_labels_replaces_the_tokens(tmp_path):
@@ -234,7 +248,12 @@ def test_edits_reach_the_order(places):
         ({"packing": 16, "seq_len": 8}, "leave seq_len out"),
         ({"packing": Packing(budget=8)}, "give packing a capacity"),
         ({"global_batch_size": 3, "ranks": 2}, "a multiple of the ranks. It is 3"),
-        ({"global_batch_size": 0}, "a multiple of the ranks. It is 0"),
+        ({"global_batch_size": 0}, "must be a whole number of samples, of at least 1"),
+        ({"global_batch_size": "8k"}, "must be a whole number of samples, of at least 1"),
+        ({"seq_len": 0}, "seq_len must be a whole number of tokens, of at least 1"),
+        ({"seq_len": 8.0}, "Write seq_len=8"),
+        ({"seq_len": "8k"}, "seq_len must be a whole number of tokens, of at least 1"),
+        ({"column": ["tokens"]}, "column must be the name of a column"),
         ({"loader_shuffle": True}, "leave out dataloader.shuffle"),
         ({"packed": {"packed_sequence_size": 8}}, "leave out dataloader.shuffle and packed"),
     ],
@@ -255,8 +274,9 @@ def test_settings_that_contradict_each_other_are_refused(places, options, messag
         (
             "documents",
             {"packing": 8, "collate": packed_sequence_thd_collater},
-            "neat_packed",
+            "validation_dataloader.collate_fn",
         ),
+        ("more", {"seq_len": LENGTH, "collate": neat_packed_collater}, "they are not packs"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_first_batch(places, name, options, message):

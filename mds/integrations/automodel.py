@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from mds._arguments import check_arguments, text, whole
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
@@ -22,6 +23,11 @@ _FIXED = {
     "batch_size": "give global_batch_size",
     "topology": "it follows from the parallelism of Automodel",
     "remainder": "it is 'mask', so that each sample comes once in steps of one size",
+}
+_RULES = {
+    "global_batch_size": whole(1, unit="samples"),
+    "seq_len": whole(1, unit="tokens").or_none("samples of any length"),
+    "column": text("the name of a column").or_none("tokens"),
 }
 
 
@@ -64,6 +70,8 @@ class Dataset(IterableDataset[dict[str, Any]]):
         column: str | None = None,
         **arguments: Any,
     ) -> None:
+        settings = {"global_batch_size": global_batch_size, "seq_len": seq_len, "column": column}
+        check_arguments("Dataset", settings, _RULES)
         for name in _FIXED.keys() & arguments:
             raise ConfigError(f"{name}= of the dataset: leave it out, {_FIXED[name]}.")
         if (packing := arguments.get("packing")) is not None:

@@ -67,9 +67,9 @@ def register_packer(name: str, packer: PackFunction, *, replace: bool = False) -
       nothing else. `mds.testing.PackerContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
-    Every process that plans must register it, worker processes too: do so where the dataset's class
-    is defined, or name it in an entry point of the group ``mds.packers``. Raises ConfigError for a
-    name that is taken, and for an object that is not callable.
+    Every process that plans must register it, worker processes too: do so at the top level of the
+    training script, or name it in an entry point of the group ``mds.packers``. Raises ConfigError
+    for a name that is taken, and for an object that is not callable.
 
     >>> import numpy as np
     >>> @register_packer("one_each")

@@ -75,9 +75,9 @@ def register_shuffle(name: str, shuffle: type[Shuffle], *, replace: bool = False
       `mds.testing.ShuffleContract` tests it.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
-    Every process that plans must register it, worker processes too: do so where the dataset's class
-    is defined, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError for a
-    name that is taken, and for another object.
+    Every process that plans must register it, worker processes too: do so at the top level of the
+    training script, or name it in an entry point of the group ``mds.shuffles``. Raises ConfigError
+    for a name that is taken, and for another object.
 
     >>> @register_shuffle("whole_shards")  # doctest: +SKIP
     ... class WholeShards(SequentialShuffle): ...

@@ -153,6 +153,7 @@ OTHER_CALLS = {
     "skip_first_batches",  # of accelerate
     "DataFrame",  # of pandas
     "write_datasink",  # of Ray
+    "MapDataset",  # for Grain, which is not in the environment of these tests
 }
 #: Words that follow "mds" in a sentence, as in "mds creates no process group".
 VERBS = """
@@ -297,15 +298,18 @@ WITHOUT_PROGRAM = {
         "needs the package soundfile",
         "a manifest of Parquet needs pyarrow",
     ],
-    "It takes Spark or Ray, as in tests/programs/integrations.": [
+    "It takes Spark, Ray or Grain, as in tests/programs/integrations.": [
         "is a data frame of Spark",
         "is a dataset of Ray",
         "MDSDatasource takes a StreamingDataset",
         "are null, so its type is unknown",
         "another program wrote a dataset to",
+        "Write MapDataset(StreamingDataset(",
+        "but Grain divides the samples among them",
     ],
     "It takes a trainer, as in tests/programs/integrations.": [
         "of a loader of torchtitan",
+        "because they are not packs. Set packing= of the dataset",
         "tokens do not fit �=",
         "tokens, for �=",
         "the data is in epoch",

@@ -67,9 +67,29 @@ class ModelInputs:
             )
         # Packs mask their labels themselves. With NumPy, because threads of torch cost more.
         if mask is not None and self.tokens is None and not mask.numpy().all():
+            padding = _find_padding(mask, batch)
             for label in self._labels:
-                inputs[label][~mask] = -100
+                inputs[label][padding] = -100
         return inputs
+
+
+def _find_padding(mask: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """Return where the labels of a batch are those of padding, for the ``mask`` of its samples.
+
+    The collate function may have joined all samples in one row, with positions that restart at
+    each. Raises ConfigError for a row whose samples cannot be told apart.
+    """
+    positions = batch.get("position_ids")
+    if positions is None or len(positions) == len(mask):
+        return ~mask
+    starts = positions == 0
+    if len(positions) != 1 or int(starts.sum()) != len(mask):
+        raise ConfigError(
+            f"the collate function made {len(positions)} rows with {int(starts.sum())} documents "
+            f"of {len(mask)} samples, so the labels of padding cannot be found. Write "
+            "StreamingDataset(..., packing=4096) instead of joining samples there."
+        )
+    return ~mask[starts.cumsum(1) - 1]
 
 
 def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:

@@ -24,6 +24,10 @@ from axolotl.integrations.base import BasePlugin, PluginManager  # noqa: E402 - 
 from tokenizers import Tokenizer  # noqa: E402 - as above
 from tokenizers.models import WordLevel  # noqa: E402 - as above
 
+from mds.integrations._model_inputs import ModelInputs  # noqa: E402 - as above
+from mds.integrations._model_loader import ModelLoader  # noqa: E402 - as above
+from mds.integrations.axolotl import _open_dataset  # noqa: E402 - as above
+
 pytestmark = pytest.mark.filterwarnings("default")  # those of other libraries are no errors here
 
 DOCUMENTS = 40
@@ -132,6 +136,34 @@ def test_documents_have_labels_and_padding(train):
         assert inputs["input_ids"][row] == [number] * 3 + [1] * (size - 3)
         assert inputs["labels"][row] == [number] * 3 + [-100] * (size - 3)
         assert inputs["attention_mask"][row] == [1] * 3 + [0] * (size - 3)
+
+
+def test_a_flattened_evaluation_has_the_losses_of_its_documents(folder):
+    """With ``batch_flattening: true``, also in batches with padding on two ranks."""
+    model = transformers.LlamaForCausalLM.from_pretrained(folder / "model").eval()
+    model.config.use_cache = False  # as the Trainer does, so that documents are kept apart
+    total, count = 0.0, 0
+    for rank in range(2):
+        dataset = _open_dataset(
+            {"remote": str(folder / "data"), "remainder": "mask", "topology": (rank, 2)}
+        ).select(range(13))
+        flatten = transformers.DataCollatorWithFlattening(return_tensors="pt")
+        for batch in ModelLoader(dataset, flatten, ModelInputs(model, ["labels"]), 2, 3):
+            assert len(batch["input_ids"]) == 1
+            labels = int((batch["labels"] != -100).sum())
+            if labels:
+                total += float(model(**batch).loss) * labels
+                count += labels
+    documents = torch.arange(2, 15)[:, None].expand(13, 3)
+    assert count == 13 * 2  # the first token of each document has no loss
+    assert total / count == pytest.approx(float(model(documents, labels=documents).loss))
+
+
+def test_rows_whose_samples_cannot_be_told_apart_are_refused():
+    batch = {"labels": torch.ones(1, 4), "position_ids": torch.arange(4)[None]}
+    batch["mask"] = torch.tensor([True, False])
+    with pytest.raises(ConfigError, match=r"1 rows with 1 documents of 2 samples"):
+        ModelInputs(torch.nn.Identity(), ["labels"])(batch)
 
 
 def test_packs_keep_documents_apart(train):

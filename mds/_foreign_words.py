@@ -82,9 +82,9 @@ _OF_A_DATASET = (
     "replication schedule shuffle_algo shuffle_block_size shuffle_seed streams storage_options "
     "topology"
 )
-_OF_A_LOADER = (
+OF_A_LOADER = (
     "num_workers prefetch_factor pin_memory persistent_workers drop_last collate_fn worker_init_fn "
-    "multiprocessing_context"
+    "multiprocessing_context microbatches worker_type"
 )
 
 _REPORT = "Write print(loader.report()) after some batches of a StreamingDataLoader."
@@ -149,7 +149,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
             "Write {owner}(...).map({value})."
         ),
         "collate": "Write StreamingDataLoader(dataset, collate_fn={value}).",
-        _OF_A_LOADER: "The loader takes it: StreamingDataLoader(dataset, {name}={value}).",
+        OF_A_LOADER: "The loader takes it: StreamingDataLoader(dataset, {name}={value}).",
         "num_proc workers": "Write StreamingDataLoader(dataset, num_workers={value}).",
         "limit take n max_samples num_samples n_samples sample_limit max_examples": (
             "Write {owner}(...).limit({value})."

@@ -7,11 +7,12 @@ or one more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._foreign_words import OF_A_LOADER
 from mds._loader.packed_batches import IGNORED
 from mds.errors import ConfigError
 from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of, packing_of
@@ -23,26 +24,29 @@ if TYPE_CHECKING:
 
 
 def row_arguments(
-    arguments: Mapping[str, Any],
-    fixed: Mapping[str, str],
-    length: int,
-    setting: str,
-    column: str | None,
+    config: Any, fixed: Mapping[str, str], length: int, setting: str
 ) -> dict[str, Any]:
     """Return the arguments of a dataset of rows; its packs have shifted labels.
 
-    Raises ConfigError for arguments that the trainer determines, and for packs of another length.
+    Raises ConfigError for arguments of the loader and those that the trainer determines, and for
+    packs of another length.
 
     Args:
-        arguments: Arguments of the user.
+        config: Settings of the loader, a dataclass with ``arguments`` of the dataset and
+            ``column``, the column of the tokens; None for the one that the packing finds.
         fixed: Arguments that the user may not give, with the reason.
         length: Tokens of a row.
         setting: Name of the trainer's setting of the length.
-        column: Column of the tokens; None for the one that the packing finds.
     """
-    result = dict(arguments)
-    for name in fixed.keys() & result:
-        raise ConfigError(f"{name}= of arguments: leave it out, {fixed[name]}.")
+    result, owner = dict(config.arguments), type(config).__qualname__
+    settings = {field.name for field in fields(config)}
+    for name in result:
+        if name in fixed:
+            raise ConfigError(f"{name}= of arguments: leave it out, {fixed[name]}.")
+        if name in settings:
+            raise ConfigError(f"{name}= of arguments: leave it out, and set {name}= of {owner}.")
+        if name in OF_A_LOADER.split():
+            raise ConfigError(f"{name}= of arguments: leave it out, {owner} chooses it.")
     packing = result.get("packing")
     if packing is None:
         return result
@@ -51,16 +55,16 @@ def row_arguments(
         raise ConfigError(
             f"packs of {packing.room} tokens do not fit {setting}={length}. Give packing={length}."
         )
-    result["packing"] = packing_of_rows(packing, column)
+    result["packing"] = packing_of_rows(packing, config.column)
     return result
 
 
 def packing_of_rows(packing: Packing, column: str | None) -> Packing:
     """Return a packing whose packs are rows with shifted labels.
 
-    ``column``: column of the tokens; None for the one that the packing finds.
+    ``column``: column of the tokens if the packing names none; None for the one that it finds.
     """
-    return replace(packing, column=column or packing.column, layout="dense", labels="shifted")
+    return replace(packing, column=packing.column or column, layout="dense", labels="shifted")
 
 
 def token_column(column: str | None, packing: Packing | None) -> str:

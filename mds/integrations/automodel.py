@@ -44,7 +44,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
       one more. None is for samples of any length, which the ``collate_fn`` pads, and for packs.
     - ``num_workers`` (int, default 0): Number of threads that read samples.
     - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs, it
-      is the one that `Packing` finds.
+      is the one that `Packing` finds. The column of a `Packing` takes precedence.
     - Other arguments are those of StreamingDataset, such as ``shuffle``, ``streams`` or
       ``schedule``. ``packing`` is a number of tokens, or the arguments of `Packing`.
 

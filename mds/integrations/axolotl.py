@@ -39,6 +39,14 @@ _REFUSED = {
     "dataset_exact_deduplication": "Remove duplicates before you write the dataset.",
     **dict.fromkeys(("rl", "reward_model", "process_reward_model"), "Train on tokens only."),
 }
+#: Arguments of a loader that are no arguments of a dataset -> options of axolotl.
+_OF_LOADER = {
+    "num_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "drop_last": "dataloader_drop_last",
+    "microbatches": "gradient_accumulation_steps",
+}
 
 
 class _Datasets(BaseModel):  # type: ignore[misc] # no types are checked
@@ -132,6 +140,11 @@ class MDSPlugin(BasePlugin):  # type: ignore[misc] # no types are checked
 def _open_dataset(arguments: Mapping[str, Any]) -> StreamingDataset:
     """Return the dataset of arguments in YAML."""
     options = arguments.to_dict() if hasattr(arguments, "to_dict") else dict(arguments)
+    for name in _OF_LOADER.keys() & options:
+        raise ConfigError(
+            f"{name}: under mds: is a setting of axolotl's loader. Leave it out, and write "
+            f"{_OF_LOADER[name]}: beside mds:."
+        )
     if isinstance(options.get("packing"), Mapping):
         options["packing"] = Packing(**options["packing"])
     dataset = StreamingDataset(**options)

@@ -43,7 +43,7 @@ class MDSDataLoaderConfig(DataLoaderConfig):  # type: ignore[misc] # no types
     - ``arguments`` (dict, default {}): Other arguments of the StreamingDataset, such as
       ``shuffle``, ``packing``, ``streams`` or ``schedule``.
     - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs,
-      it is the one that `Packing` finds.
+      it is the one that `Packing` finds. The column of a `Packing` takes precedence.
     - ``num_workers`` (int, default 0): Number of workers that make batches.
     - ``generate_doc_lengths`` (bool, default True): Whether batches of packs have ``doc_lens`` and
       ``max_doc_lens``, so that documents do not attend to each other.
@@ -97,12 +97,12 @@ class MDSDataLoader(EpochLoader):
     def __init__(
         self, config: MDSDataLoaderConfig, dp_rank: int = 0, dp_world_size: int = 1
     ) -> None:
-        tokenizer, length, column = config.tokenizer, config.sequence_length, config.column
+        tokenizer, length = config.tokenizer, config.sequence_length
         dataset = StreamingDataset(
             config.path,
             topology=(dp_rank, dp_world_size),
             remainder="mask",
-            **row_arguments(config.arguments, _FIXED, length, "sequence_length", column),
+            **row_arguments(config, _FIXED, length, "sequence_length"),
         )
         self._rows = OlmoRows(config, dataset.packing)
         super().__init__(

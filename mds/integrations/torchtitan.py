@@ -38,10 +38,10 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
     - ``arguments`` (dict, default {}): Other arguments of the StreamingDataset, such as
       ``shuffle``, ``packing``, ``streams`` or ``schedule``.
     - ``column`` (str | None, default None): Column of the tokens. None is ``tokens``; for packs,
-      it is the one that `Packing` finds.
+      it is the one that `Packing` finds. The column of a `Packing` takes precedence.
     - ``num_workers`` (int, default 0): Number of workers that make batches.
     - ``global_batch_size`` (int, default -1, samples): ``training.global_batch_size``; -1 is one
-      batch of each rank.
+      batch of each rank. A schedule in steps needs another value.
     - ``infinite`` (bool, default True): Whether another epoch follows the last one.
 
     With packing, a pack has ``training.seq_len`` tokens. Without, samples are blocks of ``seq_len``
@@ -90,8 +90,15 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             batch_size=local_batch_size,
             topology=(dp_rank, dp_world_size),
             remainder="mask",
-            **row_arguments(config.arguments, _FIXED, seq_len, setting, column),
+            **row_arguments(config, _FIXED, seq_len, setting),
         )
+        run = self.dataset._order.schedule  # noqa: SLF001 - of this library
+        if size == -1 and run is not None and run.schedule.unit == "steps":
+            raise ConfigError(
+                "global_batch_size=-1 of the dataloader: its schedule counts steps, but torchtitan "
+                "does not tell a dataloader their size. Give the value of "
+                f"training.global_batch_size, or {batch} if that is -1."
+            )
         rows = _TokensAndPositions(self.dataset.packing, column, seq_len, setting)
         self._loader = StreamingDataLoader(
             self.dataset, num_workers=config.num_workers, microbatches=steps, collate_fn=rows

@@ -195,6 +195,8 @@ def test_evaluation_counts_each_document_once(train, folder):
         ({"datasets": [{"path": "a"}]}, "datasets: of axolotl has no effect"),
         ({"context_parallel_size": 2}, "context_parallel_size: 2 of axolotl does not work"),
         ({"mds": None}, "the configuration has no datasets"),
+        ({"data": {"train": {"num_workers": 2}}}, "write dataloader_num_workers: beside mds:"),
+        ({"data": {"eval": {"drop_last": True}}}, "write dataloader_drop_last: beside mds:"),
     ],
 )
 def test_options_that_choose_or_divide_samples_are_refused(train, options, message):

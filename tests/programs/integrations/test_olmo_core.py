@@ -304,6 +304,7 @@ def test_configs_can_be_overridden_and_saved(places):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"arguments": {"num_workers": 2}}, "set num_workers= of MDSDataLoaderConfig"),
         ({"arguments": {"batch_size": 2}}, "leave it out, it follows from global_batch_size"),
         ({"arguments": {"topology": (0, 1)}}, "it follows from the data-parallel process group"),
         ({"arguments": {"remainder": "short"}}, "OLMo-core needs full batches"),

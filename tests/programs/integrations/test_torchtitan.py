@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from mds import MDSWriter, Packing
+from mds import MDSWriter, Packing, Schedule
 from mds.errors import ConfigError, StateError
 from tests.skip_reasons import not_installed
 from tests.token_rows import IGNORED, LENGTH, SAMPLES, write_token_rows
@@ -77,6 +77,40 @@ def test_labels_of_packs_end_with_their_document(places):
     starts = torch.nn.functional.pad(inputs["positions"][:, 1:] == 0, (0, 1), value=True)
     assert (labels[starts] == IGNORED).all()
     assert (labels[~starts] == inputs["input"][~starts]).all()
+
+
+def test_the_column_that_an_error_recommends_is_read(tmp_path):
+    """`Packing` takes precedence, since errors about the column of packs name its column=."""
+    columns = {"a": "ndarray:int64", "b": "ndarray:int64"}
+    with MDSWriter(str(tmp_path), columns, lengths="a") as out:
+        for n in range(4):
+            out.write({"a": np.full(LENGTH, n), "b": np.full(LENGTH, n + 100)})
+    wrong = build(str(tmp_path), column="tokens", arguments={"packing": LENGTH})
+    with pytest.raises(ConfigError, match=r"Write Packing\(..., column='a'\)"):
+        next(iter(wrong))
+    packing = Packing(LENGTH, column="a")
+    inputs, _ = next(iter(build(str(tmp_path), column="tokens", arguments={"packing": packing})))
+    assert inputs["input"].max() < 4
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_a_schedule_counts_steps_of_the_optimizer(places, size):
+    """Not batches of the loader, so it needs the size of a step."""
+    streams = {"a": places["more"], "b": places["equal"]}  # those of b have no last label
+    schedule = {0: {"a": 1}, 3: {"b": 1}}
+
+    def build_scheduled(schedule, **options):
+        arguments = {"streams": streams, "schedule": schedule}
+        return build(None, ranks=2, arguments=arguments, **options)
+
+    with pytest.raises(ConfigError, match=r"Give the value of training.global_batch_size, or 4"):
+        build_scheduled(schedule)
+    build_scheduled(Schedule(schedule, unit="samples"))
+    batches = iter(build_scheduled(schedule, global_batch_size=size))
+    per_step = size // 4
+    last_labels = [next(batches)[1][:, -1] for _ in range(5 * per_step)]
+    assert (torch.cat(last_labels[: 3 * per_step]) != IGNORED).all()
+    assert (torch.cat(last_labels[3 * per_step :]) == IGNORED).all()
 
 
 def test_a_column_of_labels_replaces_the_tokens(tmp_path):
@@ -225,6 +259,9 @@ def test_edits_reach_the_order(places):
         ({"arguments": {"topology": (0, 1)}}, "it follows from the parallelism"),
         ({"arguments": {"packing": 16}}, "packs of 16 tokens do not fit training.seq_len=8"),
         ({"arguments": {"packing": Packing(budget=8)}}, "do not fit training.seq_len=8"),
+        ({"arguments": {"num_workers": 2}}, "set num_workers= of DataLoader.Config"),
+        ({"arguments": {"column": "ids"}}, "set column= of DataLoader.Config"),
+        ({"arguments": {"pin_memory": True}}, "leave it out, DataLoader.Config chooses it"),
         ({"global_batch_size": 3}, "a multiple of 2"),
         ({"global_batch_size": 0}, "a multiple of 2"),
         ({"global_batch_size": 6, "every": 4}, "the value of training.global_batch_size"),

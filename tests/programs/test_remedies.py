@@ -151,6 +151,7 @@ OTHER_CALLS = {
     "rewrite_data_files",  # of Iceberg
     "get_train_dataloader",  # of transformers
     "skip_first_batches",  # of accelerate
+    "MapDataset",  # of mds.integrations.grain
     "DataFrame",  # of pandas
     "write_datasink",  # of Ray
     "MapDataset",  # for Grain, which is not in the environment of these tests
@@ -325,6 +326,9 @@ WITHOUT_PROGRAM = {
         "the trainer has � data-parallel ranks",
         "its last step has fewer than the others",
         "Name a column of the dataset",
+        "needs a StreamingDataset, got",
+        "Grain divides the samples among them",
+        "because they are not packs",
         "To convert texts, use mds-convert",
         "of an evaluation dataset repeats samples",
     ],

@@ -295,6 +295,31 @@ def test_columns_without_effect_are_refused(tmp_path):
     next(iter(build(str(tmp_path), columns=["tokens"])))
 
 
+class Documents(torch.utils.data.Dataset):
+    """Documents as Automodel's own datasets give them."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, number):
+        return {"input_ids": [number], "labels": [number]}
+
+
+def test_an_empty_position_replaces_that_of_a_dataset_of_automodel(places):
+    """Which the loader of torchdata refuses, before mds gets it; the guide says what to do."""
+    own = loader.DataloaderConfig(
+        dataset_config=loader.make_dataset_config(Documents, {}), batch_size=2
+    ).build(dp_rank=0, dp_world_size=4)
+    next(iter(own))
+    each = build(places["more"])
+    each.load_state_dict(own.state_dict())
+    with pytest.raises(AssertionError):
+        next(iter(each))
+    each = build(places["more"])
+    each.load_state_dict({})
+    assert rows_of(next(iter(each))) == rows_of(next(iter(build(places["more"]))))
+
+
 def test_a_second_division_among_ranks_is_refused(places):
     each = build(places["more"])
     with pytest.raises(ConfigError, match="call it once"):

@@ -154,7 +154,6 @@ OTHER_CALLS = {
     "MapDataset",  # of mds.integrations.grain
     "DataFrame",  # of pandas
     "write_datasink",  # of Ray
-    "MapDataset",  # for Grain, which is not in the environment of these tests
 }
 #: Words that follow "mds" in a sentence, as in "mds creates no process group".
 VERBS = """

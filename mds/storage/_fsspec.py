@@ -25,6 +25,12 @@ from mds.storage._translate import translate_chunks, translate_errors
 from mds.storage._url import scheme_of
 
 T = TypeVar("T")
+#: Schemes of this library, by those of other libraries for the same objects.
+_OWN_SCHEMES = {
+    **dict.fromkeys(("s3a", "s3n"), "s3"),
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "azure"),
+    "gcs": "gs",
+}
 _PIECE = 8 << 20  # bytes of a request; fsspec returns each piece whole
 
 
@@ -162,7 +168,7 @@ class FsspecStore(Store):
         if self._scheme not in available_protocols():
             raise ConfigError(
                 f"{str(self.url)!r}: the scheme {self._scheme!r} is unknown to fsspec and to mds. "
-                f"mds.storage.register_store() adds a store for it."
+                f"mds.storage.register_store() adds a store for it.{self._own_scheme()}"
             )
 
     def _make_system(self) -> tuple[Any, str]:
@@ -174,8 +180,16 @@ class FsspecStore(Store):
         try:
             system, root = url_to_fs(self.url.reveal(), **settings)
         except ImportError as error:
-            raise ConfigError(f"{self.url!r}: fsspec says: {mask_foreign(str(error))}.") from error
+            reason = mask_foreign(str(error).rstrip("."))
+            raise ConfigError(
+                f"{self.url!r}: fsspec says: {reason}.{self._own_scheme()}"
+            ) from error
         return system, str(root)
+
+    def _own_scheme(self) -> str:
+        """Return a sentence that names the scheme of mds for the same objects, or ''."""
+        scheme = _OWN_SCHEMES.get(self._scheme)
+        return f" mds has its own store for {scheme}:// URLs." if scheme else ""
 
 
 def _info(key: str, entry: Mapping[str, Any]) -> ObjectInfo:

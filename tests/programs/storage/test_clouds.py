@@ -127,6 +127,18 @@ def test_a_file_system_of_fsspec_that_stands_still_is_noticed(monkeypatch, tmp_p
     release.set()
 
 
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [("s3n://bucket/data", "s3"), ("abfss://box@me.dfs.core.windows.net/data", "azure")],
+)
+def test_a_scheme_of_hadoop_is_answered_with_that_of_mds(url, own, monkeypatch):
+    """If fsspec does not know it."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    monkeypatch.setattr(fsspec, "available_protocols", lambda: ["hdfs"])
+    with pytest.raises(ConfigError, match=rf"unknown to fsspec.* own store for {own}:// URLs"):
+        open_store(url)
+
+
 def test_options_of_fsspec_reach_the_file_system(tmp_path):
     """They are the file system's own, beside those that every store takes."""
     store = open_store(f"local://{tmp_path}", options={"auto_mkdir": True, "concurrency": 2})

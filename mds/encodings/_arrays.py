@@ -237,6 +237,24 @@ class ArrayEncoding(Encoding):
             raise self._wrong(value, f"a number in it does not fit into {self._dtype_name}")
         return converted
 
+    def fit_list(self, value: Any) -> Any:
+        """Return a list of numbers, or an array made of one, with the column's dtype and shape.
+
+        A flat list gets the shape if it has as many elements. A value that does not fit is returned
+        unchanged, because `encode` refuses it.
+        """
+        if self._stored is None or self._dtype_name not in _LIST_DTYPES:
+            return value
+        array = value
+        if not isinstance(value, np.ndarray) or value.dtype != self._stored:
+            try:
+                array = self._list_as_array(value)
+            except EncodingError:
+                return value
+        if self._dims is not None and array.ndim == 1 and array.size == math.prod(self._dims):
+            array = array.reshape(self._dims)
+        return array
+
     def way_out(self, value: Any) -> str:
         """Suggest how to make an array of a value."""
         if isinstance(value, (list, tuple)):

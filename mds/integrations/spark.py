@@ -77,6 +77,12 @@ class MDSDataSource(spark.DataSource):  # type: ignore[misc] # no types of pyspa
         options = self._parse("frame.write", _WRITE)
         out, encodings, settings = (options.pop(name, None) for name in _PLACE)
         mode = "overwrite" if overwrite else "append"
+        for field in schema.fields:
+            if field.dataType.typeName() == "variant":
+                raise ConfigError(
+                    f"frame.write: column {field.name!r} is a variant, which mds cannot store. "
+                    f"Write to_json({field.name}), with the encoding 'json'."
+                )
         parted = PartedDataset.plan("frame.write", out, mode, encodings, settings, options)
         return _SparkWriter(parted.with_schema(to_arrow_schema(schema, timezone="UTC")))
 
@@ -88,10 +94,17 @@ class MDSDataSource(spark.DataSource):  # type: ignore[misc] # no types of pyspa
 
     def _parse(self, call: str, names: Sequence[str]) -> dict[str, Any]:
         """Return the options, which are texts, as values. Raises ConfigError for invalid ones."""
-        refuse_unknown(call, self.options, names)
         values: dict[str, Any] = dict(self.options)
-        if not (path := values.get("path")) or not values.get("partitions", "1").isdecimal():
-            raise ConfigError(f"{call}: give one path, and a whole number of partitions.")
+        if not (path := values.get("path")):
+            raise ConfigError(
+                f"{call}: give one path. Join several datasets with union, and use no tables of a "
+                "catalog, which have no path."
+            )
+        refuse_unknown(call, self.options, names)
+        if not values.get("partitions", "1").isdecimal():
+            raise ConfigError(
+                f"{call}: {values['partitions']!r} is not a whole number of partitions, such as 64."
+            )
         values["path"] = os.path.abspath(local_path(path)) if is_local(path) else path
         for name in {"columns", "hashes"} & values.keys():
             values[name] = [part.strip() for part in values[name].split(",")]
@@ -114,6 +127,19 @@ def _spark_type(kind: Any) -> Any:
     return pa.type_for_alias(_WIDER.get(str(kind), str(kind)))
 
 
+def _cast(array: Any, field: Any) -> Any:
+    """Return a column with the type of a field. Raises ConfigError if the values do not fit."""
+    try:
+        return array.cast(field.type)
+    except pyarrow().ArrowException as error:
+        reason = str(error).rstrip(".")
+        raise ConfigError(
+            f"spark.read: column {field.name!r} has the type {array.type}, but the schema of the "
+            f"caller says {field.type}: {reason}. Leave out the schema, and convert the column in "
+            "Spark, for example with cast or from_json."
+        ) from error
+
+
 @dataclass
 class _SparkReader(spark.DataSourceReader):  # type: ignore[misc]
     dataset: Samples
@@ -127,7 +153,7 @@ class _SparkReader(spark.DataSourceReader):  # type: ignore[misc]
         part = self.dataset.select(slice(partition.value.start, partition.value.stop))
         for batch in part.to_arrow_reader(self.schema.names):
             arrays = [getattr(array, "storage", array) for array in batch]  # tensors are lists
-            columns = [*map(lambda array, kind: array.cast(kind), arrays, self.schema.types)]
+            columns = [*map(_cast, arrays, self.schema)]
             yield pyarrow().record_batch(columns, schema=self.schema)
 
 

@@ -22,9 +22,18 @@ from typing import TYPE_CHECKING, Any
 from mds._arguments import check_arguments, did_you_mean, mapping, one_of, refuse_unknown
 from mds._index.table import Index, column_encodings
 from mds._shardfile.layout import INDEX_NAME
-from mds.errors import ConfigError, NotFoundError, WriterError
+from mds.encodings._arrays import ArrayEncoding, length_function
+from mds.encodings._base import located
+from mds.encodings._registry import parse_encoding
+from mds.errors import (
+    ConfigError,
+    EncodingError,
+    NotFoundError,
+    UnknownEncodingError,
+    WriterError,
+)
 from mds.formats._arrow_values import encoding_of, number_name, pyarrow, python_values
-from mds.formats._columns import NULLS
+from mds.formats._columns import NULLS, as_json
 from mds.storage import open_store
 from mds.storage._url import Url, is_local, join, local_path, options_of, redact
 from mds.writers._leftovers import delete_parts, is_part, is_shard
@@ -37,6 +46,8 @@ if TYPE_CHECKING:
 
     from mds.storage import Store
 
+#: Encodings that store a text, which their columns are when an engine reads them.
+_TEXTS = frozenset({"json", "str_decimal", "str_float", "str_int"})
 _MAX_ROWS, _MAX_BYTES = 1024, 4 << 20  # that are Python objects at one time
 _OPTIONS = (
     *("lengths", "compression", "hashes", "size_limit", "samples_per_shard", "class_names"),
@@ -94,6 +105,8 @@ class PartedDataset:
             fill_options(owner, {name: options[name] for name in options if name != "lengths"})
         )
         chosen = parse_columns(owner, encodings) if encodings else {}
+        for name, encoding in chosen.items():
+            _check_encoding(owner, name, encoding)
         # A worker may have another working folder.
         url = os.path.abspath(local_path(place)) if is_local(place) else Url(place, storage_options)
         parted = cls(owner, url, mode, chosen, options)
@@ -101,7 +114,12 @@ class PartedDataset:
         return parted
 
     def check_place(self) -> None:
-        """Raise FileExistsError if the place is not empty and mode is "error"."""
+        """Raise FileExistsError if the place is not empty and mode is "error".
+
+        Raises IndexFileError for an invalid index that is to be replaced: its shards are unknown.
+        """
+        if self.mode == "overwrite":
+            self._read_index()
         if self.mode != "error":
             return
         with self._store() as store:
@@ -143,6 +161,8 @@ class PartedDataset:
                 f"but {now} in the rows to append. Write rows with the same columns and encodings, "
                 "or choose another place."
             )
+        if self.options.get("lengths") is not None:
+            length_function(columns, self.options["lengths"])
         return replace(self, columns=columns)
 
     def _columns_there(self) -> dict[str, str] | None:
@@ -185,14 +205,28 @@ class PartedDataset:
                     yield dict(zip(names, row, strict=True))
 
     def _values(self, name: str, column: pa.Array) -> Sequence[Any]:
-        """Return the values of a column as its encoding takes them, None for nulls."""
+        """Return the values of a column as its encoding takes them, None for nulls.
+
+        Raises EncodingError for a value that Python or JSON does not have.
+        """
         if _is_tensor(column.type):
             is_native = hasattr(column, "to_numpy_ndarray")
             return list(column.to_numpy_ndarray() if is_native else column.to_numpy(False))
-        values = python_values(column)
-        if self.columns.get(name) in ("json", "optional[json]"):
-            # Text is taken for JSON: a writer checks bytes and stores them as they are.
-            return [value.encode() if isinstance(value, str) else value for value in values]
+        encoding = self.columns.get(name, "").removeprefix("optional[").removesuffix("]")
+        try:
+            values = python_values(column)
+            if encoding in _TEXTS:
+                # A writer checks bytes and stores them as they are.
+                values = [value.encode() if isinstance(value, str) else value for value in values]
+            if encoding == "json":
+                return [value if isinstance(value, bytes) else as_json(value) for value in values]
+        except EncodingError as error:
+            raise located(error, f"column {name!r}") from error
+        if encoding.startswith(("ndarray:", "tensor:")):
+            array = parse_encoding(encoding)
+            assert isinstance(array, ArrayEncoding)
+            # An engine may lack the dtype or the shape of a column that it has read.
+            return [None if value is None else array.fit_list(value) for value in values]
         return values
 
     def publish(self, parts: Iterable[str]) -> None:
@@ -241,6 +275,14 @@ class PartedDataset:
 
     def _store(self) -> Store:
         return open_store(self.out, options=options_of(self.out))
+
+
+def _check_encoding(owner: str, name: str, encoding: str) -> None:
+    """Raise UnknownEncodingError for an encoding of a column that does not exist."""
+    try:
+        parse_encoding(encoding)
+    except UnknownEncodingError as error:
+        raise UnknownEncodingError(f"{owner}, column {name!r}: {error}") from None
 
 
 def _encoding(owner: str, column: pa.Field) -> str:

@@ -306,6 +306,7 @@ WITHOUT_PROGRAM = {
         "another program wrote a dataset to",
         "Write MapDataset(StreamingDataset(",
         "but Grain divides the samples among them",
+        "is a variant, which mds cannot store",
     ],
     "It takes a trainer, as in tests/programs/integrations.": [
         "of a loader of torchtitan",

@@ -2,6 +2,7 @@
 
 import json
 import os
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from mds.integrations.spark import MDSDataSource
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark and what it brings warn of each other
 COLUMNS = {
+    "exact": "str_decimal",
     "flag": "bool",
     "half": "float16",
     "huge": "uint64",
@@ -33,6 +35,7 @@ ENCODINGS = json.dumps(COLUMNS)
 
 def sample(number):
     return {
+        "exact": Decimal(number) / 4,
         "flag": number % 2 == 0,
         "half": np.float16(number / 2),
         "huge": np.uint64(2**64 - 1 - number),
@@ -82,6 +85,7 @@ def test_columns_have_the_nearest_types_of_spark(session, source):
     """Unsigned and half numbers get wider types, tensors become lists, JSON is text."""
     frame = read(session, source, partitions="3")
     assert dict(frame.dtypes) == {
+        "exact": "string",
         "flag": "boolean",
         "half": "float",
         "huge": "decimal(20,0)",
@@ -115,18 +119,17 @@ def test_only_the_columns_that_are_named_are_read(session, source):
 
 
 def test_a_copy_equals_its_source(session, source, tmp_path):
-    """With the encodings of the source, all but the shapes of tensors come back."""
+    """With the encodings of the source, the types and shapes that Spark lacks come back."""
     out = str(tmp_path / "out")
-    frame = read(session, source).drop("image", "half", "huge")
-    kept = {name: COLUMNS[name] for name in frame.columns}
-    save(frame, out, encodings=json.dumps(kept), size_limit="1kb", hashes="sha1,xxh3_64")
+    save(read(session, source), out, encodings=ENCODINGS, size_limit="1kb", hashes="sha1,xxh3_64")
     copy = LocalDataset(out)
-    assert copy.schema == kept
+    assert copy.schema == COLUMNS
     assert {*copy.shards[0].raw.hashes} == {"sha1", "xxh3_64"}
     for values in copy:
         expected = sample(values["id"])
-        for name in kept:
+        for name in COLUMNS:
             np.testing.assert_equal(values[name], expected[name])
+        assert values["image"].dtype == np.uint8
     assert ids(out) == [*range(100)]
 
 
@@ -136,18 +139,21 @@ def test_encodings_follow_from_the_types(session, tmp_path):
     row = session.sql(
         "select 1Y as byte, 2S as short, 3 as number, 4L as long, 1.5F as real, true as flag, "
         "cast(2.5 as decimal(5,2)) as price, binary('x') as raw, array(1, 2) as list, "
-        "array('x') as words, named_struct('p', 1) as pair, timestamp'2026-01-02 03:04:05' as at"
+        "array('x') as words, named_struct('p', 1) as pair, timestamp'2026-01-02 03:04:05' as at, "
+        "array(date'2026-01-02') as days, map('p', cast(2.5 as decimal(5,2))) as prices"
     )
     save(row, out)
     assert LocalDataset(out).schema == {
         "at": "str",
         "byte": "int8",
+        "days": "json",
         "flag": "bool",
         "list": "ndarray:int32",
         "long": "int",
         "number": "int32",
         "pair": "json",
         "price": "str_decimal",
+        "prices": "json",
         "raw": "bytes",
         "real": "float32",
         "short": "int16",
@@ -156,6 +162,7 @@ def test_encodings_follow_from_the_types(session, tmp_path):
     values = LocalDataset(out)[0]
     assert values["at"].startswith("2026-01-02T")
     assert (values["pair"], values["words"]) == ({"p": 1}, ["x"])
+    assert (values["days"], values["prices"]) == (["2026-01-02"], {"p": "2.50"})
 
 
 def test_modes(session, source, tmp_path):
@@ -199,7 +206,7 @@ def test_a_failed_job_leaves_what_was_there(session, source, tmp_path):
     [
         ({"column": "id"}, "no argument 'column'"),
         ({"columns": "idd"}, "'idd'"),
-        ({"partitions": "many"}, "a whole number of partitions"),
+        ({"partitions": "many"}, "'many' is not a whole number of partitions"),
         ({"storage_options": "key"}, "storage_options is a JSON object"),
     ],
 )
@@ -216,12 +223,56 @@ def test_options_to_read_are_checked(session, source, options, message):
         ({"compression": "zip"}, "compression"),
         ({"encodings": "{'id': 'int32'}"}, "encodings is a JSON object"),
         ({"encodings": '{"idd": "int32"}'}, "names the column 'idd'"),
+        ({"encodings": '{"id": "integer32"}'}, "column 'id': there is no encoding 'integer32'"),
+        ({"lengths": "idd"}, "there is no column 'idd' to measure"),
+        ({"lengths": "id"}, "only one-dimensional arrays have a length"),
     ],
 )
 def test_options_to_write_are_checked(session, tmp_path, options, message):
     """Before Spark starts a task."""
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=rf"(?s)Failed to initialize.*{message}"):
         save(session.range(3), str(tmp_path / "out"), **options)
+
+
+def test_one_path_is_read(session, source):
+    """Spark passes several paths, and tables of its catalog without any."""
+    with pytest.raises(Exception, match=r"give one path\. Join several datasets with union"):
+        session.read.format("mds").load([source, source])
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("note int", "column 'note' has the type string, but the schema of the caller says int32"),
+        ("meta struct<number: array<int>>", "with cast or from_json"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(session, source, schema, message):
+    """With the name of the column."""
+    with pytest.raises(Exception, match=message):
+        session.read.schema(schema).format("mds").load(source).collect()
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("parse_json('{}')", r"'value' is a variant.*Write to_json\(value\)"),
+        ("named_struct('p', binary('x'))", "column 'value', a nested value has bytes"),
+        ("timestamp'12000-01-01 00:00:00'", "column 'value', Python cannot represent a value"),
+    ],
+)
+def test_values_that_cannot_be_stored_are_refused(session, tmp_path, column, message):
+    """With the name of the column."""
+    with pytest.raises(Exception, match=message):
+        save(session.sql(f"select {column} as value"), str(tmp_path / "out"))
+
+
+def test_a_dataset_with_an_invalid_index_is_not_replaced(session, tmp_path):
+    """Before Spark starts a task, because the shards to delete are unknown."""
+    (tmp_path / "index.json").write_text('{"by": "another program"}')
+    with pytest.raises(Exception, match=r"(?s)Failed to initialize.*the key 'by' is unknown"):
+        save(session.range(3), str(tmp_path), "overwrite")
+    assert os.listdir(tmp_path) == ["index.json"]
 
 
 def test_a_data_frame_is_not_converted(session, tmp_path):

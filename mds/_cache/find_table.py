@@ -173,7 +173,8 @@ class _TableSearch:
         """
         began = time.time_ns()
         if not can_write(self.folder):
-            return self._make_or_keep(self._read()[0]) if pinned is None else pinned()
+            old, _ = self._read()
+            return self._make_or_keep(old) if pinned is None else old or pinned()
         with translate_write_errors(self._path), locked_folder(self.folder):
             make_control_folder(os.path.dirname(self._path))
             old, listed = self._read()  # a table, and when its files were last listed, in ns

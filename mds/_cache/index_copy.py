@@ -7,7 +7,8 @@ published. Under the lock of the folder, one process decides for all which folde
 
 If the remote cannot be reached, a job with a copy continues with one warning. The note must then
 name this very source, and the text of the copy must have the digest in the note: nothing else in a
-folder proves that its index is the remote's.
+folder proves that its index is the remote's. An index that lists files in another format is kept
+without a note, in the control folder, under the digest of the source.
 
 Which cached shards are still valid is not decided here: the ledger knows the content of each.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import os
 import shlex
@@ -44,9 +46,17 @@ from mds._cache.ownership import (
     version_of,
     write_origin,
 )
-from mds._index.table import MIN_COPIED_BYTES, Index, explain_missing_index, read_index
+from mds._index.table import (
+    MAX_FILES_INDEX_BYTES,
+    MIN_COPIED_BYTES,
+    FilesIndexError,
+    Index,
+    explain_missing_index,
+    read_index,
+)
 from mds._redaction import get_logger
 from mds.errors import (
+    CacheError,
     DeniedError,
     FormatError,
     IndexFileError,
@@ -58,7 +68,12 @@ from mds.errors import (
     VanishedError,
 )
 from mds.events import Retried, emit
-from mds.storage._control_files import make_control_folder, mode_of, publish_control_file
+from mds.storage._control_files import (
+    make_control_folder,
+    mode_of,
+    publish_control_file,
+    read_control_file,
+)
 from mds.storage._files import (
     despite_deletion,
     open_regular,
@@ -110,6 +125,7 @@ def find_index(
 
     Raises:
         NotFoundError: There is no index.
+        FilesIndexError: The index lists files in another format.
         IndexFileError: The index is damaged (a ValueError).
         StoreError: The remote cannot be reached and there is no verified copy of its index.
         MissingDependencyError: The package of the store is not installed, and there is no copy.
@@ -123,7 +139,9 @@ def find_index(
 
     source = source_of(remote, options)
     # Seconds of retries: with a copy of the index, do not retry for minutes.
-    within = timeout if _find_copy(folder, source) is not None else 300.0
+    has_files_index = os.path.exists(_files_index_path(folder, source))
+    has_copy = has_files_index or _find_copy(folder, source) is not None
+    within = timeout if has_copy else 300.0
     retry = RetryPolicy(attempts, within=within, notify=emit_retried)
     try:
         store = open_store(
@@ -187,6 +205,7 @@ class _Search(NamedTuple):
         except StoreError as error:
             if error.url != self.store.url_of(INDEX):  # it is not about the index
                 raise
+            _raise_kept_files_index(self.folder, self.source, error)
             hint = _foreign_index_hint(self.folder) if noted is None else ""
             if type(error) is NotFoundError:
                 raise _no_remote_index(self.store, hint) from None
@@ -224,7 +243,15 @@ class _Search(NamedTuple):
     def _fetch_and_publish(self) -> LocatedIndex:
         """Fetch the index, choose the folder of the source, and publish the index there."""
         data, info = self._download()
-        index = Index.parse(data, self.store.url_of(INDEX))
+        files_index = _files_index_path(self.folder, self.source)
+        try:
+            index = Index.parse(data, self.store.url_of(INDEX))
+        except FilesIndexError:
+            with publish_control_file(files_index, mode_of(self.folder)) as file:
+                file.write(data)
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(files_index)  # the remote had an index of files before
         version = _short(info.version)
         origin = Origin(self.source, identity_for(self.source, index, version), version, info.size)
         folder = self._choose_folder(origin, index, data)
@@ -537,8 +564,10 @@ def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
 def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIndex | None:
     """Return the copy of an index whose remote failed with ``error``, or None.
 
-    The folder may have been copied, so the text of the index is compared with the note.
+    The folder may have been copied, so the text of the index is compared with the note. Raises
+    FilesIndexError if the last index listed files in another format.
     """
+    _raise_kept_files_index(folder, source, error)
     noted = _find_copy(folder, source)
     copy = None
     if noted is not None:
@@ -546,6 +575,34 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIn
             copy = _read_copy(*noted)
     if copy is None:
         return None
+    _warn_without_remote(error, copy.folder)
+    return copy
+
+
+def _raise_kept_files_index(folder: str, source: str, error: MdsError) -> None:
+    """Raise FilesIndexError with the last index of the files of a source, if it was kept.
+
+    ``folder`` is the folder that the user gave, and ``error`` is that of the remote.
+    """
+    path = _files_index_path(folder, source)
+    try:
+        data = read_control_file(path, MAX_FILES_INDEX_BYTES)
+        Index.parse(data, path)
+    except FilesIndexError:
+        _warn_without_remote(error, path)
+        raise
+    except (OSError, CacheError, IndexFileError):
+        return  # it was not kept, or is damaged
+
+
+def _files_index_path(folder: str, source: str) -> str:
+    """Return the path of the kept index of a source whose index lists files."""
+    digest = hashlib.blake2s(source.encode(), digest_size=8).hexdigest()
+    return os.path.join(control_folder(folder), f"files-{digest}.json")
+
+
+def _warn_without_remote(error: MdsError, path: str) -> None:
+    """Warn that the index at ``path`` is used, because the remote failed with ``error``."""
     if isinstance(error, NotFoundError):
         reason = "The remote no longer has this dataset"
     elif isinstance(error, (DeniedError, UnauthenticatedError)):
@@ -557,9 +614,8 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIn
         "an error.",
         error,
         reason,
-        copy.folder,
+        path,
     )
-    return copy
 
 
 def _foreign_index_hint(folder: str) -> str:

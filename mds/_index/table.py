@@ -351,7 +351,7 @@ def explain_missing_index(folder: str) -> str:
 #: Name and kind of the sidecar with the table of files.
 TABLE_NAME, TABLE_KIND = "index.files.bin", "files"
 _FILES_START = b'{"files": '
-_LARGEST_FILES_INDEX = 1 << 16
+MAX_FILES_INDEX_BYTES = 1 << 16
 
 
 class FilesIndexError(IndexFileError):
@@ -399,7 +399,7 @@ def refuse_files_index(data: bytes, fingerprint: str, location: str) -> None:
     them in errors.
     """
     # `files_index_bytes` always begins with the same bytes, so an index of shards is not parsed.
-    if not data.startswith(_FILES_START) or len(data) > _LARGEST_FILES_INDEX:
+    if not data.startswith(_FILES_START) or len(data) > MAX_FILES_INDEX_BYTES:
         return
     try:
         facts = json.loads(data)["files"]

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 from tables import table, write_files  # noqa: E402
 
-from mds import LocalDataset, StreamingDataLoader, StreamingDataset  # noqa: E402
+from devtools.httpserver import http_server  # noqa: E402
+from mds import LocalDataset, MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds._cli import main  # noqa: E402
 from mds._index.sidecar import write_sidecar  # noqa: E402
 from mds._index.table import (  # noqa: E402
@@ -23,7 +25,14 @@ from mds._index.table import (  # noqa: E402
     files_index_bytes,
     fingerprint_of,
 )
-from mds.errors import IndexFileError, MdsError, NotFoundError, ReplacedError, StateError  # noqa: E402
+from mds.errors import (  # noqa: E402
+    IndexFileError,
+    MdsError,
+    NotFoundError,
+    ReplacedError,
+    StateError,
+    StoreError,
+)
 from mds.formats import RawFiles  # noqa: E402
 from mds.formats._dataset import PINNED, open_files  # noqa: E402
 from mds.formats._raw_files import pack_rows  # noqa: E402
@@ -67,6 +76,41 @@ def test_an_index_beside_the_files(files, tmp_path):
     assert [sample["id"] for sample in dataset] == list(range(23))
     assert run("index", tmp_path / "moved")[0] == 2
     assert run("index", tmp_path / "moved", "--overwrite")[0] == 0
+
+
+def test_a_complete_cache_of_an_index_needs_no_remote(files, tmp_path, caplog):
+    """The last index and its table are kept, until the remote has an index of shards."""
+    with http_server(str(files)) as url:
+        run("index", files)
+        assert ids(url, tmp_path / "c") == list(range(23))
+        pq.write_table(table(100, 3), files / "part-0000.parquet")
+        run("index", files, "--overwrite")
+        samples = ids(url, tmp_path / "c")
+        assert samples == [*range(12), 100, 101, 102, *range(12, 23)]
+    quick = {"download_retry": 0, "download_timeout": 1.0}
+    assert ids(url, tmp_path / "c", **quick) == samples
+    assert "The remote cannot be read, so mds uses the verified index in" in caplog.text
+    with pytest.raises(StoreError):
+        ids(url, tmp_path / "other", **quick)
+
+    (kept,) = (tmp_path / "c" / ".mds").glob("files-*.json")
+    kept.write_bytes(kept.read_bytes()[:-3])
+    with pytest.raises(StoreError):
+        ids(url, tmp_path / "c", **quick)
+
+
+def test_an_index_of_shards_replaces_one_of_files(files, tmp_path):
+    """A start without the remote then reads the shards, not the files of before."""
+    with http_server(str(tmp_path)) as url:
+        run("index", files, tmp_path / "data")
+        assert ids(f"{url}/data", tmp_path / "c") == list(range(23))
+        shutil.rmtree(tmp_path / "data")
+        with MDSWriter(out=str(tmp_path / "data"), columns={"id": "int"}) as writer:
+            for number in range(4):
+                writer.write({"id": number})
+        assert ids(f"{url}/data", tmp_path / "c") == [0, 1, 2, 3]
+    samples = ids(f"{url}/data", tmp_path / "c", download_retry=0, download_timeout=1.0)
+    assert samples == [0, 1, 2, 3]
 
 
 def test_files_that_change_or_go_are_refused_by_name(files, tmp_path):

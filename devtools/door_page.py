@@ -77,12 +77,13 @@ epoch. Spawned workers receive your functions by pickle, so these must be import
 Assigning to a name of shared memory or process groups, such as `TICK` and `barrier`, has no effect
 and causes one warning. Assigning to any other name raises `SealedNameError`. The same rules hold
 for attributes of a single dataset, stream or writer
-([design](decisions/0027-replaced-names-take-effect-or-raise.md)). Instead of these names, use:
+([design](decisions/0027-replaced-names-take-effect-or-raise.md)). For some names that raise this
+error, there is another way:
 
-| name that you cannot replace | use |
+| name that raises the error | use instead |
 |---|---|
-| `World` | `get_rank` and the two getters beside it, or `topology=` of StreamingDataset |
-| other `get_shuffle`, `get_partitions` | an entry in `shuffle.algos` or `partition.algos` |
+| `World` | `get_rank`, `get_world_size`, `get_local_world_size`, or the argument `topology=` |
+| `get_shuffle`, `get_partitions` of other modules | entries of `shuffle.algos`, `partition.algos` |
 | downloaders, uploaders | `mds.storage.register_store()`, or a Stream's `_download_file` |
 | readers, `mds_decode` | `get_item` of a subclass, or a class in `_encodings` |
 
@@ -90,9 +91,9 @@ for attributes of a single dataset, stream or writer
 _OVERRIDES = """\
 ## Methods that you cannot override
 
-mds never calls these methods of mosaicml-streaming. An override of a method in the first table
-could change samples, so defining a class with this override raises `SealedNameError`. For an
-override of a method in the second table, mds only warns.
+mds never calls the methods in the two tables below. An override of a method in the first table
+could change samples, so mds raises `SealedNameError` when Python defines the class with the
+override. For an override of a method in the second table, mds only warns.
 
 """
 _OTHER_PARAMETERS = """\
@@ -125,8 +126,8 @@ Importing one of these functions or classes, or calling one of these methods, ra
 _NOT_COMPARED = """
 ## Modules that were not compared
 
-The script could not import these modules of mosaicml-streaming, which need further packages. Those
-in `streaming.multimodal` and `streaming.text` are missing in mds:
+mds has only the first of the modules below. The script could not import them from
+mosaicml-streaming, because they need further packages:
 
 {}
 ## Calls that end differently

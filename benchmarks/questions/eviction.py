@@ -86,9 +86,9 @@ QUESTION = Question(
     note=(
         "Numbers are the bytes that mds downloads in three shuffled epochs, divided by those of "
         "Belady's rule, which knows all later reads and evicts the shard that is needed last. "
-        "Rows name the compression ('raw' is none) and the workers. Of runs with a "
-        "`shuffle_block_size` of 5 % and 15 % of the samples, the worse one counts. In the rows "
-        "'two jobs', the bytes of two jobs that share a folder are divided by those of both jobs "
-        "alone, each with half of the cache."
+        "Rows name the compression ('raw' is none) and the workers. A row "
+        "shows the worse of two runs, with a `shuffle_block_size` of 5 % and 15 % of the samples. "
+        "In the rows 'two jobs', two jobs share a cache folder. Their bytes are divided by those "
+        "of the same jobs with separate folders and half of the cache each."
     ),
 )

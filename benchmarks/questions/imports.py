@@ -95,11 +95,11 @@ QUESTION = Question(
     measure=measure,
     more_is_better=False,
     note=(
-        "Each number is the least of four fresh interpreters. 'import' loads the package, and "
-        "'dataset and loader' the classes StreamingDataset and StreamingDataLoader, or torch if a "
-        "library lacks them. In 'torch loaded', torch is imported before the clock starts, then "
-        "the classes or else the package. In 'torch and the loader' (mds only), torch is imported "
-        "first, while the clock runs, then the classes. The limit imports NumPy in the rows "
-        "'import' and 'torch loaded', and torch in the others."
+        "A round takes the least of four fresh interpreters. The rows 'import' load the package, "
+        "and 'dataset and loader' its classes StreamingDataset and StreamingDataLoader. Without "
+        "such classes, a library loads torch, or its package in the row 'torch loaded', where "
+        "torch is imported before the clock starts. The row 'torch and the loader' (mds only) "
+        "imports torch, then the classes. The limit imports NumPy in the rows 'import' and 'torch"
+        " loaded', and torch in the others."
     ),
 )

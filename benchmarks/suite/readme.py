@@ -45,7 +45,7 @@ _ROWS = (
         (f"{_IMAGES}, 2 workers", f"{_IMAGES}, 2 threads"),
     ),
     (
-        "import dataset and loader (s): with torch, after torch",
+        "import dataset and loader (s): with torch, with torch already imported",
         "imports",
         ("dataset and loader, seconds", "dataset and loader, torch loaded, seconds"),
     ),

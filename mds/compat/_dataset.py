@@ -169,10 +169,8 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         "_set_shuffle_block_size": "shuffle_block_size=",
     }
     _ignored: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            ("_prepare_thread", "_ready_thread", "on_exception"),
-            "predownload=; the next sample raises the errors of background threads",
-        ),
+        **dict.fromkeys(("_prepare_thread", "_ready_thread"), "predownload="),
+        "on_exception": "the next sample, which raises the errors of background threads",
         **dict.fromkeys(
             ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
             "the event mds.events.Evicted",

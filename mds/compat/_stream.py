@@ -94,7 +94,7 @@ class Stream(Overridable, NativeStream):
         "apply_weights": "proportion, repeat and choose of each Stream",
     }
     _ignored: ClassVar[Mapping[str, str]] = {
-        "set_up_local": "cache_limit=; the cache deletes incomplete files by itself",
+        "set_up_local": "the cache, which deletes incomplete files by itself",
         "get_index_size": "cache_limit=, which includes the index",
     }
     _fixed: ClassVar[Mapping[str, str]] = {

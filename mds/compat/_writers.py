@@ -89,9 +89,10 @@ class Writer(Overridable, NativeWriter):
         **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
     }
     _ignored: ClassVar[Mapping[str, str]] = {
+        "cancel_future_jobs": "abort()",
         **dict.fromkeys(
-            ("cancel_future_jobs", "event", "exception_callback"),
-            "abort(); write() and finish() raise the errors of background threads",
+            ("event", "exception_callback"),
+            "write() and finish(), which raise the errors of background threads",
         ),
         "executor": "max_workers=",
     }

@@ -293,8 +293,8 @@ def _latency(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> str:
     advice = []
     if max(setup.workers, 1) < _FETCHING_WORKERS:
         advice.append(
-            f"Run more requests at a time: num_workers={_FETCHING_WORKERS} (up to 16 for each "
-            "worker and 48 for a machine)."
+            f"Download more at a time: num_workers={_FETCHING_WORKERS} (up to 16 shards or "
+            "samples for each worker, and 48 for a machine)."
         )
     mean_size = cache.total // max(cache.shards, 1)
     if mean_size < _SMALL_SHARD:

@@ -14,6 +14,18 @@ const LENGTH_WEIGHT = 0.25; // 0: the length of a page is ignored; 1: as in BM25
 const LEAST_SHARE = 0.25; // of the best result's score; pages below it are not listed
 const TOP_SCORE = 30; // of a page with all words in its title; Sphinx gives 15 for an exact title
 
+// Words that users and the pages use for the same thing: a search treats them as equal.
+const SAME_WORDS = [
+  "bfloat16 bf16",
+  "checksum hash digest",
+  "evaluate eval validate validation",
+  "folder directory",
+  "hugging huggingface",
+  "machine node",
+  "memory oom",
+  "merge append combine join",
+  "offline internet",
+];
 // Words of questions, which say little of what they are about, and how much they count.
 const QUESTION_WORDS =
   "best better choose different difference do get good happen make mean meaning mds need one set " +
@@ -23,16 +35,30 @@ const QUESTION_WORDS_SHARE = 0.25;
 const LESS = [
   [/^(index|contributing|benchmarks|about\/changes)$|^decisions\//, 0.3],
   [/^door$|^api\//, 0.6],
+  [/^guides\/(automodel|axolotl|detection|diffusers|grain)$/, 0.7],
+  [/^guides\/(olmo-core|open-clip|timm|torchtitan|verl)$/, 0.7],
 ];
 
 /** The pages that a word of the index leads to, as a list. */
 const listPages = (pages) => (pages === undefined ? [] : [].concat(pages));
 
+/** splitQuery of Sphinx, which also finds the parts of names such as num_workers. */
+const splitWords = splitQuery;
+splitQuery = (text) => [...new Set(splitWords(text).flatMap((word) => [word, ...word.split("_")]))];
+
+/** The stem of a word, or that of the first word of its list in SAME_WORDS. */
+const sameStems = new Map();
+for (const words of SAME_WORDS) {
+  const stems = words.split(" ").map((word) => new Stemmer().stemWord(word));
+  for (const stem of stems) sameStems.set(stem, stems[0]);
+}
+const normalizeStem = (stem) => sameStems.get(stem) ?? stem;
+
 /** The stems of a text, without stop words. */
 function stemWords(text) {
   const stemmer = new Stemmer();
   const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
-  return new Set(words.map((word) => stemmer.stemWord(word)));
+  return new Set(words.map((word) => normalizeStem(stemmer.stemWord(word))));
 }
 
 /** For each word of the query, a map from pages to the weight of the word in their text. */
@@ -43,15 +69,17 @@ function weighWords(words, index) {
   const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length;
 
   const questionWords = stemWords(QUESTION_WORDS);
+  const terms = [...Object.entries(index.terms), ...Object.entries(index.titleterms)];
   const weights = new Map();
   for (const word of words) {
-    const matches = (term) =>
-      term === word || (word.length > 3 && term.length > word.length && term.startsWith(word));
+    const isLonger = (term) =>
+      word.length > 3 && term.length > word.length && term.startsWith(word);
     const pages = new Map(); // whether the word itself is on the page, or only a longer one
-    for (const [term, found] of [...Object.entries(index.terms), ...Object.entries(index.titleterms)])
-      if (matches(term))
-        for (const page of listPages(found))
-          pages.set(page, Math.max(pages.get(page) ?? 0, term === word ? 1 : 0.5));
+    for (const [term, found] of terms) {
+      const part = normalizeStem(term) === word ? 1 : isLonger(term) ? 0.5 : 0;
+      if (part)
+        for (const page of listPages(found)) pages.set(page, Math.max(pages.get(page) ?? 0, part));
+    }
     const share = questionWords.has(word) ? QUESTION_WORDS_SHARE : 1;
     const rarity = share * Math.log(1 + lengths.length / (1 + pages.size));
     for (const [page, part] of pages)
@@ -80,7 +108,7 @@ function listHeadings(index) {
 /** Search.performTermsSearch of Sphinx: results as [page, title, anchor, text, score, file, kind]. */
 Search.performTermsSearch = (searchTerms, excludedTerms) => {
   const index = Search._index;
-  const words = [...searchTerms];
+  const words = [...new Set([...searchTerms].map(normalizeStem))];
   const weights = weighWords(words, index);
   const headings = listHeadings(index);
   const possible = words.reduce((sum, word) => sum + IN_TITLE * weights.get(word).rarity, 0);
@@ -91,22 +119,25 @@ Search.performTermsSearch = (searchTerms, excludedTerms) => {
   index.docnames.forEach((name, page) => {
     if ([...excluded.values()].some(({ pages }) => pages.has(page))) return;
     const title = stemWords(index.titles[page]);
-    // Of a heading, only the words count that the title lacks.
     const others = words.filter((word) => !title.has(word));
+    const titleWeight = weighTitle(title, words, weights);
     let [closest, most] = [null, 0];
     for (const heading of headings[page]) {
-      const weight = weighTitle(heading.stems, others, weights);
+      const weight = weighTitle(heading.stems, words, weights);
       if (weight > most) [closest, most] = [heading, weight];
     }
     const inText = others.filter((word) => isOn(page, word) && !closest?.stems.has(word));
-    let score = IN_TITLE * weighTitle(title, words, weights) + IN_HEADING * most;
+    let score = IN_TITLE * titleWeight;
+    // Of a heading, only the words count that the title lacks.
+    if (closest) score += IN_HEADING * weighTitle(closest.stems, others, weights);
     for (const word of inText) score += weights.get(word).pages.get(page);
     for (const [pattern, share] of LESS) if (pattern.test(name)) score *= share;
+    const isCloser = most > titleWeight; // otherwise the result leads to the top of the page
     if (score > 0)
       results.push([
         name,
-        closest ? `${index.titles[page]} > ${closest.text}` : index.titles[page],
-        closest?.anchor ? `#${closest.anchor}` : "",
+        isCloser ? `${index.titles[page]} > ${closest.text}` : index.titles[page],
+        isCloser && closest.anchor ? `#${closest.anchor}` : "",
         null,
         (TOP_SCORE * score) / possible,
         index.filenames[page],
@@ -116,3 +147,8 @@ Search.performTermsSearch = (searchTerms, excludedTerms) => {
   const best = Math.max(0, ...results.map((result) => result[4]));
   return results.filter((result) => result[4] >= LEAST_SHARE * best);
 };
+
+/** Search.performObjectSearch of Sphinx, without names that only contain the word. */
+const searchObjects = Search.performObjectSearch;
+Search.performObjectSearch = (word, words) =>
+  searchObjects(word, words).filter(([, name]) => name.toLowerCase().split(".").pop() === word);

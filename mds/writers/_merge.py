@@ -125,7 +125,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
 
     Raises NotFoundError (a FileNotFoundError) if there is nothing to merge, IndexFileError for a
     broken index, ConfigError (a ValueError) when two shards would have the same name, WriterError
-    for a shard that is missing and for a folder that a writer is filling.
+    for a shard that is missing, for a folder that a writer is filling, and for an index at `out`
+    with shards that the merged index would lose.
     """
     # The second positional argument is `out` after a list, and `keep_local` (a bool) otherwise.
     has_list = "index_file_urls" in kwargs or (bool(args) and "out" in kwargs)
@@ -198,7 +199,9 @@ def _merge_listed(
     ]
     refuse_storage_options(storage_options, *_places(out), *listed)
     with lock_places(_places(out), storage_options):
-        merge_locked(index_file_urls, out, keep_local, download_timeout, storage_options)
+        merge_locked(
+            index_file_urls, out, keep_local, download_timeout, storage_options, drops_shards=False
+        )
 
 
 # help() shows the arguments of the form with a list; the other one is without the first.
@@ -211,8 +214,14 @@ def merge_locked(
     keep_local: bool = True,
     download_timeout: int = 60,
     storage_options: Mapping[str, Any] | None = None,
+    *,
+    drops_shards: bool = True,
 ) -> None:
-    """Merge listed indexes as `merge_index` does, in places that are locked already."""
+    """Merge listed indexes as `merge_index` does, in places that are locked already.
+
+    ``drops_shards``: whether an index at ``out`` may be replaced whose shards are in ``out`` itself
+    and not in the merged index.
+    """
     places, stores = _places(out), _Stores(storage_options, download_timeout)
     merged = _MergedIndex(places, keep_local, stores)
     for item in index_file_urls:
@@ -226,7 +235,7 @@ def merge_locked(
         merged.add(data, redact(place), _prefix(candidates, places), folders)
     if not index_file_urls:
         raise NotFoundError("there is no index to merge: the list is empty.")
-    merged.publish()
+    merged.publish(drops_shards=drops_shards)
 
 
 def _merge_below(
@@ -251,7 +260,7 @@ def _merge_below(
                     source = printable(f"{redact(place)}/{key}")
                     merged.add(store.get(key), source, prefix, folders)
             if keys:
-                return merged.publish()
+                return merged.publish(drops_shards=False)
     raise NotFoundError(
         f"there is no {INDEX_NAME} in any folder below {' or '.join(map(redact, places))}."
     )
@@ -373,9 +382,15 @@ class _MergedIndex:
                     info["basename"] = self._reserve_name(prefix + info["basename"], location)
             self._entries.append(json.dumps(shard))
 
-    def publish(self) -> None:
-        """Write the index to its places after checking every file. Raises WriterError."""
+    def publish(self, *, drops_shards: bool) -> None:
+        """Write the index to its places after checking every file. Raises WriterError.
+
+        ``drops_shards`` is that of `merge_locked`.
+        """
         self._files.check(self._stores)
+        if not drops_shards:
+            for place in self._places:
+                self._check_dropped(place)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
         notes = self._joined_notes(data)
         # The dataset belongs to the URL of a pair, or to the second of two folders. The other
@@ -396,6 +411,27 @@ class _MergedIndex:
             if self._keep_local and place not in final_places:
                 self._put_sidecars(open_store(place), data, notes)
                 write_file(os.path.join(local_path(place), INDEX_NAME), data)
+
+    def _check_dropped(self, place: str) -> None:
+        """Raise WriterError if the index at a place lists shards that would be in no index then.
+
+        Those are shards in the place itself. Shards in its folders have indexes of their own.
+        """
+        with (
+            self._stores.open(place) as store,
+            # Without an index, a readable one, or its shards, nothing can be lost.
+            contextlib.suppress(NotFoundError, IndexFileError),
+        ):
+            index = Index.parse(store.get(INDEX_NAME), place)
+            for name in (name for files in index.file_names() for _, name in files):
+                if "/" in name or name in self._names:
+                    continue
+                store.head(name)
+                raise WriterError(
+                    f"{redact(place)}/{INDEX_NAME} lists {printable(name)}, which the merged index "
+                    "would not list. Move the dataset into a subfolder, or list its index too: "
+                    f"merge_index(['{redact(place)}/{INDEX_NAME}', ...], '{redact(place)}')."
+                )
 
     def _put_sidecars(self, store: Store, data: bytes, notes: bytes) -> None:
         """Write the files of lengths and of ``notes`` (b"": none) that belong to an index."""

@@ -292,6 +292,7 @@ WITHOUT_PROGRAM = {
     "tests/unit has the situation and the remedy.": [
         "Name the URL of each stream with --data",
         "a schedule speaks of streams by name",
+        "Move the dataset into a subfolder, or list its index too",
     ],
     "test_every_extra_has_its_package checks what is installed.": [
         "need the package",

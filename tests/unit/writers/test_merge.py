@@ -125,6 +125,33 @@ def test_names_that_would_clash(root, tmp_path):
     assert not (tmp_path / "merged").exists()
 
 
+def test_an_index_of_other_shards_is_not_replaced(root, tmp_path):
+    """The dataset in the folder itself would be in no index; listed, or moved, it is merged."""
+    dataset(tmp_path / "own", range(60, 80))
+    for path in (tmp_path / "own").iterdir():
+        path.rename(root / path.name)
+    before = (root / "index.json").read_bytes()
+    files = [str(root / name / "index.json") for name in ("a", "b")]
+    for merge in (lambda: merge_index(str(root)), lambda: merge_index(files, str(root))):
+        with pytest.raises(WriterError, match="list its index too"):
+            merge()
+        assert (root / "index.json").read_bytes() == before
+    merge_index([str(root / "index.json"), *files], str(root))
+    assert numbers(root) == [*range(60, 80), *range(20, 40), *range(20)]
+
+    shards = [*root.glob("shard.*")]
+    (root / "index.json").write_bytes(before)
+    (root / "own").mkdir()
+    for path in (*shards, root / "index.json"):
+        path.rename(root / "own" / path.name)
+    merge_index(str(root))
+    assert numbers(root) == [*range(20, 40), *range(20), *range(40, 60), *range(60, 80)]
+
+    (root / "index.json").write_bytes(before)  # its shards are not there
+    merge_index(str(root))
+    assert len(LocalDataset(str(root))) == 80
+
+
 def test_broken_and_hostile_indexes(root):
     """An index that is broken, or names files elsewhere, is refused with its path."""
     index = root / "a" / "index.json"

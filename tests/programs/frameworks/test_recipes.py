@@ -45,11 +45,16 @@ PACKAGES = {"composer": "mosaicml", "ray": "ray[train]"}  # with another name th
 
 
 def program(section):
-    """Return the Python block of a section of the pages."""
+    """Return the program of a section of the pages."""
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     body = re.split(r"^## ", text, flags=re.MULTILINE)
     (program_section,) = [part for part in body if part.startswith(section)]
-    return re.search(r"```python(?: no-run)?\n(.*?)```", program_section, re.DOTALL)[1]
+    code = re.search(r"```python(?: no-run)?\n(.*?)```", program_section, re.DOTALL)[1]
+    if section == "torchdata":  # shows only what takes the place of a line
+        plain = program("Plain PyTorch")
+        assert plain.count("\nloader = ") == 1
+        return re.sub(r"^loader = .*\n", lambda _: code, plain, flags=re.MULTILINE)
+    return code
 
 
 @pytest.fixture(scope="module")

@@ -43,13 +43,7 @@ NOT_RUN = {
         "takes an hour; the gate runs a smoke of every benchmark"
     ),
     ("contributing.md", 'pip install -e ".[dev]"'): ("runs the tests from within a test"),
-    ("convert.md", "mds-convert records.jsonl out/records --resume"): (
-        "needs a conversion that was interrupted; tests/programs/writers/convert interrupts some"
-    ),
     ("convert.md", "mds-convert photos s3://bucket/photos"): COMMAND,
-    ("convert.md", "from mds.writers import dataframe_to_mds"): (
-        "needs a Spark data frame; tests/programs/writers/convert/test_dataframe.py has some"
-    ),
     ("files.md", "mds index s3://bucket/laion"): COMMAND,
     ("frameworks.md", "srun --nodes 2"): "needs SLURM",
     ("frameworks.md", 'dataset = StreamingDataset(remote="s3:'): "the programs below it run",

@@ -89,6 +89,6 @@ QUESTION = Question(
         "Rows name the compression ('raw' is none) and the workers. A row "
         "shows the worse of two runs, with a `shuffle_block_size` of 5 % and 15 % of the samples. "
         "In the rows 'two jobs', two jobs share a cache folder. Their bytes are divided by those "
-        "of the same jobs with separate folders and half of the cache each."
+        "of the same jobs alone: each has its own folder and half of the cache."
     ),
 )

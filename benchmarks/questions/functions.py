@@ -125,6 +125,6 @@ QUESTION = Question(
         "The rows 'map' show the processor time per sample that `map()` adds to a loop, without "
         "the time of your function itself. With 'rng', `map()` also sets up a random generator "
         "for each sample. The row 'map_batches' shows the time per batch with a function that "
-        "makes inputs and labels of tokens, divided by the time without it."
+        "makes inputs and labels from tokens, divided by the time without it."
     ),
 )

@@ -103,8 +103,9 @@ def test_interrupt_is_not_a_traceback_for_processes(tmp_path, out, moment):
         "--compression",
         "zstd:19",
     ]
+    # So wide that the line with the path and the moment is not folded.
     shown, code = in_terminal(
-        [sys.executable, str(script), *arguments], 100, press=(moment, b"\x03")
+        [sys.executable, str(script), *arguments], 400, press=(moment, b"\x03")
     )
     result = code, "Traceback" in shown, shown.lower().count("interrupted")
     assert result == (130, False, 1), shown

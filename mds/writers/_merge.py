@@ -388,15 +388,16 @@ class _MergedIndex:
         ``drops_shards`` is that of `merge_locked`.
         """
         self._files.check(self._stores)
-        if not drops_shards:
-            for place in self._places:
-                self._check_dropped(place)
-        data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
-        notes = self._joined_notes(data)
         # The dataset belongs to the URL of a pair, or to the second of two folders. The other
         # place, a folder, only gets a copy of the index.
         urls = [place for place in self._places if not is_local(place)]
         final_places = urls or self._places[-1:]
+        copies = [p for p in self._places if self._keep_local and p not in final_places]
+        if not drops_shards:
+            for place in (*final_places, *copies):
+                self._check_dropped(place)
+        data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
+        notes = self._joined_notes(data)
         for place in final_places:
             try:
                 with self._stores.open(place) as store:
@@ -407,31 +408,37 @@ class _MergedIndex:
                 raise WriterError(
                     f"{INDEX_NAME} could not be uploaded to {redact(place)}: {error}"
                 ) from error
-        for place in self._places:
-            if self._keep_local and place not in final_places:
-                self._put_sidecars(open_store(place), data, notes)
-                write_file(os.path.join(local_path(place), INDEX_NAME), data)
+        for place in copies:
+            self._put_sidecars(open_store(place), data, notes)
+            write_file(os.path.join(local_path(place), INDEX_NAME), data)
 
     def _check_dropped(self, place: str) -> None:
         """Raise WriterError if the index at a place lists shards that would be in no index then.
 
         Those are shards in the place itself. Shards in its folders have indexes of their own.
         """
-        with (
-            self._stores.open(place) as store,
-            # Without an index, a readable one, or its shards, nothing can be lost.
-            contextlib.suppress(NotFoundError, IndexFileError),
-        ):
-            index = Index.parse(store.get(INDEX_NAME), place)
-            for name in (name for files in index.file_names() for _, name in files):
-                if "/" in name or name in self._names:
-                    continue
-                store.head(name)
-                raise WriterError(
-                    f"{redact(place)}/{INDEX_NAME} lists {printable(name)}, which the merged index "
-                    "would not list. Move the dataset into a subfolder, or list its index too: "
-                    f"merge_index(['{redact(place)}/{INDEX_NAME}', ...], '{redact(place)}')."
-                )
+        with self._stores.open(place) as store:
+            try:
+                data = store.get(INDEX_NAME)
+                Index.parse(data, place)
+            except (NotFoundError, IndexFileError):
+                return  # there is no index, or it cannot be read
+            shards = json.loads(data)["shards"]
+            infos = [info for shard in shards for key in _FILE_KEYS if (info := shard.get(key))]
+            files = {
+                ExpectedFile(info["basename"], info["bytes"])
+                for info in infos
+                if "/" not in info["basename"] and info["basename"] not in self._names
+            }
+            # A compressed shard also lists its raw file, which need not exist.
+            files -= {file for file, _ in find_faults(files, store)}
+        if files:
+            name = min(file.name for file in files)
+            raise WriterError(
+                f"{redact(place)}/{INDEX_NAME} lists {printable(name)}, which the merged index "
+                "would not list. Move the dataset into a subfolder, or list its index too: "
+                f"merge_index(['{redact(place)}/{INDEX_NAME}', ...], '{redact(place)}')."
+            )
 
     def _put_sidecars(self, store: Store, data: bytes, notes: bytes) -> None:
         """Write the files of lengths and of ``notes`` (b"": none) that belong to an index."""

@@ -152,6 +152,15 @@ def test_an_index_of_other_shards_is_not_replaced(root, tmp_path):
     assert len(LocalDataset(str(root))) == 80
 
 
+def test_an_index_of_compressed_shards_is_not_replaced(root, tmp_path):
+    """Their raw files, which the index also lists, need not exist."""
+    dataset(tmp_path / "own", range(60, 80), compression="zstd")
+    for path in (tmp_path / "own").iterdir():
+        path.rename(root / path.name)
+    with pytest.raises(WriterError, match=r"lists shard\.00000\.mds\.zstd, which"):
+        merge_index(str(root))
+
+
 def test_broken_and_hostile_indexes(root):
     """An index that is broken, or names files elsewhere, is refused with its path."""
     index = root / "a" / "index.json"

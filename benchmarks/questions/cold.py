@@ -102,8 +102,9 @@ QUESTION = Question(
     note=(
         "Two workers read a shuffled epoch from an S3 server on the same machine ('loopback') "
         "into an empty cache. The clock includes opening the dataset. '30 ms' is a latency added "
-        "to each request, and shards have 64 MB (the default) or 8 MB. In 'own collate', "
-        "processes make batches as in `collate`, and only the bar of that name counts. The limit "
-        "downloads the same objects in two processes of eight threads, and makes no samples."
+        "to each request (else none), and shards have 64 MB unless the row names 8 MB. In the rows "
+        "'own collate', which have only the bar of that name, processes make batches as in "
+        "`collate`. The limit downloads the same objects in two processes of eight threads, and "
+        "makes no samples."
     ),
 )

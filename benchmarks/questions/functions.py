@@ -123,8 +123,9 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "The rows 'map' show the processor time per sample that `map()` adds to a loop, without "
-        "the time of your function itself. With 'rng', `map()` also sets up a random generator "
-        "for each sample. The row 'map_batches' shows the time per batch with a function that "
-        "makes inputs and labels from tokens, divided by the time without it."
+        "the time of your function itself; 0 means too short to measure. With 'rng', `map()` also "
+        "sets up a random generator for each sample. The row 'map_batches' shows the time per "
+        "batch with a function that makes inputs and labels from tokens, divided by the time "
+        "without it."
     ),
 )

@@ -96,10 +96,11 @@ QUESTION = Question(
     more_is_better=False,
     note=(
         "A round takes the least of four fresh interpreters. The rows 'import' load the package, "
-        "and 'dataset and loader' its classes StreamingDataset and StreamingDataLoader. Without "
-        "such classes, a library loads torch, or its package in the row 'torch loaded', where "
-        "torch is imported before the clock starts. The row 'torch and the loader' (mds only) "
-        "imports torch, then the classes. The limit imports NumPy in the rows 'import' and 'torch"
-        " loaded', and torch in the others."
+        "'dataset and loader' its classes StreamingDataset and StreamingDataLoader, and 'torch "
+        "and the loader' (mds only) torch, then the classes. In the row 'torch loaded', torch is "
+        "imported before the clock starts. A library without such classes loads its package in "
+        "this row, and only torch in the other row 'dataset and loader'. The limit imports NumPy "
+        "in the rows 'import' and 'torch loaded' (by then imported by torch), and torch in the "
+        "others."
     ),
 )

@@ -97,7 +97,8 @@ QUESTION = Question(
     note=(
         "Two workers read a shuffled epoch from an S3 server on the same machine. Only the "
         "client's processor time counts, including the start of workers but not imports. Shards "
-        "have 4 MB, uncompressed, and `shuffle_algo` is `py1s`, so mds fetches most samples "
-        "alone, with ranged requests."
+        'have 4 MB, uncompressed. With `shuffle_algo="py1s"`, an epoch reads up to 64 shards at '
+        "once, more than the cache holds. So mds fetches most samples without their shard, with "
+        "ranged requests."
     ),
 )

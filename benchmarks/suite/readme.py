@@ -45,17 +45,17 @@ _ROWS = (
         (f"{_IMAGES}, 2 workers", f"{_IMAGES}, 2 threads"),
     ),
     (
-        "import dataset and loader (s): with torch, with torch already imported",
+        "import dataset and loader, or the package, with torch already imported (s)",
         "imports",
-        ("dataset and loader, seconds", "dataset and loader, torch loaded, seconds"),
+        ("dataset and loader, torch loaded, seconds",),
     ),
     (
-        "first sample of 50,000 shards, first start (s, MB of memory)",
+        "first sample of 50,000 shards, first start (s; MB of memory)",
         "start",
         ("50,000 shards, first time", "50,000 shards, first time, memory"),
     ),
     (
-        "first sample of 50,000 shards, started again (s, MB of memory)",
+        "first sample of 50,000 shards, started again (s; MB of memory)",
         "start",
         ("50,000 shards, again", "50,000 shards, again, memory"),
     ),
@@ -69,7 +69,7 @@ def table(run: dict[str, Any]) -> str:
     present = {entry.system for entry in measured if entry.values}
     shown = [name for name in _HEADS if name in present or name in _ALWAYS]
     names = [_HEADS[name].format_map(_Known(versions)).strip() for name in shown]
-    lines = [f"| samples/s | {' | '.join(names)} |", "|---|" + "---:|" * len(shown)]
+    lines = [f"| samples/s unless stated | {' | '.join(names)} |", "|---|" + "---:|" * len(shown)]
     for label, question, cases in _ROWS:
         cells = [_cell(measured, question, cases, system) for system in shown]
         if cells[0] != _NOT_MEASURED:
@@ -85,7 +85,7 @@ class _Known(dict[str, str]):
 def _cell(measured: list[Measured], question: str, cases: tuple[str, ...], system: str) -> str:
     entries = [_bests(measured, question, case).get(system) for case in cases]
     figures = [_figure(entry.median) for entry in entries if entry is not None]
-    return ", ".join(figures) or _NOT_MEASURED
+    return "; ".join(figures) or _NOT_MEASURED
 
 
 def _bests(measured: list[Measured], question: str, case: str) -> Mapping[str, Measured]:

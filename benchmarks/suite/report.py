@@ -31,7 +31,7 @@ def collect(settings: Settings, measured: Sequence[Measured]) -> dict[str, Any]:
             "scale": settings.scale,
             "rounds": settings.rounds,
             "seconds": settings.seconds,
-            "images": "photographs" if settings.images else "rendered pages",
+            "images": "photographs" if settings.images else "pictures of text",
         },
         "measured": [dataclasses.asdict(entry) for entry in measured],
     }
@@ -175,12 +175,12 @@ def _number(value: float) -> str:
 def _errors(measurements: Sequence[Measured]) -> Iterator[str]:
     failures = [entry for entry in measurements if entry.error]
     if failures:
-        yield from ("### Which measurements failed?", "", "By question, row and library:", "")
+        yield from ("### Which measurements failed?", "")
     for entry in failures:
         setting = f" ({entry.variant})" if entry.variant else ""
         system = f"{systems.find(entry.system).label}{setting}"
         error = textwrap.shorten(entry.error.removeprefix("exit 1: "), 50)
-        text = f"* **{entry.question}, {entry.case}, {system}:** `{error}`"
+        text = f"* `{entry.question}`, row '{entry.case}', **{system}:** `{error}`"
         yield from textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False)
 
 

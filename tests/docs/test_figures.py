@@ -62,7 +62,7 @@ def test_the_best_setting_of_each_system_is_shown():
         Measured("random_access", "tokens", "litdata", "", [9876.0]),
     ]
     assert readme.table(run_of(*entries)).splitlines() == [
-        "| samples/s | mds | mosaicml-streaming | litdata 1.2 |",
+        "| samples/s unless stated | mds | mosaicml-streaming | litdata 1.2 |",
         "|---|---:|---:|---:|",
         "| samples of text and JSON, shuffled | 123,000 | - | - |",
         "| `dataset[i]` at random, 8 KB | 12 | - | 9,880 |",
@@ -76,7 +76,7 @@ def test_a_peer_that_was_measured_gets_a_column():
         Measured("random_access", "tokens", "lancedb", "", [9876.0]),
     ]
     head, line, *rows = readme.table(run_of(*entries)).splitlines()
-    assert head == "| samples/s | mds | mosaicml-streaming | litdata 1.2 | lancedb |"
+    assert head == "| samples/s unless stated | mds | mosaicml-streaming | litdata 1.2 | lancedb |"
     assert line == "|---|---:|---:|---:|---:|"
     assert rows == ["| `dataset[i]` at random, 8 KB | 12 | - | - | 9,880 |"]
 
@@ -92,7 +92,7 @@ def test_starts_are_compared_with_starts_of_the_same_kind(variant, seconds):
     ]
     *_, row = readme.table(run_of(*entries)).splitlines()
     assert ("started again" in row) == (variant == "again")
-    assert row.endswith(f"| {seconds:.1g}, 10 | 2.6, 177 | - |")
+    assert row.endswith(f"| {seconds:.1g}; 10 | 2.6; 177 | - |")
 
 
 def test_the_diagrams_are_those_that_their_script_draws():

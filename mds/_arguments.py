@@ -3,7 +3,7 @@
 A constructor compares its arguments with a table of rules, one for each name, before it uses them,
 so a wrong argument is an error in the caller's line. The error names the class, the argument, its
 value and what is expected, and for common slips how to write it. The tables are beside the
-constructors: `mds/_dataset/settings.py`, `mds/_loader/checks.py`, `mds/writers/_spec.py`.
+constructors: `_dataset/settings.py`, `_loader/checks.py`, `writers/_spec.py`.
 """
 
 from __future__ import annotations

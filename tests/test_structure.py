@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import runpy
 import subprocess
 import sys
@@ -178,6 +179,19 @@ def test_only_one_file_renames_into_place():
         if "os.replace(" in p.read_text(encoding="utf-8")
     ]
     assert found == ["storage/_files.py"]
+
+
+def test_files_that_comments_name_exist():
+    """A name is that of a file beside it, or a path from the package."""
+    missing = [
+        f"{file.relative_to(PACKAGE)}: {name}"
+        for file in PACKAGE.rglob("*.py")
+        for name in re.findall(r"[\w/]+\.py\b", file.read_text())
+        if name != "train.py"  # the user's
+        and not (file.parent / name).exists()
+        and not (PACKAGE / name).exists()
+    ]
+    assert missing == []
 
 
 def test_no_named_shared_memory():

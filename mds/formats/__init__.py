@@ -1,4 +1,4 @@
-"""Formats of files that are read in place, without conversion. `base.py` says how to add one."""
+"""Formats of files that are read in place, without conversion. `_base.py` says how to add one."""
 
 from __future__ import annotations
 

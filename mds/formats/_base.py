@@ -12,9 +12,9 @@ A format does three things:
 MDS itself is not a `Format`: it is what formats are decoded to (docs/decisions/0022).
 
 To add a format: inherit `Format`, a frozen dataclass, in a file of this folder; set ``name`` and
-``endings``; write `plan_file` and `blocks`; name the class in `registry.py` (outside of this
+``endings``; write `plan_file` and `blocks`; name the class in `_registry.py` (outside of this
 package: `register_format`). `blocks` may yield `encode_records(shard.columns, records)` for samples
-that are dicts, or `join_columns` for columns that are encoded already (`encode.py`). Read bytes
+that are dicts, or `join_columns` for columns that are encoded already (`_encode.py`). Read bytes
 with the `Files` that both methods get: it retries, joins ranges, and raises an error for a file
 that changed since it was planned. Every format passes the tests of
 `mds.testing.FormatContract`.

@@ -1,6 +1,6 @@
 """Tars of samples (WebDataset), read in place: a tar is a shard, a file ending is a column.
 
-Planning only needs the number of samples. It comes from a sidecar of the tar (`tar_places.py`) or
+Planning only needs the number of samples. It comes from a sidecar of the tar (`_tar_places.py`) or
 from the headers in the tar. Columns are inferred from the first samples; images stay encoded and
 numbers are read from their text, so nothing is decoded that is not used.
 

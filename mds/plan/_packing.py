@@ -1,9 +1,9 @@
 """Settings by which documents become packs of at most so many tokens.
 
-A packer (`packers.py`) puts the documents of a window (`pack_windows.py`) into packs. A *window* is
-a stretch of consecutive documents that are packed together. Half a pack of each window is padding,
-so a window has some thousand packs. The *room* of a pack is the length of the longest document that
-fits, `Packing.room`.
+A packer (`_packers.py`) puts the documents of a window (`_pack_windows.py`) into packs. A *window*
+is a stretch of consecutive documents that are packed together. Half a pack of each window is
+padding, so a window has some thousand packs. The *room* of a pack is the length of the longest
+document that fits, `Packing.room`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ in the URL as ``azure://account.blob.core.windows.net/container/prefix``,
 ``azure://container@account.blob.core.windows.net/prefix`` or ``azure://account/container/prefix``.
 Data Lake accounts answer to the blob protocol too, so both schemes are one provider.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception of the SDK becomes. The SDK's client is made once per process (`per_process`), and again
 after `forget`.
 """

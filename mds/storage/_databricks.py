@@ -5,7 +5,7 @@ the bytes are transferred by requests of this library to the REST interface. Fil
 stream, with ranges. Files of the old DBFS are transferred in pieces of 1 MB, the largest that its
 interface allows.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception becomes.
 """
 

@@ -4,7 +4,7 @@ The file system is created once per process, without its caches. fsspec has no c
 each read runs in a thread, which is abandoned if it takes too long. Files are written under a
 temporary name and then moved, if the file system can move them.
 
-`Store` (base.py) describes the verbs.
+`Store` (_base.py) describes the verbs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the default credentials. Then bytes are read by HTTP requests of this library, w
 notice stalls.
 STORAGE_EMULATOR_HOST points to an emulator.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception of the SDK becomes. Clients and credentials are made once per process (`per_process`), and
 again after `forget`. The SDK's own retries are off (``retry=None``), since the wrapper `Retrying`
 around each store retries.

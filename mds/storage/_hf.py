@@ -9,7 +9,7 @@ that `hf auth login` saved. With HF_HUB_OFFLINE set every read raises StoreError
 Two addresses belong to a file: its ``target`` on the hub, and the address of its bytes, to which
 the hub redirects (`_Source`), often on a content delivery network (CDN). The CDN takes no token.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception becomes.
 """
 

@@ -2,7 +2,7 @@
 
 Two stores of the same name see the same objects. A forked child starts with its parent's.
 
-`Store` (base.py) describes the verbs. `reveal` gives the full text of a `Url`, which serves as a
+`Store` (_base.py) describes the verbs. `reveal` gives the full text of a `Url`, which serves as a
 key here.
 """
 

@@ -3,7 +3,7 @@
 Without a namespace in the URL, one request asks for the account's own. Credentials come from
 ~/.oci/config, or with ``auth='instance_principal'`` from the machine.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception of the SDK becomes. The SDK's client is made once per process (`per_process`), and again
 after `forget`.
 """

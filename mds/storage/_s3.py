@@ -5,10 +5,10 @@ SDK's integrity checksums are used if the endpoint is Amazon's: other stores rej
 upload or answer ranges with checksums of something else. Without credentials, and if the store
 refuses them as malformed (400), unsigned requests are tried for reading.
 
-Most requests bypass the SDK: `RangeRequests` (s3_requests.py) signs and sends GETs and listings
+Most requests bypass the SDK: `RangeRequests` (_s3_requests.py) signs and sends GETs and listings
 itself ("directly"). The SDK sends what is left: writes, and reads that `RangeRequests` cannot send.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception becomes. Clients are made once per process and options (`per_process`), and again after
 `forget`.
 """

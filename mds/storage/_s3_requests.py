@@ -47,7 +47,7 @@ _WORD = re.compile(r"<(Code|Message)>([^<]*)</")
 class StoreAnswerError(Exception):
     """An answer that asks for a later retry or refuses an object.
 
-    `classify` of s3.py turns it into a StoreError. ``code`` and ``message`` are from the body of
+    `classify` of _s3.py turns it into a StoreError. ``code`` and ``message`` are from the body of
     the answer, such as "NoSuchKey", and ``retry_after`` is the header of that name.
     """
 

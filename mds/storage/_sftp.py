@@ -5,7 +5,7 @@ known: from COMPOSER_SFTP_KNOWN_HOSTS_FILE or ~/.ssh/known_hosts. SSH answers th
 connection one after another. So each transfer takes its own connection from a small pool of the
 process, and requests many pieces before the first one arrives.
 
-`Store` (base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
+`Store` (_base.py) describes the verbs. `classify` tells `translate_errors` which StoreError an
 exception of paramiko becomes.
 """
 

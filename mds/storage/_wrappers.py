@@ -1,6 +1,6 @@
 """Stores that wrap another store: a limit on requests, a prefix, no versions, hedging.
 
-`Retrying` is in retry.py. Verbs that `Store` builds from others, such as `get_file` in parts, use
+`Retrying` is in _retry.py. Verbs that `Store` builds from others, such as `get_file` in parts, use
 the verbs of the outermost wrapper. So a part that breaks is retried alone.
 """
 

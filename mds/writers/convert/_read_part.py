@@ -256,7 +256,7 @@ def _make_record_packer(
     nulls: frozenset[str],
     fills: tuple[str | None, ...],
 ) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function from a record to the bytes of a sample (`shardfile/layout.py`).
+    """Return a function from a record to the bytes of a sample (`_shardfile/layout.py`).
 
     - ``parses_text`` (tuple[bool | None, ...]): Whether text in each column is parsed as the type
       of the column; None if its values are encoded already.

@@ -60,7 +60,7 @@ class ConvertSpec(InputOptions):
     overwrite: bool = False
     work: str | None = None
     durable: bool = True
-    #: Whether the shards of files in a format are kept (`keep_shards.py`).
+    #: Whether the shards of files in a format are kept (`writers/convert/_keep_shards.py`).
     keep_shards: bool = False
 
     #: Options that a resumed conversion may change; one that keeps shards is never resumed.

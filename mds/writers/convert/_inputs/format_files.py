@@ -251,7 +251,7 @@ class AnyFormatInput(ShardsInput):
     """The samples of files in any format, with the encodings that the format gives them.
 
     It reads files whose format is named (``--format megatron``), and the files of a conversion that
-    keeps their shards (`keep_shards.py`).
+    keeps their shards (`writers/convert/_keep_shards.py`).
 
     - ``data`` (FormatData): The shards and columns that the format has planned.
     - ``files`` (Files): Reads the bytes of the files.

@@ -1,4 +1,4 @@
-"""Samples in the order of a dataset as a MapDataset of Grain, for JAX and MaxText.
+"""Samples in the order of a dataset as a MapDataset of Grain, for JAX.
 
 Item ``i`` is the ``i``-th sample of the order. A global batch of ``batch_size`` samples has
 consecutive items, so it is the same on any number of processes::

@@ -240,6 +240,8 @@ class Samples(HasColumns):
         self._running: WorkerEpoch | None = None
         self._loop_count: LoopCount | None = None  # that of the last loader, in its last iteration
         self._has_loader = False  # whether a StreamingDataLoader of this dataset was made
+        # Whether batches of that loader have as many rows as they took samples of the order.
+        self._has_row_per_sample = True
         # Where the next iteration of this worker process begins, if it has loaded a state.
         self._worker_start: WorkerPoint | None = None
 
@@ -829,7 +831,9 @@ class Samples(HasColumns):
 
         Before the first epoch, the epoch of the state is -1. Composer counts samples from the
         beginning. When it has ended an epoch, its number is 0, and the state begins the next epoch.
-        With ``packing=``, a higher number of it stands for the position of the loader.
+        A higher number of it counts rows of batches. It stands for the position of the loader if
+        these rows may not be the samples: with ``packing=``, a filter, ``on_error="skip"``, a
+        ``collate_fn`` or ``map_batches``, and if it is more than all batches of the loader have.
 
         Raises ConfigError for a negative number, and with ``packing=`` for a number that is not
         counted from the beginning. Without a number, it raises ConfigError if worker processes of
@@ -858,6 +862,8 @@ class Samples(HasColumns):
         running = self._running
         if self._is_strict and from_beginning and num_samples == 0:
             position = self._end_of_epoch(world)
+        elif self._is_strict and from_beginning and num_samples:
+            position = self._position_for_rows(world, num_samples)
         if num_samples is None and self._is_strict:
             position = self._loader_position(world)
             # The epoch of a loader counts batches when they are made, before they are read.
@@ -876,6 +882,24 @@ class Samples(HasColumns):
             return None  # a state was loaded, or another iteration has begun since
         end = count.position(self._order, world.num_ranks)
         return end and end._replace(is_finished=True)
+
+    def _position_for_rows(self, world: World, rows: int) -> Position | None:
+        """Return the position of the loader if a number of rows cannot tell it, else None.
+
+        For example, Composer counts 40 rows after 64 samples of which a filter dropped 24. With
+        ``replication=2`` it counts 128 rows, because two ranks get the same 64 samples.
+
+        ``rows``: rows of the epoch in the batches of all ranks, as the trainer counted them.
+        """
+        pending = self._order.epochs.pending
+        if pending is not None:
+            position: Position | None = pending.position
+        else:
+            count = self._loop_count
+            position = count.position(self._order, world.num_ranks) if count is not None else None
+        if position is None or (self._has_row_per_sample and rows <= position.place):
+            return None
+        return position
 
     def _loader_position(self, world: World) -> Position | None:
         """Return the position of the loader that runs or ran last.

@@ -360,6 +360,11 @@ class Batches(IterableDataset[Any]):
         return self.is_plain and self._maker.is_ours
 
     @property
+    def has_row_per_sample(self) -> bool:
+        """Whether a batch of n samples has n rows, because nothing drops or joins samples."""
+        return self._is_ours and self.dataset._filter.keeps_everything and self._maker.is_ours
+
+    @property
     def _schemas(self) -> list[ShardSchema]:
         return [schema for index in self.dataset._shards.indexes for schema in index.schemas]
 

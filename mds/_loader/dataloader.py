@@ -209,6 +209,7 @@ class StreamingDataLoader(DataLoader[Any]):
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
             self._streaming._has_loader = True
+            self._streaming._has_row_per_sample = self._batches.has_row_per_sample
             order = self._streaming._order
             if order.spec.microbatches != microbatches:
                 order.spec = dataclasses.replace(order.spec, microbatches=microbatches)

@@ -5,6 +5,7 @@ import itertools
 import weakref
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from mds import StreamingDataLoader, StreamingDataset
@@ -127,6 +128,49 @@ def test_composer_does_not_repeat_the_epoch_that_it_ended(make, workers):
         assert resumed.dataset.state_dict(0, True)["epoch"] == epoch
         assert batches_of_epoch(resumed) == epochs[epoch]
         assert resumed.dataset.state_dict(0, True) == states[epoch]
+
+
+def join(samples):
+    """One row, as a collate function that packs samples makes it."""
+    return {"id": torch.tensor([[sample["id"] for sample in samples]])}
+
+
+CHANGES = {
+    "filter": (lambda dataset: dataset.filter(lambda sample: sample["id"] % 3 > 0), {}, 1),
+    "collate_fn": (lambda dataset: dataset, {"collate_fn": join}, 1),
+    "map_batches": (lambda dataset: dataset.map_batches(lambda batch: batch), {}, 0.5),
+    "rows on two ranks": (lambda dataset: dataset, {}, 2),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("change", "options", "factor"), CHANGES.values(), ids=CHANGES)
+def test_rows_of_composer_that_are_not_samples(make, workers, change, options, factor):
+    """They do not tell the position, which the loader knows; also before the next batch."""
+
+    def make_loader():
+        return StreamingDataLoader(change(dataset_of(make)), num_workers=workers, **options)
+
+    loader, rows, states, batches = make_loader(), 0, [], []
+    for batch in loader:
+        rows += int(len(batch["id"]) * factor)
+        states.append(loader.dataset.state_dict(rows, True))
+        batches.append(batch["id"].tolist())
+        assert states[-1] == without_hash(loader.state_dict())
+    resumed = make_loader()
+    resumed.dataset.load_state_dict(states[3])
+    assert resumed.dataset.state_dict(32 * factor, True) == states[3]
+    assert [batch["id"].tolist() for batch in resumed] == batches[4:]
+
+
+def test_fewer_rows_are_samples_that_were_trained_on(make):
+    """A loop may fetch batches ahead of those that it trains on."""
+    dataset = dataset_of(make)
+    batches = iter(StreamingDataLoader(dataset))
+    for _ in range(3):
+        next(batches)
+    assert dataset.state_dict(16, True)["sample_in_epoch"] == 16
+    assert dataset.state_dict(25, True)["sample_in_epoch"] == 24
 
 
 def test_0_samples_are_the_beginning_of_an_epoch_that_goes_on(make):

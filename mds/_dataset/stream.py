@@ -551,7 +551,7 @@ def refuse_store_settings(
     if options and not takers:
         raise ConfigError(
             f"{owner}(storage_options=...): every stream has its own settings, so these have no "
-            "effect. Leave them out, or remove those of a stream."
+            "effect. Leave them out, or remove the settings of each stream that should use these."
         )
     if options and takers and all(_unused_settings(options, *pair) for pair in takers):
         raise _unused_error(owner, options, *takers[0])

@@ -171,7 +171,7 @@ def install() -> None:
             continue
         if os.path.dirname(path).endswith(os.path.join("mds", "compat", "door")):
             raise CompatError(
-                f"the door {path} belongs to another installation of mds than {FOLDER}, which is "
+                f"the file {path} belongs to another installation of mds than {FOLDER}, which is "
                 "imported. Put the folder on PYTHONPATH that `python -m mds.compat` prints in this "
                 "environment."
             )

@@ -267,7 +267,7 @@ def local_path(url: str) -> str:
         if host not in ("", "localhost"):
             raise ConfigError(
                 f"{redact(url)!r} is a file on the host {host.rpartition('@')[2]!r}. Write "
-                f"file:/// and the absolute path."
+                "three slashes, as in file:///data/train."
             )
         address = slash + path
     return unquote(address)

@@ -860,7 +860,7 @@ class Samples(HasColumns):
         world = self._world()
         position = None
         running = self._running
-        if self._is_strict and from_beginning and num_samples == 0:
+        if from_beginning and num_samples == 0:
             position = self._end_of_epoch(world)
         elif self._is_strict and from_beginning and num_samples:
             position = self._position_for_rows(world, num_samples)
@@ -874,14 +874,21 @@ class Samples(HasColumns):
         return self._order.state(world, position)
 
     def _end_of_epoch(self, world: World) -> Position | None:
-        """Return the end of the last iteration of a loader, or None while it goes on."""
+        """Return the end of the last iteration of a loader, or None while it goes on.
+
+        In `mds.compat` it is the beginning of the next epoch.
+        """
         epochs, count = self._order.epochs, self._loop_count
         if count is None or count.begin is None or count.is_under_way:
             return None
         if epochs.pending is not None or epochs.next_epoch != count.begin.epoch + 1:
             return None  # a state was loaded, or another iteration has begun since
         end = count.position(self._order, world.num_ranks)
-        return end and end._replace(is_finished=True)
+        if end is None:
+            return None
+        # Code of mosaicml-streaming would take a finished epoch for an empty one, see
+        # `load_state_dict`.
+        return end._replace(is_finished=True) if self._is_strict else end.following()
 
     def _position_for_rows(self, world: World, rows: int) -> Position | None:
         """Return the position of the loader if a number of rows cannot tell it, else None.

@@ -82,3 +82,22 @@ def test_the_second_epoch_follows(numbers, workers):
     epochs = [torch.cat([b["n"] for b in whole]).tolist() for _ in range(2)]
     resumed.dataset.load_state_dict(whole.dataset.state_dict(0, True) | {"epoch": 0})
     assert [torch.cat([b["n"] for b in resumed]).tolist() for _ in range(2)] == epochs
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_epoch_is_repeated_after_a_checkpoint_at_its_end(numbers, workers):
+    """Composer then saves 0 samples, before the next epoch begins."""
+
+    def make():
+        dataset = StreamingDataset(local=numbers, batch_size=8, shuffle=True)
+        return StreamingDataLoader(dataset, batch_size=8, num_workers=workers)
+
+    whole, resumed, epochs, states = make(), make(), [], []
+    for _ in range(3):
+        epochs.append(torch.cat([batch["n"] for batch in whole]).tolist())
+        states.append(whole.dataset.state_dict(0, True))
+    resumed.dataset.load_state_dict(json.loads(json.dumps(states[0])))
+    assert resumed.dataset.state_dict(0, True) == states[0]
+    for epoch, state in zip(epochs[1:], states[1:], strict=True):
+        assert torch.cat([batch["n"] for batch in resumed]).tolist() == epoch
+        assert resumed.dataset.state_dict(0, True) == state

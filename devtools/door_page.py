@@ -75,15 +75,16 @@ If a function of yours computes the order of samples, each worker computes the o
 epoch. Spawned workers receive your functions by pickle, so these must be importable.
 
 Assigning to a name of shared memory or process groups, such as `TICK` and `barrier`, has no effect
-and causes one warning. Assigning to any other name raises `SealedNameError`. The same rules hold
-for attributes of a single dataset, stream or writer
-([design](decisions/0027-replaced-names-take-effect-or-raise.md)). For some names that raise this
-error, there is another way:
+and causes one warning. Assigning to any other name of a module or any other method of a class
+raises `SealedNameError` ([design](decisions/0027-replaced-names-take-effect-or-raise.md)). On a
+single dataset or stream, you cannot replace a method such as `get_item` either: override it in a
+subclass. For some names that raise the error, there is another way:
 
 | name that raises the error | use instead |
 |---|---|
 | `World` | `get_rank`, `get_world_size`, `get_local_world_size`, or the argument `topology=` |
-| `get_shuffle`, `get_partitions` of other modules | entries of `shuffle.algos`, `partition.algos` |
+| `get_shuffle`, `get_partitions` outside `streaming.base.batching.random` \
+| entries of `shuffle.algos`, `partition.algos` |
 | downloaders, uploaders | `mds.storage.register_store()`, or a Stream's `_download_file` |
 | readers, `mds_decode` | `get_item` of a subclass, or a class in `_encodings` |
 
@@ -91,15 +92,13 @@ error, there is another way:
 _OVERRIDES = """\
 ## Methods that you cannot override
 
-mds never calls the methods in the two tables below. An override of a method in the first table
-could change samples, so mds raises `SealedNameError` when Python defines the class with the
-override. For an override of a method in the second table, mds only warns.
+mds never calls the methods in the two tables below. In mosaicml-streaming, an override from the
+first table could change samples, so mds raises `SealedNameError` when Python defines the class. For
+an override from the second table, mds only warns.
 
 """
 _OTHER_PARAMETERS = """\
 ## Other parameters
-
-These functions and classes have other parameters in mds:
 
 """
 _MORE_PARAMETERS = """\
@@ -126,8 +125,8 @@ Importing one of these functions or classes, or calling one of these methods, ra
 _NOT_COMPARED = """
 ## Modules that were not compared
 
-mds has only the first of the modules below. The script could not import them from
-mosaicml-streaming, because they need further packages:
+The script could not import these modules from mosaicml-streaming, because they need further
+packages. mds has only the first one:
 
 {}
 ## Calls that end differently

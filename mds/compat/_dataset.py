@@ -170,7 +170,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     }
     _ignored: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("_prepare_thread", "_ready_thread"), "predownload="),
-        "on_exception": "the next sample, which raises the errors of background threads",
+        "on_exception": "try around your loop, which raises the errors of background threads",
         **dict.fromkeys(
             ("evict_shard", "evict_coldest_shard", "_evict_shard", "_evict_coldest_shard"),
             "the event mds.events.Evicted",

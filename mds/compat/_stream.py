@@ -95,7 +95,7 @@ class Stream(Overridable, NativeStream):
     }
     _ignored: ClassVar[Mapping[str, str]] = {
         "set_up_local": "the cache, which deletes incomplete files by itself",
-        "get_index_size": "cache_limit=, which includes the index",
+        "get_index_size": "cache_limit=, towards which the index counts",
     }
     _fixed: ClassVar[Mapping[str, str]] = {
         "_downloader": find_remedy("CloudDownloader"),

@@ -86,13 +86,15 @@ class Writer(Overridable, NativeWriter):
     # Tables of methods that mds never calls, and what to use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
-        **dict.fromkeys(("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard()"),
+        **dict.fromkeys(
+            ("_write_index", "_reset_cache", "_name_next_shard"), "flush_shard() to end a shard"
+        ),
     }
     _ignored: ClassVar[Mapping[str, str]] = {
         "cancel_future_jobs": "abort()",
         **dict.fromkeys(
             ("event", "exception_callback"),
-            "write() and finish(), which raise the errors of background threads",
+            "try around write() and finish(), which raise the errors of background threads",
         ),
         "executor": "max_workers=",
     }

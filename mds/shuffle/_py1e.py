@@ -1,7 +1,7 @@
 """py1e: shards in random order, shuffled inside, then each sample moved a bounded way at random.
 
     before    | A A A A | B B B B | C C C C | D D D D |     samples of shuffled shards
-    moves         each by at most half a block, back or ahead
+    moves         each by at most about half a block, back or ahead
     after       A A B A B A C B C B D C C D D D             sorted by the new places
 
 So the samples of a shard are spread over about a block. There are no borders of blocks, so a reader

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 
+import hypothesis
 import pytest
 
 import mds
@@ -18,6 +19,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_TREE, *_PATH]))
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Tests contain no timing: on a busy machine, any example may take long.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config):

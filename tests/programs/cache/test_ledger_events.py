@@ -204,7 +204,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def test_what_is_leaving_comes_again_when_it_has_left(tmp_path):

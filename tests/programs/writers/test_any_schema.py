@@ -5,7 +5,7 @@ import tempfile
 from decimal import Decimal
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -91,7 +91,7 @@ def same(left, right):
 
 
 @given(datasets(), st.sampled_from([None, "zstd", "gz:1"]), st.sampled_from([1, 200, 1 << 20]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_any_dataset_comes_back(dataset, compression, size_limit):
     """Every value of every sample is what it was, in every shard."""
     columns, samples = dataset
@@ -108,7 +108,7 @@ def test_any_dataset_comes_back(dataset, compression, size_limit):
 
 
 @given(ENCODINGS, st.data())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 def test_any_value_comes_back(case, data):
     """Encoding and decoding are each other's inverse, and fixed sizes are true."""
     name, values = case

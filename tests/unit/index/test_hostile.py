@@ -141,7 +141,7 @@ def test_a_hostile_object_takes_bounded_memory():
         tracemalloc.stop()
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=CASES)
 @given(data=st.data())
 def test_damaged_texts_are_read_or_refused(make_shard, data):
     """Flip bits, cut, repeat or insert: there is a plausible table or IndexFileError."""

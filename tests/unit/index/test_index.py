@@ -103,7 +103,7 @@ NAMES = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_any_way_of_writing_it_gives_the_same_table(make_shard, data):
     """Spaces, order of keys, strange names and mixed schemas change the speed, not the result."""

@@ -120,7 +120,8 @@ def originals(kit, tmp_path_factory):
 
 
 @settings(
-    max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=CASES,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_damaged_datasets_read_or_are_refused(originals, tmp_path, data):

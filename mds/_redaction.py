@@ -31,8 +31,10 @@ _numbers = itertools.count(1)
 # The pattern of all known secrets, and the number of the newest secret in it; see `_known_pattern`.
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
 
+# The tokens of a language model are no secrets: tokens, tokenizer, num_tokens, eos_token_id.
 _TELLING = (
-    "secret|password|passwd|token|signature|credential|authorization|account[-_]?key|api[-_]?key"
+    "secret|password|passwd|token(?!s|i|[-_](?:id|type))|signature|credential|authorization|"
+    "account[-_]?key|api[-_]?key"
 )
 _TELLING_NAME = re.compile(
     rf"(?i){_TELLING}|^key$|[-_]key$|^sig$|^auth|[-_]auth|cookie|^sas|connection_string"

@@ -57,6 +57,19 @@ def test_the_first_word_of_a_sentence_is_no_secret(text):
 
 @pytest.mark.parametrize(
     "text",
+    [
+        "columns={'tokens': 'ndarray:int32', 'input_ids': 'ndarray:int32'}",
+        "tokenizer='gpt2', max_tokens=4096, tokens_per_second: 12",
+        "eos_token_id=50256, token_type_ids: 3",
+    ],
+)
+def test_tokens_of_a_language_model_are_no_secrets(text):
+    """Columns and settings of a language model are shown."""
+    assert mask_foreign(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
     ["token: hunter", "password='The hunter'", "secret: hunter22", "token=no"],
 )
 def test_a_value_behind_a_telling_name_stays_masked(text):

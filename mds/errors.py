@@ -443,7 +443,7 @@ class VanishedError(StoreError, FileNotFoundError):
 
 
 class ReplacedError(VanishedError, CorruptError):
-    """An object that was replaced while it was read.
+    """An object or file that was replaced during a run.
 
     >>> dataset = mds.StreamingDataset(remote="data/train", local="cache", batch_size=2)
     >>> pathlib.Path("data/train/shard.00001.mds").write_bytes(b"another object")

@@ -47,7 +47,7 @@ from mds.formats._registry import (
     format_of_files,
     parse_format,
 )
-from mds.formats._source import Files, open_pinned, parse_place
+from mds.formats._source import Files, changed_file_error, open_pinned, parse_place
 from mds.formats._table import FileTable
 from mds.storage import open_store
 from mds.storage._base import settings_for
@@ -370,18 +370,12 @@ def reads_of(kind: Format) -> list[Any]:
 
 def _check_unchanged(file: DataFile, path: str) -> None:
     """Raise NotFoundError or ReplacedError if a local file is not the one that was planned."""
-    from mds.errors import NotFoundError, ReplacedError
-
     try:
         state = os.stat(path)
     except OSError as error:
         raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     if file.version and file.version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
-        raise ReplacedError(
-            f"open {path}: the file changed while it was in use. Restart to read its new content.",
-            url=path,
-            verb="open",
-        )
+        raise changed_file_error("open", path)
 
 
 def open_files(

@@ -22,11 +22,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
+from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats._encode import sample_encoder
 from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats._made_reader import MadeReader
 from mds.formats._raw_files import OneFileEach, Rows, pack_rows, unpack_rows
+from mds.formats._source import changed_file_error
 from mds.storage._base import check_key
 from mds.storage._files import open_regular
 
@@ -244,11 +245,7 @@ def _read_picture(place: str, version: str) -> bytes:
     except OSError as error:
         raise FormatError(f"{place} cannot be read: {error.strerror}.") from error
     if version and version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
-        raise ReplacedError(
-            f"open {place}: the file changed while it was in use. Restart to read its new content.",
-            url=place,
-            verb="open",
-        )
+        raise changed_file_error("open", place)
     return _checked(data, place)
 
 

@@ -242,13 +242,20 @@ class Files:
 
     def _replaced(self, file: DataFile, change: str) -> ReplacedError:
         """Return the error for a file that changed since it was planned."""
-        url = self.url(file)
-        return ReplacedError(
-            f"get {url}: the file changed while it was in use: {change}. Restart to read its new "
-            f"content.",
-            url=url,
-            verb="get",
-        )
+        return changed_file_error("get", self.url(file), f": {change}")
+
+
+def changed_file_error(verb: str, url: str, change: str = "") -> ReplacedError:
+    """Return the error for a file that changed since it was planned.
+
+    ``change`` is a clause that begins with a colon, such as ": it had 8 bytes and now has 9".
+    """
+    return ReplacedError(
+        f"{verb} {url}: the file changed while it was in use{change}. Restart to read its new "
+        "content; if `mds index` wrote the index, run it again first.",
+        url=url,
+        verb=verb,
+    )
 
 
 def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:

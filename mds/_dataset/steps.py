@@ -197,6 +197,24 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     return total // batch if drop_last else -(-total // batch)
 
 
+def count_first_steps(
+    order: OrderState, world: World, *, drop_last: bool = False, may_estimate: bool = False
+) -> int:
+    """Return the number of batches of the first epoch of packs, the same after every resume.
+
+    ``drop_last``: as for `count_steps`. ``may_estimate``: whether the number may be an estimate if
+    the dataset is large; else the whole epoch is packed.
+    """
+    plan = order.epoch_order(0, world).packs
+    assert plan is not None
+    if may_estimate and plan.plan.epoch_size > _COUNTED_AT_ONCE:
+        total = estimate_packs(plan)
+    else:
+        total = load_counts(plan).table.total
+    batch = plan.shape.global_batch
+    return total // batch if drop_last else -(-total // batch)
+
+
 def load_counts(plan: PackPlan) -> PackPlan:
     """Set the number of packs of each window in a plan, packing the epoch if unknown; return it."""
     plan.counts = _counts_by_key.count(plan)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Generator
+from itertools import islice
 from typing import Any
 
 import torch
 
+from mds._dataset.steps import count_first_steps
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
 
+#: Datasets without a batch size of their own, which have that of their last loader.
+_without_batch_size: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()
+
 
 class ModelLoader(StreamingDataLoader):
     """StreamingDataLoader of a trainer, with the names and types that its model takes.
 
-    All steps of an epoch have as many batches. An epoch has at least one batch: if a state was
-    saved after the last batch of an epoch, the next epoch begins at once.
+    An epoch has at least one batch: if a state was saved after the last batch of an epoch, the next
+    epoch begins at once.
 
     Raises ConfigError if the dataset does not fit the settings of the trainer.
 
     Args:
         dataset: Dataset with packing, whose batches are used as they are, or without.
-        collate: Function that makes a batch of samples without packing. It gets a column
-            ``tokens`` as ``input_ids``.
+        collate: Function that makes a batch of samples without packing.
         inputs: Function that makes the inputs of a batch.
         ranks: Number of data-parallel ranks.
         batch_size: Samples or packs of a batch.
@@ -34,7 +39,7 @@ class ModelLoader(StreamingDataLoader):
     def __init__(
         self,
         dataset: StreamingDataset,
-        collate: Callable[[list[Any]], Any],
+        collate: SampleCollator,
         inputs: ModelInputs,
         ranks: int,
         batch_size: int,
@@ -46,13 +51,17 @@ class ModelLoader(StreamingDataLoader):
                 f"the dataset has {dataset.num_ranks} ranks, but the trainer has {ranks} "
                 f"data-parallel ranks. Give the dataset topology=(rank, {ranks})."
             )
-        if dataset.batch_size not in (None, batch_size):
+        if dataset.batch_size is None:
+            _without_batch_size.add(dataset)
+        elif dataset in _without_batch_size:
+            dataset.batch_size = batch_size
+        elif dataset.batch_size != batch_size:
             raise ConfigError(
                 f"the dataset has batch_size={dataset.batch_size}, but the trainer has "
                 f"{batch_size}. Leave it out of the dataset."
             )
         if packing is None:
-            settings["collate_fn"] = SampleCollator(collate)
+            settings["collate_fn"] = collate
         elif (packing.layout, packing.labels) != ("varlen", "masked"):
             raise ConfigError(
                 f"Packing(layout={packing.layout!r}, labels={packing.labels!r}): models of "
@@ -60,9 +69,35 @@ class ModelLoader(StreamingDataLoader):
                 "Leave layout and labels out."
             )
         inputs.tokens = None if packing is None else packing.column
-        self._inputs, self._length = inputs, 0
+        self._inputs = inputs
         # A generator of its own leaves the random numbers of the model as they are.
         super().__init__(dataset, batch_size=batch_size, generator=torch.Generator(), **settings)
+
+    def __len__(self) -> int:
+        return super().__len__() if self.microbatches > 1 else self.steps_per_epoch
+
+    def __iter__(self) -> Any:
+        return map(self._inputs, self._batches_of_epoch())
+
+
+class TrainingLoader(ModelLoader):
+    """Loader whose epochs all have as many steps as the first epoch of the dataset.
+
+    The Trainer counts the steps of an epoch once. But the number of packs differs from epoch to
+    epoch, and a resume may begin anywhere. So the batches of the dataset's epochs follow each
+    other, and each iteration continues after the last one.
+
+    Raises ConfigError if the last step of an epoch has fewer batches than the others.
+
+    Args:
+        may_estimate: Whether the number of packs of a large dataset may be an estimate.
+    """
+
+    def __init__(self, *args: Any, may_estimate: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._may_estimate = may_estimate
+        self._length = self._remaining = 0
+        self._all_batches = self._iterate_epochs()
         if self.microbatches > 1 and len(self) % self.microbatches:
             raise ConfigError(
                 f"an epoch has {len(self):,} batches of this rank, so its last step has fewer "
@@ -71,13 +106,34 @@ class ModelLoader(StreamingDataLoader):
             )
 
     def __len__(self) -> int:
-        if not self._length:  # counting an epoch of packs takes long
-            is_exact = self.microbatches > 1
-            self._length = super().__len__() if is_exact else self.steps_per_epoch
+        if not self._length:
+            self._length = self._count_packs() if self._is_packed else super().__len__()
         return self._length
 
+    def _count_packs(self) -> int:
+        """Return the number of batches of packs in the first epoch of the dataset."""
+        dataset = self._streaming
+        assert dataset is not None
+        order, world = dataset._order, dataset._world()  # noqa: SLF001 - of this library
+        settings = {"drop_last": self.drop_last, "may_estimate": self._may_estimate}
+        return count_first_steps(order, world, **settings) * self.microbatches
+
+    def begin_epoch(self, batches: int) -> None:
+        """Set where the next iteration ends, from the batches that the trainer has trained on."""
+        self._remaining = len(self) - batches % len(self)
+
     def __iter__(self) -> Any:
-        return map(self._inputs, self._batches_of_epoch())
+        batches = islice(self._all_batches, self._remaining or len(self))
+        self._remaining = 0
+        return map(self._inputs, batches)
+
+    def _iterate_epochs(self) -> Generator[Any, None, None]:
+        while True:
+            yield from self._batches_of_epoch()
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._all_batches.close()
 
 
 def check_evaluation(dataset: StreamingDataset, training: Any, ranks: int) -> None:

@@ -9,13 +9,16 @@ import torch
 
 from mds._dataset.streaming import StreamingDataset
 from mds.errors import ConfigError, need
-from mds.integrations._model_inputs import ModelInputs
-from mds.integrations._model_loader import ModelLoader, check_evaluation
+from mds.integrations._model_inputs import ModelInputs, SampleCollator
+from mds.integrations._model_loader import ModelLoader, TrainingLoader, check_evaluation
 from mds.integrations._position_file import load_position, save_position
+from mds.integrations._trainer_options import name_arguments
 
 try:
     import transformers
     from transformers.trainer_utils import get_last_checkpoint
+
+    from mds.integrations._trainer_epochs import TrainerEpochs
 except ImportError as error:
     raise need("transformers", None, "mds.integrations.transformers and its trainer") from error
 
@@ -30,8 +33,8 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         class Trainer(StreamingTrainer, SFTTrainer):
             pass
 
-    Pass ``train_dataset`` and ``eval_dataset`` by name; datasets of other kinds work as before.
-    `train` begins at the position of the checkpoint that it is given, on any number of ranks and
+    Datasets of other kinds work as before. All epochs have as many steps as the first one. `train`
+    begins at the position of the checkpoint that it is given, on any number of ranks and
     workers, or else at the beginning. Packs go to the model as they are, other samples through the
     trainer's ``data_collator``, with a column ``tokens`` named ``input_ids``. The SFTTrainer does
     not tokenize, truncate or pack them.
@@ -40,27 +43,28 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
     the input of the model; StateError for a checkpoint without a position.
     """
 
-    def __init__(self, *args: Any, train_dataset: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._checkpoint: Any = None  # that train() was given
-        self._loader: ModelLoader | None = None
-        self._beginning: dict[str, Any] | None = None
+        self._loader: TrainingLoader | None = None
+        self._beginning: tuple[Any, Any] = (None, None)  # dataset, and its state before training
         self._stand_in: Any = None  # what TRL, which checks types, gets for a StreamingDataset
-        streaming = train_dataset if isinstance(train_dataset, StreamingDataset) else None
-        self._sets_batch_size = streaming is not None and streaming.batch_size is None
-        if streaming is not None and any(c.__module__[:4] == "trl." for c in type(self).__mro__):
-            from datasets import Dataset
+        args, kwargs = name_arguments(super().__init__, args, kwargs)
+        dataset = kwargs.get("train_dataset")
+        if isinstance(dataset, StreamingDataset):
+            bases = [base for base in type(self).__mro__ if base.__module__[:4] == "trl."]
+            if bases:
+                from datasets import Dataset
 
-            self._stand_in = Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]})
-            train_dataset = self._stand_in
-        super().__init__(*args, train_dataset=train_dataset, **kwargs)
-        if streaming is not None:
-            self.train_dataset: Any = streaming
-            self.add_callback(_EpochNumber())
-            if getattr(self.args, "packing", False):
-                raise ConfigError(
-                    "packing=True of SFTConfig has no effect on a StreamingDataset. Leave it out, "
-                    "and write StreamingDataset(..., packing=4096)."
-                )
+                self._stand_in = Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]})
+                kwargs["train_dataset"] = self._stand_in
+        super().__init__(*args, **kwargs)
+        if isinstance(dataset, StreamingDataset) and getattr(self.args, "packing", False):
+            raise ConfigError(
+                "packing=True of SFTConfig has no effect on a StreamingDataset. Leave it out, "
+                "and write StreamingDataset(..., packing=4096)."
+            )
+        self.train_dataset: Any = dataset if self._stand_in is not None else self.train_dataset
+        self.add_callback(TrainerEpochs())
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """Let TRL prepare datasets of other kinds only."""
@@ -73,19 +77,28 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
         self._checkpoint = resume_from_checkpoint
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            if self._loader is not None:
+                self._loader.close()
 
     def get_train_dataloader(self) -> Any:
         """Return the training loader at the position of the checkpoint."""
         if not isinstance(self.train_dataset, StreamingDataset):
             return super().get_train_dataloader()
         self.args.ignore_data_skip = True  # the loader goes to the position itself
-        if self._sets_batch_size:  # auto_find_batch_size may try several
-            self.train_dataset.batch_size = self._train_batch_size
-        steps = self.args.gradient_accumulation_steps
-        self._loader = self._make_loader(self.train_dataset, self._train_batch_size, steps)
-        self._beginning = self._beginning or self._loader.state_dict()
-        state = load_position(self._checkpoint) if self._checkpoint else self._beginning
+        self._loader = self._make_loader(
+            self.train_dataset,
+            self._train_batch_size,
+            TrainingLoader,
+            microbatches=self.args.gradient_accumulation_steps,
+            drop_last=self.args.dataloader_drop_last,
+            may_estimate=self.args.max_steps > 0,  # then only epochs that logs show depend on it
+        )
+        if self._beginning[0] is not self.train_dataset:
+            self._beginning = self.train_dataset, self._loader.state_dict()
+        state = load_position(self._checkpoint) if self._checkpoint else self._beginning[1]
         self._loader.load_state_dict(state)
         self._position = (-1, state)  # before the batches of a step were fetched, and its number
         return self._loader
@@ -120,30 +133,22 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
             return self.get_eval_dataloader(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
-    def _make_loader(self, dataset: Any, batch_size: int, microbatches: int = 1) -> ModelLoader:
-        """Return the loader of a StreamingDataset with the Trainer's settings."""
-        args, options = self.args, {}
+    def _make_loader(
+        self, dataset: Any, batch_size: int, cls: Any = ModelLoader, **own: Any
+    ) -> Any:
+        """Return a loader of a StreamingDataset with the Trainer's settings, and its own ones."""
+        args = self.args
         if args.dataloader_num_workers:
             for name in ("persistent_workers", "multiprocessing_context", "prefetch_factor"):
-                options[name] = getattr(args, f"dataloader_{name}")
-        return ModelLoader(
+                own[name] = getattr(args, f"dataloader_{name}")
+        collate = self._get_collator_with_removed_columns(self.data_collator)
+        return cls(
             dataset,
-            self._get_collator_with_removed_columns(self.data_collator),
+            SampleCollator(collate),
             ModelInputs(self.model, self.label_names),
             args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size()),
             batch_size,
-            microbatches=microbatches,
             num_workers=args.dataloader_num_workers,
-            drop_last=args.dataloader_drop_last and dataset is self.train_dataset,
             pin_memory=args.dataloader_pin_memory and torch.accelerator.is_available(),
-            **options,
+            **own,
         )
-
-
-class _EpochNumber(transformers.TrainerCallback):  # type: ignore[misc] # no types are checked
-    """Number of epochs for logs, which the Trainer counts from the last resume."""
-
-    def on_step_end(self, args: Any, state: Any, *_: Any, **objects: Any) -> None:
-        """Compute it from the number of steps."""
-        batches = state.global_step * args.gradient_accumulation_steps
-        state.epoch = batches / len(objects["train_dataloader"])

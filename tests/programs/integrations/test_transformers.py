@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mds import MDSWriter, Packing, StreamingDataset
+from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
 from tests.skip_reasons import not_installed
 
@@ -140,6 +140,54 @@ def test_a_checkpoint_of_the_last_batch_begins_the_next_epoch(run, tmp_path):
     assert len(whole[steps:]) == 3
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """Documents of 3 to 14 tokens, whose packs of 16 tokens differ in number between epochs."""
+    out = str(tmp_path_factory.mktemp("uneven") / "data")
+    lengths = np.random.default_rng(0).integers(3, 15, DOCUMENTS)
+    with MDSWriter(out, {"tokens": "ndarray:uint16"}, lengths="tokens") as writer:
+        for number, length in enumerate(lengths):
+            writer.write({"tokens": np.full(length, number + 2, np.uint16)})
+    return out
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_epochs_of_packs_have_the_steps_of_the_first(tmp_path, tokenizer, uneven, batches):
+    """No document is left out, and a resume ends with the same step."""
+
+    def make(out):
+        dataset = StreamingDataset(uneven, shuffle=True, packing=Packing(16, window=1))
+        options = {"gradient_accumulation_steps": batches}
+        return Run(
+            StreamingTrainer, tmp_path / out, tokenizer, dataset, max_steps=-1,
+            num_train_epochs=3, save_strategy="epoch", per_device_train_batch_size=1, **options,
+        )  # fmt: skip
+
+    first = make("out")
+    whole = first.train()
+    state = first.trainer.state
+    steps = state.global_step // 3
+    assert (state.global_step, state.epoch) == (steps * 3, 3)
+    assert len(whole) == state.global_step * batches
+    # The batches of the dataset's epochs, which follow each other.
+    documents = []
+    dataset = StreamingDataset(uneven, batch_size=1, shuffle=True, packing=Packing(16, window=1))
+    loader = StreamingDataLoader(dataset, microbatches=batches)
+    lengths = []
+    for _ in range(4):
+        epoch = [sorted(set(batch["tokens"].tolist()) - {0, 1}) for batch in loader]
+        documents += epoch
+        lengths.append(len(epoch))
+    assert len(set(lengths)) > 1
+    assert steps * batches == lengths[0]
+    assert whole == documents[: len(whole)]
+    resumed = make("new")
+    checkpoint = str(tmp_path / "out" / f"checkpoint-{steps}")
+    assert resumed.train(checkpoint) == whole[steps * batches :]
+    saved = {path.name for path in (tmp_path / "new").glob("checkpoint-*")}
+    assert saved == {f"checkpoint-{epoch * steps}" for epoch in (2, 3)}
+
+
 def test_several_batches_of_a_step(run, tmp_path):
     """The position is that after the last step, though a step fetches its batches at once."""
     options = {"gradient_accumulation_steps": 3, "dataloader_drop_last": True}
@@ -204,6 +252,20 @@ def test_a_training_dataset_may_be_assigned(tmp_path, tokenizer, folder):
         StreamingTrainer, tmp_path / "whole", tokenizer, StreamingDataset(folder, shuffle=True)
     )
     assert later.train() == whole.train()
+    first, second = (StreamingDataset(folder, shuffle=True).select(range(10)) for _ in range(2))
+    later.trainer.train_dataset = first  # another one, at its own beginning
+    assert later.train() == Run(StreamingTrainer, tmp_path / "rows", tokenizer, second).train()
+
+
+def test_a_batch_size_of_a_trainer_is_not_the_datasets_own(tmp_path, tokenizer, folder):
+    """The next trainer of the dataset may have another one."""
+    dataset = StreamingDataset(folder, shuffle=True)
+    for size in (2, 4):
+        run = Run(
+            StreamingTrainer, tmp_path, tokenizer, dataset, max_steps=1,
+            per_device_train_batch_size=size,
+        )  # fmt: skip
+        assert [len(step) for step in run.train()] == [size]
 
 
 def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):

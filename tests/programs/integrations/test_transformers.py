@@ -227,6 +227,16 @@ def test_evaluation_counts_each_sample_once(run, folder):
     assert sorted(labels) == sorted(number + 2 for number in range(7) for _ in range(3 * 2))
 
 
+def test_an_evaluation_divides_by_the_labels_of_all_ranks(run, folder, monkeypatch):
+    """A rank whose batch is padding has none, and must not make the mean smaller."""
+    dataset = StreamingDataset(folder, remainder="mask").select(range(7))
+    trainer = run(eval_dataset=dataset).trainer
+    loss = trainer.evaluate()["eval_loss"]
+    count = trainer._get_num_items_in_batch
+    monkeypatch.setattr(trainer, "_get_num_items_in_batch", lambda *a: 2 * count(*a))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(loss / 2)
+
+
 def test_predictions_are_those_of_each_sample(run, folder):
     """In the order of the dataset; padding, which fills the last batch, has no labels."""
     dataset = StreamingDataset(folder, remainder="mask").select(range(7))

@@ -13,22 +13,28 @@ from mds.errors import ConfigError
 
 
 class SampleCollator:
-    """Function that passes samples to a collate function, with ``tokens`` as ``input_ids``."""
+    """Function that passes samples to a collate function, with ``tokens`` as ``input_ids``.
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
+    Args:
+        collate: Function that makes a batch of a list of samples.
+        as_lists: Whether it gets tokens as lists, like those of a dataset of Hugging Face. TRL
+            concatenates tokens with ``+``, which would add the numbers of arrays.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], *, as_lists: bool = False) -> None:
+        self._collate, self._as_lists = collate, as_lists
 
     def __call__(self, samples: list[Any]) -> Any:
-        batch = self._collate([*map(_widen_tokens, samples)])
+        batch = self._collate([_widen_tokens(sample, self._as_lists) for sample in samples])
         return dict(batch) if isinstance(batch, Mapping) else batch  # a BatchEncoding, maybe
 
 
-def _widen_tokens(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _widen_tokens(sample: Mapping[str, Any], as_lists: bool) -> dict[str, Any]:
     """Return a sample with ``input_ids``, and int64 tokens: embeddings refuse unsigned numbers."""
     widened = dict(sample)
     for name, value in sample.items():
         if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
-            widened[name] = value.astype(np.int64)
+            widened[name] = value.tolist() if as_lists else value.astype(np.int64)
     if "tokens" in widened and "input_ids" not in widened:
         widened["input_ids"] = widened.pop("tokens")
     return widened
@@ -69,6 +75,12 @@ class ModelInputs:
         if mask is not None and self.tokens is None and not mask.numpy().all():
             padding = _find_padding(mask, batch)
             for label in self._labels:
+                if label not in inputs:
+                    raise ConfigError(
+                        f"the samples that fill the last batches would count twice, because these "
+                        f"have no {label!r} to set to -100. Evaluate on a number of samples that "
+                        "ranks times per_device_eval_batch_size divides, with dataset.select()."
+                    )
                 inputs[label][padding] = -100
         return inputs
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from mds._dataset.streaming import StreamingDataset
-from mds.errors import ConfigError, need
+from mds.errors import need
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
 from mds.integrations._model_loader import ModelLoader, TrainingLoader, check_evaluation
 from mds.integrations._position_file import load_position, save_position
-from mds.integrations._trainer_options import name_arguments
+from mds.integrations._trainer_options import check_options, name_arguments
 
 try:
     import transformers
@@ -52,17 +52,13 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         dataset = kwargs.get("train_dataset")
         if isinstance(dataset, StreamingDataset):
             bases = [base for base in type(self).__mro__ if base.__module__[:4] == "trl."]
+            check_options(bases, kwargs.get("args"))
             if bases:
                 from datasets import Dataset
 
                 self._stand_in = Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]})
                 kwargs["train_dataset"] = self._stand_in
         super().__init__(*args, **kwargs)
-        if isinstance(dataset, StreamingDataset) and getattr(self.args, "packing", False):
-            raise ConfigError(
-                "packing=True of SFTConfig has no effect on a StreamingDataset. Leave it out, "
-                "and write StreamingDataset(..., packing=4096)."
-            )
         self.train_dataset: Any = dataset if self._stand_in is not None else self.train_dataset
         self.add_callback(TrainerEpochs())
 
@@ -71,6 +67,11 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         if dataset is self._stand_in or isinstance(dataset, StreamingDataset):
             return dataset
         return super()._prepare_dataset(dataset, *args, **kwargs)
+
+    def _reject_skip_prepare_without_labels(self, datasets: Any, *args: Any) -> None:
+        """Let TRL check the columns of datasets of other kinds only."""
+        others = {k: v for k, v in datasets.items() if not isinstance(v, StreamingDataset)}
+        super()._reject_skip_prepare_without_labels(others, *args)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train from a checkpoint (its folder, or True for the last one), or from the beginning."""
@@ -150,9 +151,10 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
             for name in ("persistent_workers", "multiprocessing_context", "prefetch_factor"):
                 own[name] = getattr(args, f"dataloader_{name}")
         collate = self._get_collator_with_removed_columns(self.data_collator)
+        is_of_trl = type(self.data_collator).__module__.startswith("trl.")
         return cls(
             dataset,
-            SampleCollator(collate),
+            SampleCollator(collate, as_lists=is_of_trl),
             ModelInputs(self.model, self.label_names),
             args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size()),
             batch_size,

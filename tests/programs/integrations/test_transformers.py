@@ -335,9 +335,80 @@ def test_a_checkpoint_without_a_position_is_refused(run, tmp_path):
         run("new").train(str(tmp_path / "out" / "checkpoint-2"))
 
 
-def test_packing_by_trl_is_refused(tmp_path, tokenizer, folder):
-    with pytest.raises(ConfigError, match="packing=True of SFTConfig has no effect"):
-        Run(SFTTrainer, tmp_path, tokenizer, StreamingDataset(folder), packing=True)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("packing", "packing=True of SFTConfig has no effect"),
+        ("assistant_only_loss", "assistant_only_loss=True of SFTConfig masks no labels"),
+        ("completion_only_loss", "completion_only_loss=True of SFTConfig masks no labels"),
+    ],
+)
+def test_options_of_trl_that_would_have_no_effect_are_refused(
+    tmp_path, tokenizer, folder, option, message
+):
+    with pytest.raises(ConfigError, match=message):
+        Run(SFTTrainer, tmp_path, tokenizer, StreamingDataset(folder), **{option: True})
+
+
+def test_a_trainer_that_repeats_prompts_is_refused(tokenizer, folder):
+    """Its groups of completions would be of different prompts."""
+
+    class GRPOTrainer(StreamingTrainer, trl.GRPOTrainer):
+        pass
+
+    with pytest.raises(ConfigError, match="GRPOTrainer makes its own batches"):
+        GRPOTrainer(make_model(), len, train_dataset=StreamingDataset(folder))
+
+
+def make_pairs(folder):
+    """Write pairs of completions whose first one is as long as their prompt."""
+    columns = ["prompt_ids", "chosen_ids", "rejected_ids"]
+    with MDSWriter(folder, dict.fromkeys(columns, "ndarray:int64")) as writer:
+        for number in range(7):
+            values = [np.full(size, number + 2) for size in (2, 2, 3)]
+            writer.write(dict(zip(columns, values, strict=True)))
+    return folder
+
+
+def make_preference_trainer(tmp_path, tokenizer, **options):
+    class DPOTrainer(StreamingTrainer, trl.DPOTrainer):
+        pass
+
+    folder = make_pairs(str(tmp_path / "pairs"))
+    arguments = trl.DPOConfig(
+        str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, bf16=False, max_steps=2,
+        per_device_train_batch_size=2, **options,
+    )  # fmt: skip
+    return DPOTrainer(
+        make_model(), make_model(), arguments, train_dataset=StreamingDataset(folder),
+        eval_dataset=StreamingDataset(folder, remainder="mask"), processing_class=tokenizer,
+    )  # fmt: skip
+
+
+def test_pairs_of_a_preference_trainer(tmp_path, tokenizer):
+    """A completion follows its prompt; padding, which has no labels, is refused."""
+    trainer = make_preference_trainer(tmp_path, tokenizer)
+    rows = []
+    trainer.model.register_forward_pre_hook(
+        lambda module, args, inputs: rows.append(inputs["input_ids"].tolist()), with_kwargs=True
+    )
+    trainer.train()
+    assert rows[0] == [[2] * 4 + [1], [3] * 4 + [1], [2] * 5, [3] * 5]
+    with pytest.raises(ConfigError, match="these have no 'labels' to set to -100"):
+        trainer.evaluate()
+    with pytest.raises(ConfigError, match="precompute_ref_log_probs=True of DPOConfig reads"):
+        make_preference_trainer(tmp_path / "other", tokenizer, precompute_ref_log_probs=True)
+
+
+def test_arguments_by_position_and_datasets_that_trl_need_not_prepare(tmp_path, tokenizer, folder):
+    arguments = trl.SFTConfig(
+        str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, bf16=False, max_steps=1,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )  # fmt: skip
+    datasets = [StreamingDataset(folder), StreamingDataset(folder, remainder="mask")]
+    trainer = SFTTrainer(make_model(), arguments, None, *datasets, tokenizer)
+    trainer.train()
+    assert "eval_loss" in trainer.evaluate(datasets[1])
 
 
 def test_other_datasets_work_as_before(tmp_path, tokenizer):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import TrainerCallback
-
+from mds.errors import need
 from mds.integrations._model_loader import TrainingLoader
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise need("transformers", None, "mds.integrations.transformers and its trainer") from error
 
 
 class TrainerEpochs(TrainerCallback):  # type: ignore[misc] # no types are checked

@@ -12,13 +12,12 @@ from mds.errors import need
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
 from mds.integrations._model_loader import ModelLoader, TrainingLoader, check_evaluation
 from mds.integrations._position_file import load_position, save_position
+from mds.integrations._trainer_epochs import TrainerEpochs
 from mds.integrations._trainer_options import check_options, name_arguments
 
 try:
     import transformers
     from transformers.trainer_utils import get_last_checkpoint
-
-    from mds.integrations._trainer_epochs import TrainerEpochs
 except ImportError as error:
     raise need("transformers", None, "mds.integrations.transformers and its trainer") from error
 

@@ -117,7 +117,8 @@ class Schedule:
 
         - ``knots`` (Mapping[int, float]): Temperature at each milestone. With 1 the shares of
           streams are their sizes; higher temperatures make shares more equal.
-        - ``between`` (str, default 'linear'): As in `Schedule`, like the other arguments.
+        - ``between`` (str, default 'linear'): How the temperature changes until the next milestone.
+          This and the other arguments are those of `Schedule`, where the default is 'hold'.
 
         Raises ConfigError for a temperature that is not a positive number.
 

@@ -578,7 +578,7 @@ EFFECTS = {
     'ImageFolder("photos", transform=resize)': small_pictures,
     "Subset(dataset, [7, 3, 5])": in_any_order,
     "random_split(dataset, [90, 10])": two_parts,
-    "DistributedSampler(dataset, num_replicas=4, rank=1)": as_many,
+    "DistributedSampler(dataset, num_replicas=4, rank=1, shuffle=False)": as_many,
     "sampler.set_epoch(3)": third_epoch,
     "WeightedRandomSampler([0.9 / 80] * 80 + [0.1 / 20] * 20, 100)": lambda theirs, ours: mixed(
         theirs, ours, share=0.9

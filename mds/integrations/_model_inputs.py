@@ -17,8 +17,8 @@ class SampleCollator:
 
     Args:
         collate: Function that makes a batch of a list of samples.
-        as_lists: Whether it gets tokens as lists, like those of a dataset of Hugging Face. TRL
-            concatenates tokens with ``+``, which would add the numbers of arrays.
+        as_lists: Whether it gets tokens as lists, like those of a dataset of Hugging Face. Most
+            collators of TRL concatenate tokens with ``+``, which would add the numbers of arrays.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any], *, as_lists: bool = False) -> None:

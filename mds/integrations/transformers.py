@@ -150,10 +150,12 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
             for name in ("persistent_workers", "multiprocessing_context", "prefetch_factor"):
                 own[name] = getattr(args, f"dataloader_{name}")
         collate = self._get_collator_with_removed_columns(self.data_collator)
-        is_of_trl = type(self.data_collator).__module__.startswith("trl.")
+        # That of the SFTTrainer makes tensors of arrays, 50 times as fast as of lists.
+        module = type(self.data_collator).__module__
+        as_lists = module.startswith("trl.") and module != "trl.trainer.sft_trainer"
         return cls(
             dataset,
-            SampleCollator(collate, as_lists=is_of_trl),
+            SampleCollator(collate, as_lists=as_lists),
             ModelInputs(self.model, self.label_names),
             args.world_size // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size()),
             batch_size,

@@ -151,8 +151,8 @@ def refuse(name: str, remedy: str) -> NoReturn:
     ``remedy``: sentence without a full stop that says what to do instead.
     """
     raise SealedNameError(
-        f"setting {name} would have no effect: mosaicml-streaming calls it and mds does not. "
-        f"{remedy}."
+        f"setting {name} would have no effect: unlike mosaicml-streaming, mds does not use the "
+        f"new value. {remedy}."
     )
 
 

@@ -98,7 +98,13 @@ class Writer(Overridable, NativeWriter):
         ),
         "executor": "max_workers=",
     }
-    _fixed: ClassVar[Mapping[str, str]] = {"cloud_writer": find_remedy("CloudUploader")}
+    _fixed: ClassVar[Mapping[str, str]] = {
+        "cloud_writer": find_remedy("CloudUploader"),
+        **dict.fromkeys(
+            ("encode_joint_shard", "encode_split_shard"),
+            "Derive a class that overrides it, and use that class",
+        ),
+    }
     #: Parameters that have one value for all objects of a class, and are not shown.
     _constants: ClassVar[tuple[str, ...]] = ()
 

@@ -465,6 +465,8 @@ def test_writers_refuse_what_the_index_would_not_have(tmp_path):
             writer.shards[-1]["mine"] = 1
         with pytest.raises(SealedNameError, match="cloud_writer"):
             writer.cloud_writer = None
+        with pytest.raises(SealedNameError, match="Derive a class"):
+            writer.encode_joint_shard = lambda: b""
         with pytest.raises(AttributeError, match="has no _reset_cache through mds"):
             writer._reset_cache()
         with pytest.raises(AttributeError, match=r"has no executor through mds.*max_workers="):

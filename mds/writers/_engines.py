@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, get_args
 
 from mds._arguments import did_you_mean
@@ -164,7 +165,9 @@ class _Worker:
         self._pipe, worker_pipe = context.Pipe()
         self._process = context.Process(target=_serve, args=(worker_pipe,), name="mds-convert")
         # Ctrl-C reaches the whole process group, and only the parent process should act on it. A
-        # new process inherits the blocked signals of the thread that starts it.
+        # new process inherits the blocked signals of the thread that starts it. The first `start`
+        # also starts a process for resources, and would unblock them: so that comes first.
+        resource_tracker.ensure_running()
         old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import subprocess
 import sys
 
 import pytest
@@ -18,6 +19,16 @@ class Odd(Exception):
     def __init__(self, one, two):
         super().__init__(one)
 raise Odd("very odd", 2)
+"""
+
+#: Prints whether the first process that a program starts has blocked the signal of Ctrl-C.
+FIRST_PROCESS = """
+import signal
+from mds.writers._engines import LocalEngine
+if __name__ == "__main__":
+    with LocalEngine(1) as engine:
+        blocked = engine.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result(100)
+    print(signal.SIGINT in blocked)
 """
 
 
@@ -74,6 +85,15 @@ class TestInline(EngineContract):
 
 class TestLocal(EngineContract):
     """Processes of this machine."""
+
+    def test_no_process_acts_on_ctrl_c(self, tmp_path):
+        """Not even the first, with which Python starts a process of its own."""
+        path = tmp_path / "script.py"
+        path.write_text(FIRST_PROCESS)
+        shown = subprocess.run(
+            [sys.executable, str(path)], capture_output=True, text=True, check=True
+        )
+        assert shown.stdout == "True\n"
 
     @pytest.fixture
     def engine(self):

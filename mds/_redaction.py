@@ -31,9 +31,11 @@ _numbers = itertools.count(1)
 # The pattern of all known secrets, and the number of the newest secret in it; see `_known_pattern`.
 _pattern: tuple[int, re.Pattern[str] | None] = (0, None)
 
-# The tokens of a language model are no secrets: tokens, tokenizer, num_tokens, eos_token_id.
+# The tokens of a language model are no secrets: tokens, tokenizer, num_tokens, eos_token_id. Those
+# of an account are: access_tokens.
 _TELLING = (
-    "secret|password|passwd|token(?!s|i|[-_](?:id|type))|signature|credential|authorization|"
+    "secret|password|passwd|token(?!s|i|[-_](?:id|type))|"
+    "(?:access|api|auth|refresh|security|session)[-_]?tokens|signature|credential|authorization|"
     "account[-_]?key|api[-_]?key"
 )
 _TELLING_NAME = re.compile(

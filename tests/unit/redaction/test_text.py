@@ -70,7 +70,14 @@ def test_tokens_of_a_language_model_are_no_secrets(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["token: hunter", "password='The hunter'", "secret: hunter22", "token=no"],
+    [
+        "token: hunter",
+        "password='The hunter'",
+        "secret: hunter22",
+        "token=no",
+        "access_tokens=hf_hunter",
+        "refresh-tokens: hunter22",
+    ],
 )
 def test_a_value_behind_a_telling_name_stays_masked(text):
     """A word alone, in quotes or with digits is taken for a secret."""

@@ -133,13 +133,14 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
             return self.get_eval_dataloader(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
-    def compute_loss(self, *args: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         """Divide the loss by the labels of all ranks in evaluations too: padding has none."""
-        inputs = kwargs["inputs"] if "inputs" in kwargs else args[1]
         loader = self.callback_handler.eval_dataloader
         if num_items_in_batch is None and not self.model.training and type(loader) is ModelLoader:
             num_items_in_batch = self._get_num_items_in_batch([inputs], self.args.device)
-        return super().compute_loss(*args, num_items_in_batch=num_items_in_batch, **kwargs)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _make_loader(
         self, dataset: Any, batch_size: int, cls: Any = ModelLoader, **own: Any

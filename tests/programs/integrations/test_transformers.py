@@ -237,6 +237,23 @@ def test_an_evaluation_divides_by_the_labels_of_all_ranks(run, folder, monkeypat
     assert trainer.evaluate()["eval_loss"] == pytest.approx(loss / 2)
 
 
+def test_a_trainer_may_compute_the_loss_itself(tmp_path, tokenizer, folder):
+    """And give the arguments of `compute_loss` by position."""
+
+    class Halved(StreamingTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return (loss[0] / 2, loss[1]) if return_outputs else loss / 2
+
+    losses = []
+    for cls in (StreamingTrainer, Halved):
+        dataset = StreamingDataset(folder, shuffle=True)
+        run = Run(cls, tmp_path, tokenizer, dataset, max_steps=1, eval_dataset=[{"input_ids": [2]}])
+        run.train()
+        losses.append(run.trainer.state.log_history[0]["loss"])
+    assert losses[1] == pytest.approx(losses[0] / 2)
+
+
 def test_predictions_are_those_of_each_sample(run, folder):
     """In the order of the dataset; padding, which fills the last batch, has no labels."""
     dataset = StreamingDataset(folder, remainder="mask").select(range(7))

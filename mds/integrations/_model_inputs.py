@@ -75,11 +75,14 @@ class ModelInputs:
         if mask is not None and self.tokens is None and not mask.numpy().all():
             padding = _find_padding(mask, batch)
             for label in self._labels:
-                if label not in inputs:
+                # A loss of fractions does not ignore -100.
+                if label not in inputs or inputs[label].is_floating_point():
+                    kind = "no" if label not in inputs else "no whole numbers"
                     raise ConfigError(
                         f"the samples that fill the last batches would count twice, because these "
-                        f"have no {label!r} to set to -100. Evaluate on a number of samples that "
-                        "ranks times per_device_eval_batch_size divides, with dataset.select()."
+                        f"have {kind} {label!r} to set to -100. Evaluate on a number of samples "
+                        "that ranks times per_device_eval_batch_size divides, with "
+                        "dataset.select()."
                     )
                 inputs[label][padding] = -100
         return inputs

@@ -254,6 +254,27 @@ def test_a_trainer_may_compute_the_loss_itself(tmp_path, tokenizer, folder):
     assert losses[1] == pytest.approx(losses[0] / 2)
 
 
+def test_padding_of_labels_with_fractions_is_refused(tmp_path):
+    """A mean squared error would count -100."""
+    out = str(tmp_path / "scores")
+    with MDSWriter(out, {"input_ids": "ndarray:int64", "labels": "float32"}) as writer:
+        for number in range(5):
+            writer.write({"input_ids": np.full(3, number + 2), "labels": 0.5})
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8, num_labels=1,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config)
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
+    )
+    trainer = StreamingTrainer(model, arguments, transformers.default_data_collator)
+    dataset = StreamingDataset(out, remainder="mask")
+    assert trainer.evaluate(dataset.select(range(4)))["eval_loss"] < 10
+    with pytest.raises(ConfigError, match="these have no whole numbers 'labels' to set to -100"):
+        trainer.evaluate(dataset)
+
+
 def test_predictions_are_those_of_each_sample(run, folder):
     """In the order of the dataset; padding, which fills the last batch, has no labels."""
     dataset = StreamingDataset(folder, remainder="mask").select(range(7))

@@ -152,8 +152,9 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
                 own[name] = getattr(args, f"dataloader_{name}")
         collate = self._get_collator_with_removed_columns(self.data_collator)
         # That of the SFTTrainer makes tensors of arrays, 50 times as fast as of lists.
-        module = type(self.data_collator).__module__
-        as_lists = module.startswith("trl.") and module != "trl.trainer.sft_trainer"
+        modules = {kind.__module__ for kind in type(self.data_collator).__mro__}
+        modules.discard("trl.trainer.sft_trainer")
+        as_lists = any(module.startswith("trl.") for module in modules)
         return cls(
             dataset,
             SampleCollator(collate, as_lists=as_lists),

@@ -1,5 +1,6 @@
 """StreamingTrainer on one rank: which position a training begins at, and what a model gets."""
 
+import importlib
 import json
 import os
 
@@ -408,7 +409,7 @@ def make_pairs(folder):
     return folder
 
 
-def make_preference_trainer(tmp_path, tokenizer, **options):
+def make_preference_trainer(tmp_path, tokenizer, collator=None, **options):
     class DPOTrainer(StreamingTrainer, trl.DPOTrainer):
         pass
 
@@ -420,7 +421,17 @@ def make_preference_trainer(tmp_path, tokenizer, **options):
     return DPOTrainer(
         make_model(), make_model(), arguments, train_dataset=StreamingDataset(folder),
         eval_dataset=StreamingDataset(folder, remainder="mask"), processing_class=tokenizer,
+        data_collator=collator,
     )  # fmt: skip
+
+
+def test_a_collator_that_derives_from_one_of_trl(tmp_path, tokenizer):
+    """It concatenates lists too, where arrays would be added."""
+    base = importlib.import_module("trl.trainer.dpo_trainer").DataCollatorForPreference
+    collator = type("Collator", (base,), {})(pad_token_id=1)
+    trainer = make_preference_trainer(tmp_path, tokenizer, collator)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["input_ids"].tolist()[0] == [2] * 4 + [1]
 
 
 def test_pairs_of_a_preference_trainer(tmp_path, tokenizer):

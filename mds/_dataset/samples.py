@@ -112,6 +112,8 @@ class Samples(HasColumns):
     """
 
     batch_size: OrderSetting[int | None] = OrderSetting()
+    #: Whether it is that of a trainer. The next trainer may have another one, also of a `select`.
+    _has_trainers_batch_size = False
     batching_method: OrderSetting[BatchingMethod] = OrderSetting()
     num_canonical_nodes: OrderSetting[int | None] = OrderSetting()
     packing: OrderSetting[Packing | None] = OrderSetting()

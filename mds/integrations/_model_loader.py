@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Generator
 from itertools import islice
 from typing import Any
@@ -14,9 +13,6 @@ from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
-
-#: Datasets without a batch size of their own, which have that of their last loader.
-_without_batch_size: weakref.WeakSet[StreamingDataset] = weakref.WeakSet()
 
 
 class ModelLoader(StreamingDataLoader):
@@ -52,8 +48,8 @@ class ModelLoader(StreamingDataLoader):
                 f"data-parallel ranks. Give the dataset topology=(rank, {ranks})."
             )
         if dataset.batch_size is None:
-            _without_batch_size.add(dataset)
-        elif dataset in _without_batch_size:
+            dataset._has_trainers_batch_size = True  # noqa: SLF001 - of this library
+        elif dataset._has_trainers_batch_size:  # noqa: SLF001 - as above
             dataset.batch_size = batch_size
         elif dataset.batch_size != batch_size:
             raise ConfigError(

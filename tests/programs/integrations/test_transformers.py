@@ -309,12 +309,14 @@ def test_a_training_dataset_may_be_assigned(tmp_path, tokenizer, folder):
 def test_a_batch_size_of_a_trainer_is_not_the_datasets_own(tmp_path, tokenizer, folder):
     """The next trainer of the dataset may have another one."""
     dataset = StreamingDataset(folder, shuffle=True)
-    for size in (2, 4):
+    for size in (2, 4, 3):
         run = Run(
             StreamingTrainer, tmp_path, tokenizer, dataset, max_steps=1,
             per_device_train_batch_size=size,
         )  # fmt: skip
         assert [len(step) for step in run.train()] == [size]
+        if size == 4:
+            dataset = dataset.select(range(10))  # after it was trained on
 
 
 def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):

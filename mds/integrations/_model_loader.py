@@ -128,8 +128,9 @@ class TrainingLoader(ModelLoader):
             yield from self._batches_of_epoch()
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers, persistent ones too."""
         self._all_batches.close()
+        self._inner = None
 
 
 def check_evaluation(dataset: StreamingDataset, training: Any, ranks: int) -> None:

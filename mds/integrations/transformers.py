@@ -77,15 +77,20 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
         self._checkpoint = resume_from_checkpoint
+        skips_data = self.args.ignore_data_skip  # get_train_dataloader() may set it
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
+            self.args.ignore_data_skip = skips_data
             if self._loader is not None:
                 self._loader.close()
 
     def get_train_dataloader(self) -> Any:
         """Return the training loader at the position of the checkpoint."""
+        if self._loader is not None:  # auto_find_batch_size tries several batch sizes
+            self._loader.close()
         if not isinstance(self.train_dataset, StreamingDataset):
+            self._loader = None
             return super().get_train_dataloader()
         self.args.ignore_data_skip = True  # the loader goes to the position itself
         self._loader = self._make_loader(

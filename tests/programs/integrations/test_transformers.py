@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import multiprocessing
 import os
 
 import numpy as np
@@ -304,6 +305,11 @@ def test_a_training_dataset_may_be_assigned(tmp_path, tokenizer, folder):
     first, second = (StreamingDataset(folder, shuffle=True).select(range(10)) for _ in range(2))
     later.trainer.train_dataset = first  # another one, at its own beginning
     assert later.train() == Run(StreamingTrainer, tmp_path / "rows", tokenizer, second).train()
+    assert not later.trainer.args.ignore_data_skip
+    later.trainer.train_dataset = [{"input_ids": [2, 3]}] * 16  # of another kind again
+    os.remove(tmp_path / "later" / "checkpoint-6" / POSITION_FILE)
+    later.train()
+    assert not (tmp_path / "later" / "checkpoint-6" / POSITION_FILE).exists()
 
 
 def test_a_batch_size_of_a_trainer_is_not_the_datasets_own(tmp_path, tokenizer, folder):
@@ -330,6 +336,26 @@ def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):
     smaller.trainer.model.register_forward_pre_hook(fail, with_kwargs=True)
     whole = run("other", per_device_train_batch_size=1)
     assert [step for step in smaller.train() if len(step) == 1] == whole.train()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_larger_batch_are_stopped(run, persistent):
+    """And all of them after the training."""
+    workers = []
+
+    def fail(module, args, inputs):
+        workers.append(len(multiprocessing.active_children()))
+        if len(inputs["input_ids"]) > 2:
+            raise RuntimeError("CUDA out of memory.")
+
+    smaller = run(
+        auto_find_batch_size=True, per_device_train_batch_size=4, dataloader_num_workers=1,
+        dataloader_persistent_workers=persistent, max_steps=1,
+    )  # fmt: skip
+    smaller.trainer.model.register_forward_pre_hook(fail, with_kwargs=True)
+    smaller.train()
+    assert workers == [1, 1, 1]  # with batches of 4, 3 and 2
+    assert multiprocessing.active_children() == []
 
 
 def test_packs_have_what_every_kind_of_attention_needs(run):

@@ -91,10 +91,18 @@ class TrainingLoader(ModelLoader):
 
     def __init__(self, *args: Any, may_estimate: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        assert self._streaming is not None
         self._may_estimate = may_estimate
         self._length = self._remaining = 0
         self._all_batches = self._iterate_epochs()
-        if self.microbatches > 1 and len(self) % self.microbatches:
+        is_short = not self._is_packed and self._streaming.remainder == "short"
+        if is_short and self._streaming.num_ranks > 1 and not self.drop_last:
+            raise ConfigError(
+                "remainder='short' of a training dataset gives ranks different numbers of batches, "
+                "so some would wait for others without end. Set dataloader_drop_last=True, or use "
+                "another remainder."
+            )
+        if self.microbatches > 1 and not self._is_packed and len(self) % self.microbatches:
             raise ConfigError(
                 f"an epoch has {len(self):,} batches of this rank, so its last step has fewer "
                 f"than the others, which have {self.microbatches} (gradient_accumulation_steps). "

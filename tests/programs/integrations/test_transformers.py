@@ -16,6 +16,8 @@ from tests.skip_reasons import not_installed
 transformers = pytest.importorskip("transformers", reason=not_installed("transformers"))
 trl = pytest.importorskip("trl", reason=not_installed("trl"))
 
+from mds.integrations._model_inputs import ModelInputs, SampleCollator  # noqa: E402 - as below
+from mds.integrations._model_loader import TrainingLoader  # noqa: E402 - as below
 from mds.integrations._position_file import POSITION_FILE  # noqa: E402 - as below
 from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing
 
@@ -188,6 +190,15 @@ def test_epochs_of_packs_have_the_steps_of_the_first(tmp_path, tokenizer, uneven
     assert resumed.train(checkpoint) == whole[steps * batches :]
     saved = {path.name for path in (tmp_path / "new").glob("checkpoint-*")}
     assert saved == {f"checkpoint-{epoch * steps}" for epoch in (2, 3)}
+
+
+def test_ranks_with_fewer_batches_are_refused(folder):
+    """The others would wait for them."""
+    dataset = StreamingDataset(folder, topology=(0, 2), remainder="short")
+    inputs = ModelInputs(make_model(), ["labels"])
+    with pytest.raises(ConfigError, match="gives ranks different numbers of batches"):
+        TrainingLoader(dataset, SampleCollator(list), inputs, 2, 3)
+    assert len(TrainingLoader(dataset, SampleCollator(list), inputs, 2, 3, drop_last=True)) == 6
 
 
 def test_several_batches_of_a_step(run, tmp_path):

@@ -476,12 +476,15 @@ class StreamingDataLoader(DataLoader[Any]):
             self._take_over(batches)
         return batches
 
-    def _batches_of_epoch(self, *, may_be_over: bool = False) -> Iterator[Any]:
+    def _batches_of_epoch(
+        self, *, may_be_over: bool = False, may_stop: bool = False
+    ) -> Iterator[Any]:
         """Yield the batches of the rest of an epoch.
 
         A state that was saved after the last batch of an epoch leaves no batch. The next epoch
         follows then, unless the rest may be over (``may_be_over``). Raises ConfigError for a whole
-        epoch without batches.
+        epoch without batches, unless a schedule has ended the training and that is expected
+        (``may_stop``).
         """
         assert self._streaming is not None
         is_empty = True
@@ -494,12 +497,21 @@ class StreamingDataLoader(DataLoader[Any]):
                 is_empty = False
                 yield batch
             if is_empty and is_whole:
-                raise ConfigError(
-                    f"an epoch has no step of {self.batch_size} samples or packs on each of "
-                    f"{self._streaming.num_ranks} ranks. Give more data, or a smaller batch size."
-                )
+                schedule = self._streaming._order.schedule
+                is_stopped = schedule is not None and schedule.schedule.exhausted == "stop"
+                if may_stop and is_stopped and state["epoch"] >= 0:
+                    return
+                raise self._empty_epoch_error()
             if may_be_over:
                 return
+
+    def _empty_epoch_error(self) -> ConfigError:
+        """Return the error for a dataset that is smaller than a step of all ranks."""
+        assert self._streaming is not None
+        return ConfigError(
+            f"an epoch has no step of {self.batch_size} samples or packs on each of "
+            f"{self._streaming.num_ranks} ranks. Give more data, or a smaller batch size."
+        )
 
     def _take_over(self, batches: CountedBatches) -> None:
         """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""

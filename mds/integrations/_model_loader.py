@@ -83,7 +83,10 @@ class TrainingLoader(ModelLoader):
     epoch, and a resume may begin anywhere. So the batches of the dataset's epochs follow each
     other, and each iteration continues after the last one.
 
-    Raises ConfigError if the last step of an epoch has fewer batches than the others.
+    It ends with a schedule that ends the training (``exhausted="stop"``).
+
+    Raises ConfigError if the last step of an epoch has fewer batches than the others, or some ranks
+    have fewer batches than others.
 
     Args:
         may_estimate: Whether the number of packs of a large dataset may be an estimate.
@@ -110,9 +113,13 @@ class TrainingLoader(ModelLoader):
             )
 
     def __len__(self) -> int:
-        if not self._length:
-            self._length = self._count_packs() if self._is_packed else super().__len__()
-        return self._length
+        if not self._is_packed:
+            length = super().__len__()
+        else:
+            length = self._length = self._length or self._count_packs()
+        if not length:
+            raise self._empty_epoch_error()
+        return length
 
     def _count_packs(self) -> int:
         """Return the number of batches of packs in the first epoch of the dataset."""
@@ -132,8 +139,12 @@ class TrainingLoader(ModelLoader):
         return map(self._inputs, batches)
 
     def _iterate_epochs(self) -> Generator[Any, None, None]:
-        while True:
-            yield from self._batches_of_epoch()
+        is_over = False
+        while not is_over:
+            is_over = True
+            for batch in self._batches_of_epoch(may_stop=True):
+                is_over = False
+                yield batch
 
     def close(self) -> None:
         """Stop the workers, persistent ones too."""

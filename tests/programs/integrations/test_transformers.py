@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mds import MDSWriter, Packing, StreamingDataLoader, StreamingDataset
+from mds import MDSWriter, Packing, Schedule, Stream, StreamingDataLoader, StreamingDataset
 from mds.errors import ConfigError, StateError
 from tests.skip_reasons import not_installed
 
@@ -190,6 +190,22 @@ def test_epochs_of_packs_have_the_steps_of_the_first(tmp_path, tokenizer, uneven
     assert resumed.train(checkpoint) == whole[steps * batches :]
     saved = {path.name for path in (tmp_path / "new").glob("checkpoint-*")}
     assert saved == {f"checkpoint-{epoch * steps}" for epoch in (2, 3)}
+
+
+def test_a_schedule_ends_the_training(tmp_path, tokenizer, folder):
+    """Though the Trainer counts on more epochs of as many steps."""
+    dataset = StreamingDataset(
+        {"a": Stream(folder)}, shuffle=True, schedule=Schedule({0: {"a": 1}}, exhausted="stop")
+    )
+    run = Run(StreamingTrainer, tmp_path, tokenizer, dataset, max_steps=-1, num_train_epochs=2)
+    assert len(run.train()) == DOCUMENTS // 2
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": -1}])
+def test_a_training_without_a_step_is_refused(run, options):
+    trainer = run(per_device_train_batch_size=64, dataloader_drop_last=True, **options)
+    with pytest.raises(ConfigError, match="an epoch has no step of 64 samples or packs"):
+        trainer.train()
 
 
 def test_ranks_with_fewer_batches_are_refused(folder):

@@ -191,12 +191,13 @@ class OrderState:
 
     # ------------------------------------------------------------------ the order of an epoch
 
-    def order(self, start: ResumePoint, world: World) -> Order:
+    def order(self, start: ResumePoint, world: World, *, is_edited: bool = True) -> Order:
         """Return the order of an epoch from ``start`` on, which is the same in every process.
 
         If ``start`` has no settings, those of the state that was loaded last are used.
+        ``is_edited``: whether the order has the edits made so far.
         """
-        plan = self.plan(start, world)
+        plan = self.plan(start, world, is_edited=is_edited)
         if self.spec.packing is None:
             return plan
         from mds.plan import PackPlan
@@ -222,17 +223,25 @@ class OrderState:
                 stacklevel=2,
             )
 
-    def epoch_order(self, epoch: int, world: World) -> Order:
-        """Return the order of a whole epoch."""
-        return self.order(ResumePoint(Position(epoch)), world)
+    def epoch_order(self, epoch: int, world: World, *, is_edited: bool = True) -> Order:
+        """Return the order of a whole epoch, with the edits made so far if ``is_edited``."""
+        return self.order(ResumePoint(Position(epoch)), world, is_edited=is_edited)
 
-    def plan(self, start: ResumePoint, world: World, spec: OrderSpec | None = None) -> EpochPlan:
+    def plan(
+        self,
+        start: ResumePoint,
+        world: World,
+        spec: OrderSpec | None = None,
+        *,
+        is_edited: bool = True,
+    ) -> EpochPlan:
         """Return the order of the samples of an epoch; with packing, `order` packs these samples.
 
         Args:
             start: Point of the run at which the epoch begins, in the middle of it after a resume.
             world: Nodes, ranks and workers among which samples are dealt.
             spec: Settings to use in place of those of the dataset.
+            is_edited: Whether the order has the edits made so far.
         """
         spec = spec or self.spec
         if self._lacks_batches(spec, world):
@@ -247,7 +256,7 @@ class OrderState:
             resume = settings.at(position)
         elif position.place:
             resume = start.at(position)
-        edits, schedule = self.epochs.edits, self.schedule
+        edits, schedule = self.epochs.edits if is_edited else [], self.schedule
         if edits:
             from mds.plan._edits import apply_weights
 

@@ -202,10 +202,12 @@ def count_first_steps(
 ) -> int:
     """Return the number of batches of the first epoch of packs, the same after every resume.
 
+    Edits do not change it: they were not known when the run began.
+
     ``drop_last``: as for `count_steps`. ``may_estimate``: whether the number may be an estimate if
     the dataset is large; else the whole epoch is packed.
     """
-    plan = order.epoch_order(0, world).packs
+    plan = order.epoch_order(0, world, is_edited=False).packs
     assert plan is not None
     if may_estimate and plan.plan.epoch_size > _COUNTED_AT_ONCE:
         total = estimate_packs(plan)

@@ -96,7 +96,7 @@ class TrainingLoader(ModelLoader):
         super().__init__(*args, **settings)
         assert self._streaming is not None
         self._may_estimate = may_estimate
-        self._length = self._remaining = 0
+        self._length = self._remaining = 0  # counted after a state with other settings was loaded
         self._all_batches = self._iterate_epochs()
         is_short = not self._is_packed and self._streaming.remainder == "short"
         if is_short and self._streaming.num_ranks > 1 and not self.drop_last:

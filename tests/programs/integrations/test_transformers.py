@@ -192,6 +192,27 @@ def test_epochs_of_packs_have_the_steps_of_the_first(tmp_path, tokenizer, uneven
     assert saved == {f"checkpoint-{epoch * steps}" for epoch in (2, 3)}
 
 
+def test_edits_do_not_change_the_steps_of_an_epoch(tmp_path, tokenizer, uneven):
+    """A resumed run has the epochs and the last step of the undisturbed one."""
+
+    class Edit(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **objects):
+            if state.global_step == 2:
+                first.trainer.train_dataset.edits.replace_samples(range(15), reason="bad")
+
+    def make(out):
+        dataset = StreamingDataset(uneven, shuffle=True, packing=Packing(16, window=1))
+        return Run(
+            StreamingTrainer, tmp_path / out, tokenizer, dataset, max_steps=-1,
+            num_train_epochs=2, save_steps=8, per_device_train_batch_size=1,
+        )  # fmt: skip
+
+    first = make("out")
+    first.trainer.add_callback(Edit())
+    whole = first.train()
+    assert make("new").train(str(tmp_path / "out" / "checkpoint-8")) == whole[8:]
+
+
 def test_a_schedule_ends_the_training(tmp_path, tokenizer, folder):
     """Though the Trainer counts on more epochs of as many steps."""
     dataset = StreamingDataset(

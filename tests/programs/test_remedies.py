@@ -310,6 +310,7 @@ WITHOUT_PROGRAM = {
         "is a variant, which mds cannot store",
     ],
     "It takes a trainer, as in tests/programs/integrations.": [
+        "of a training dataset gives ranks different numbers of batches",
         "of a loader of torchtitan",
         "because they are not packs. Set packing= of the dataset",
         "tokens do not fit �=",

@@ -120,13 +120,14 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
 
     def _iterate(self) -> Generator[Any]:
         batches = self._loader._batches_of_epoch  # noqa: SLF001 - of this library
-        while True:
-            for batch in batches(may_be_over=not self._infinite):
+        is_over = False
+        while not is_over:  # a schedule may end the training
+            is_over = True
+            for batch in batches(may_be_over=not self._infinite, may_stop=True):
+                is_over = not self._infinite
                 ignore_padding(batch)
                 inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
                 yield inputs, batch["labels"]
-            if not self._infinite:
-                return
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""

@@ -113,6 +113,14 @@ def test_a_schedule_counts_steps_of_the_optimizer(places, size):
     assert (torch.cat(last_labels[3 * per_step :]) == IGNORED).all()
 
 
+def test_a_schedule_ends_the_training(places):
+    """Without an error, so that torchtitan saves its last checkpoint."""
+    schedule = Schedule({0: {"a": 1}}, unit="samples", exhausted="stop")
+    run = build(None, arguments={"streams": {"a": places["more"]}, "schedule": schedule})
+    assert len(list(run)) == SAMPLES // 2
+    assert list(run) == []
+
+
 def test_a_column_of_labels_replaces_the_tokens(tmp_path):
     with MDSWriter(str(tmp_path), {"ids": "ndarray:int64", "labels": "ndarray:int64"}) as out:
         for n in range(4):

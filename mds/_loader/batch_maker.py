@@ -60,7 +60,7 @@ class BatchMaker:
     ) -> None:
         self._collate, self._size = collate, size
         self._links = chain.of_batches  # functions of whole batches, in the order of their calls
-        is_default = collate in {default_collate, default_convert}
+        is_default = collate in (default_collate, default_convert)
         # Refuse functions and a collate function that contradict each other.
         if self._links and size is None:
             raise ConfigError(

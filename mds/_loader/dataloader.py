@@ -720,7 +720,7 @@ def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) 
 
     ranks = dataset._world().ranks_per_node
     collate = loader.collate_fn
-    is_users = collate not in {default_collate, default_convert}
+    is_users = collate not in (default_collate, default_convert)
     columns = {  # pairs of name and encoding without parameters, such as ("x", "ndarray")
         (name, encoding.partition(":")[0])
         for index in dataset._shards.indexes

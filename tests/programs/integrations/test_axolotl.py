@@ -24,7 +24,7 @@ from axolotl.integrations.base import BasePlugin, PluginManager  # noqa: E402 - 
 from tokenizers import Tokenizer  # noqa: E402 - as above
 from tokenizers.models import WordLevel  # noqa: E402 - as above
 
-from mds.integrations._model_inputs import ModelInputs  # noqa: E402 - as above
+from mds.integrations._model_inputs import ModelInputs, SampleCollator  # noqa: E402 - as above
 from mds.integrations._model_loader import ModelLoader  # noqa: E402 - as above
 from mds.integrations.axolotl import _open_dataset  # noqa: E402 - as above
 
@@ -147,7 +147,7 @@ def test_a_flattened_evaluation_has_the_losses_of_its_documents(folder):
         dataset = _open_dataset(
             {"remote": str(folder / "data"), "remainder": "mask", "topology": (rank, 2)}
         ).select(range(13))
-        flatten = transformers.DataCollatorWithFlattening(return_tensors="pt")
+        flatten = SampleCollator(transformers.DataCollatorWithFlattening(return_tensors="pt"))
         for batch in ModelLoader(dataset, flatten, ModelInputs(model, ["labels"]), 2, 3):
             assert len(batch["input_ids"]) == 1
             labels = int((batch["labels"] != -100).sum())

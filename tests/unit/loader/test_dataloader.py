@@ -1,5 +1,6 @@
 """StreamingDataLoader: batches as torch makes them, counted exactly, in processes and threads."""
 
+import dataclasses
 import threading
 import warnings
 import weakref
@@ -270,6 +271,32 @@ def test_samples_of_a_batch_are_let_go_before_the_next(make, how):
     for number, batch in enumerate(StreamingDataLoader(dataset, collate_fn=collate)):
         assert len(seen) == 8 * number + len(batch)
         assert not [sample for sample in seen if sample() is not None]
+
+
+@dataclasses.dataclass
+class Ids:
+    """Function that cannot be hashed, like the data collators of transformers."""
+
+    kind: str
+
+    def __call__(self, values):
+        if self.kind == "collate_fn":
+            return {"id": default_collate([sample["id"] for sample in values])}
+        return values["id"] % 2 == 0 if self.kind == "filter" else {"id": values["id"]}
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", ["collate_fn", "map", "map_batches", "filter"])
+def test_functions_need_no_hash(make, kind, how):
+    dataset, settings = StreamingDataset(local=make(), batch_size=4), dict(HOWS[how])
+    if kind == "collate_fn":
+        settings["collate_fn"] = Ids(kind)
+    else:
+        dataset = getattr(dataset, kind)(Ids(kind))
+    loader = StreamingDataLoader(dataset, **settings)
+    ids = sorted(number for batch in loader for number in batch["id"].tolist())
+    assert ids == list(range(0, dataset.num_samples, 2 if kind == "filter" else 1))
+    assert loader.report().cause
 
 
 @pytest.mark.parametrize("is_in_bundles", [True, False])

@@ -47,7 +47,7 @@ from mds.formats._registry import (
     format_of_files,
     parse_format,
 )
-from mds.formats._source import Files, changed_file_error, open_pinned, parse_place
+from mds.formats._source import Files, check_version, open_pinned, parse_place
 from mds.formats._table import FileTable
 from mds.storage import open_store
 from mds.storage._base import settings_for
@@ -374,8 +374,7 @@ def _check_unchanged(file: DataFile, path: str) -> None:
         state = os.stat(path)
     except OSError as error:
         raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
-    if file.version and file.version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
-        raise changed_file_error("open", path)
+    check_version(path, state, file.version)
 
 
 def open_files(

@@ -27,7 +27,7 @@ from mds.formats._encode import sample_encoder
 from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
 from mds.formats._made_reader import MadeReader
 from mds.formats._raw_files import OneFileEach, Rows, pack_rows, unpack_rows
-from mds.formats._source import changed_file_error
+from mds.formats._source import check_version
 from mds.storage._base import check_key
 from mds.storage._files import open_regular
 
@@ -244,8 +244,7 @@ def _read_picture(place: str, version: str) -> bytes:
         ) from error
     except OSError as error:
         raise FormatError(f"{place} cannot be read: {error.strerror}.") from error
-    if version and version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
-        raise changed_file_error("open", place)
+    check_version(place, state, version)
     return _checked(data, place)
 
 

@@ -242,10 +242,16 @@ class Files:
 
     def _replaced(self, file: DataFile, change: str) -> ReplacedError:
         """Return the error for a file that changed since it was planned."""
-        return changed_file_error("get", self.url(file), f": {change}")
+        return _changed_file_error("get", self.url(file), f": {change}")
 
 
-def changed_file_error(verb: str, url: str, change: str = "") -> ReplacedError:
+def check_version(path: str, state: os.stat_result, version: str) -> None:
+    """Raise ReplacedError if a local file is not the one of ``version``; "" is any."""
+    if version and version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
+        raise _changed_file_error("open", path)
+
+
+def _changed_file_error(verb: str, url: str, change: str = "") -> ReplacedError:
     """Return the error for a file that changed since it was planned.
 
     ``change`` is a clause that begins with a colon, such as ": it had 8 bytes and now has 9".

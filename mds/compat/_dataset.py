@@ -48,6 +48,7 @@ from mds.compat._orders import (
     shuffle_algos,
 )
 from mds.compat._overrides import (
+    OVERRIDE_IN_CLASS,
     LiveRegistry,
     Overridable,
     load_replacements,
@@ -176,9 +177,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             "the event mds.events.Evicted",
         ),
     }
-    _fixed: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        _LIVE, "Derive a class that overrides it, and use that class"
-    )
+    _fixed: ClassVar[Mapping[str, str]] = dict.fromkeys(_LIVE, OVERRIDE_IN_CLASS)
 
     batching_method = _NamedSetting(batching_methods, "random")
     partition_algo = _NamedSetting(partition_algos, "relaxed")

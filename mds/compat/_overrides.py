@@ -135,6 +135,8 @@ _REMEDIES_BY_START = {
     "get_shuffle_": _SHUFFLES,
 }
 _REMEDIES_BY_END = {"Downloader": _STORES, "Uploader": _UPLOADS, "Reader": _READERS}
+#: For methods that mds looks up on the class, see `Overridable._fixed`.
+OVERRIDE_IN_CLASS = "Derive a class that overrides it, and use that class"
 _DERIVE = "Derive a class, override the method there, and use that class"
 _CALL = "Call your own function from your own code"
 

@@ -32,7 +32,7 @@ from mds._process.fork_safe import new_lock
 from mds._shardfile.hashing import hexdigest
 from mds.compat._clouds import CloudDownloader
 from mds.compat._compressions import decompress, get_hash
-from mds.compat._overrides import Overridable, find_remedy, refuse
+from mds.compat._overrides import OVERRIDE_IN_CLASS, Overridable, find_remedy, refuse
 from mds.compat._readers import FileInfo, Reader, reader_from_json
 from mds.compat._util import retry
 from mds.errors import ConfigError, CorruptError, IndexFileError, NotFoundError
@@ -99,7 +99,7 @@ class Stream(Overridable, NativeStream):
     }
     _fixed: ClassVar[Mapping[str, str]] = {
         "_downloader": find_remedy("CloudDownloader"),
-        **dict.fromkeys(_SHARD_METHODS, "Derive a class that overrides it, and use that class"),
+        **dict.fromkeys(_SHARD_METHODS, OVERRIDE_IN_CLASS),
     }
 
     def __init__(

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat._clouds import CloudUploader
 from mds.compat._encodings import packer_of
-from mds.compat._overrides import Overridable, SealedDict, find_remedy, refuse, refuse_missing
+from mds.compat._overrides import (
+    OVERRIDE_IN_CLASS,
+    Overridable,
+    SealedDict,
+    find_remedy,
+    refuse,
+    refuse_missing,
+)
 from mds.writers import _mds as native
 from mds.writers import _text as native_text
 from mds.writers._spec import full_signature
@@ -100,10 +107,7 @@ class Writer(Overridable, NativeWriter):
     }
     _fixed: ClassVar[Mapping[str, str]] = {
         "cloud_writer": find_remedy("CloudUploader"),
-        **dict.fromkeys(
-            ("encode_joint_shard", "encode_split_shard"),
-            "Derive a class that overrides it, and use that class",
-        ),
+        **dict.fromkeys(("encode_joint_shard", "encode_split_shard"), OVERRIDE_IN_CLASS),
     }
     #: Parameters that have one value for all objects of a class, and are not shown.
     _constants: ClassVar[tuple[str, ...]] = ()

@@ -191,13 +191,12 @@ class OrderState:
 
     # ------------------------------------------------------------------ the order of an epoch
 
-    def order(self, start: ResumePoint, world: World, *, is_edited: bool = True) -> Order:
+    def order(self, start: ResumePoint, world: World) -> Order:
         """Return the order of an epoch from ``start`` on, which is the same in every process.
 
         If ``start`` has no settings, those of the state that was loaded last are used.
-        ``is_edited``: whether the order has the edits made so far.
         """
-        plan = self.plan(start, world, is_edited=is_edited)
+        plan = self.plan(start, world)
         if self.spec.packing is None:
             return plan
         from mds.plan import PackPlan
@@ -223,9 +222,9 @@ class OrderState:
                 stacklevel=2,
             )
 
-    def epoch_order(self, epoch: int, world: World, *, is_edited: bool = True) -> Order:
-        """Return the order of a whole epoch, with the edits made so far if ``is_edited``."""
-        return self.order(ResumePoint(Position(epoch)), world, is_edited=is_edited)
+    def epoch_order(self, epoch: int, world: World) -> Order:
+        """Return the order of a whole epoch."""
+        return self.order(ResumePoint(Position(epoch)), world)
 
     def plan(
         self,

@@ -19,6 +19,7 @@ from mds._process.fork_safe import cached_property, new_lock
 from mds.errors import ConfigError
 from mds.plan._edits import skips_of
 from mds.plan._partition import Gaps
+from mds.plan._state import Position, ResumePoint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,8 +194,7 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
             "thread of this process has packed the epoch, and when this run restarts.",
             stacklevel=3,
         )
-    batch = plan.shape.global_batch
-    return total // batch if drop_last else -(-total // batch)
+    return _steps_of(plan, total, drop_last=drop_last)
 
 
 def count_first_steps(
@@ -207,14 +207,21 @@ def count_first_steps(
     ``drop_last``: as for `count_steps`. ``may_estimate``: whether the number may be an estimate if
     the dataset is large; else the whole epoch is packed.
     """
-    plan = order.epoch_order(0, world, is_edited=False).packs
-    assert plan is not None
+    from mds.plan import PackPlan
+
+    samples = order.plan(ResumePoint(Position(0)), world, is_edited=False)
+    plan = PackPlan(samples, order.lengths)
     if may_estimate and plan.plan.epoch_size > _COUNTED_AT_ONCE:
         total = estimate_packs(plan)
     else:
         total = load_counts(plan).table.total
+    return _steps_of(plan, total, drop_last=drop_last)
+
+
+def _steps_of(plan: PackPlan, packs: int, *, drop_last: bool) -> int:
+    """Return the number of global batches of so many packs."""
     batch = plan.shape.global_batch
-    return total // batch if drop_last else -(-total // batch)
+    return packs // batch if drop_last else -(-packs // batch)
 
 
 def load_counts(plan: PackPlan) -> PackPlan:

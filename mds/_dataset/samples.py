@@ -900,12 +900,11 @@ class Samples(HasColumns):
 
         ``rows``: rows of the epoch in the batches of all ranks, as the trainer counted them.
         """
-        pending = self._order.epochs.pending
+        pending, count, position = self._order.epochs.pending, self._loop_count, None
         if pending is not None:
-            position: Position | None = pending.position
-        else:
-            count = self._loop_count
-            position = count.position(self._order, world.num_ranks) if count is not None else None
+            position = pending.position
+        elif count is not None:
+            position = count.position(self._order, world.num_ranks)
         if position is None or (self._has_row_per_sample and rows <= position.place):
             return None
         return position

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     Describe = Callable[[int, int], str]
 
 
+def is_default_collate(collate: Any) -> bool:
+    """Whether a collate function is one that torch chooses, not one of the user."""
+    return collate is default_collate or collate is default_convert
+
+
 class BatchMaker:
     """Collate function of a loader together with the functions of batches.
 
@@ -60,7 +65,7 @@ class BatchMaker:
     ) -> None:
         self._collate, self._size = collate, size
         self._links = chain.of_batches  # functions of whole batches, in the order of their calls
-        is_default = collate in (default_collate, default_convert)
+        is_default = is_default_collate(collate)
         # Refuse functions and a collate function that contradict each other.
         if self._links and size is None:
             raise ConfigError(

@@ -15,15 +15,16 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds._arguments import check_arguments, no_attribute, plain_scalar
 from mds._dataset.settings import check_assignment, raise_fixed
 from mds._dataset.streaming import StreamingDataset
+from mds._loader.batch_maker import is_default_collate
 from mds._loader.batches import Batches
 from mds._loader.checks import (
     LOADER_RULES,
@@ -505,6 +506,18 @@ class StreamingDataLoader(DataLoader[Any]):
             if may_be_over:
                 return
 
+    def _batches_of_epochs(self) -> Generator[Any, None, None]:
+        """Yield the batches of epochs that follow each other, until a schedule ends the training.
+
+        Raises ConfigError as `_batches_of_epoch` does.
+        """
+        is_over = False
+        while not is_over:
+            is_over = True
+            for batch in self._batches_of_epoch(may_stop=True):
+                is_over = False
+                yield batch
+
     def _empty_epoch_error(self) -> ConfigError:
         """Return the error for a dataset that is smaller than a step of all ranks."""
         assert self._streaming is not None
@@ -720,7 +733,7 @@ def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) 
 
     ranks = dataset._world().ranks_per_node
     collate = loader.collate_fn
-    is_users = collate not in (default_collate, default_convert)
+    is_users = not is_default_collate(collate)
     columns = {  # pairs of name and encoding without parameters, such as ("x", "ndarray")
         (name, encoding.partition(":")[0])
         for index in dataset._shards.indexes

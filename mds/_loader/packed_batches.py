@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate, default_convert
 
 from mds._dataset.streaming import StreamingDataset
+from mds._loader.batch_maker import is_default_collate
 from mds._loader.pack_documents import batch_dtype
 from mds._loader.rows import BatchInfo, Rows, with_mask
 from mds._process.stopwatch import COLLATE
@@ -75,7 +75,7 @@ def check_packs(loader: Any, streaming: StreamingDataset) -> None:
             f"{streaming.batch_size} for the dataset. Give it only to the dataset."
         )
     is_ours = isinstance(loader.collate_fn, ColumnFunction)
-    if not is_ours and loader.collate_fn not in (default_collate, default_convert):
+    if not is_ours and not is_default_collate(loader.collate_fn):
         raise ConfigError(
             "packing= makes the batches, so collate_fn= would get no samples. Move its code into "
             "map(), for each document, or map_batches(), for the packed batch."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from itertools import islice
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from mds._dataset.steps import count_first_steps
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
+from mds._process.fork_safe import cached_property
 from mds.errors import ConfigError
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
 
@@ -96,8 +96,8 @@ class TrainingLoader(ModelLoader):
         super().__init__(*args, **settings)
         assert self._streaming is not None
         self._may_estimate = may_estimate
-        self._length = self._remaining = 0  # counted after a state with other settings was loaded
-        self._all_batches = self._iterate_epochs()
+        self._remaining = 0  # batches until the next iteration ends; 0: a whole epoch
+        self._all_batches = self._batches_of_epochs()
         is_short = not self._is_packed and self._streaming.remainder == "short"
         if is_short and self._streaming.num_ranks > 1 and not self.drop_last:
             raise ConfigError(
@@ -113,16 +113,17 @@ class TrainingLoader(ModelLoader):
             )
 
     def __len__(self) -> int:
-        if not self._is_packed:
-            length = super().__len__()
-        else:
-            length = self._length = self._length or self._count_packs()
+        length = self._packed_batches if self._is_packed else super().__len__()
         if not length:
             raise self._empty_epoch_error()
         return length
 
-    def _count_packs(self) -> int:
-        """Return the number of batches of packs in the first epoch of the dataset."""
+    @cached_property
+    def _packed_batches(self) -> int:
+        """Number of batches of packs in the first epoch of the dataset.
+
+        It is counted after a state was loaded, which may have other settings.
+        """
         dataset = self._streaming
         assert dataset is not None
         order, world = dataset._order, dataset._world()  # noqa: SLF001 - of this library
@@ -137,14 +138,6 @@ class TrainingLoader(ModelLoader):
         batches = islice(self._all_batches, self._remaining or len(self))
         self._remaining = 0
         return map(self._inputs, batches)
-
-    def _iterate_epochs(self) -> Generator[Any, None, None]:
-        is_over = False
-        while not is_over:
-            is_over = True
-            for batch in self._batches_of_epoch(may_stop=True):
-                is_over = False
-                yield batch
 
     def close(self) -> None:
         """Stop the workers, persistent ones too."""

@@ -119,15 +119,15 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             self._iteration.close()
 
     def _iterate(self) -> Generator[Any]:
-        batches = self._loader._batches_of_epoch  # noqa: SLF001 - of this library
-        is_over = False
-        while not is_over:  # a schedule may end the training
-            is_over = True
-            for batch in batches(may_be_over=not self._infinite, may_stop=True):
-                is_over = not self._infinite
-                ignore_padding(batch)
-                inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
-                yield inputs, batch["labels"]
+        loader: Any = self._loader
+        if self._infinite:
+            batches = loader._batches_of_epochs()  # noqa: SLF001 - of this library
+        else:
+            batches = loader._batches_of_epoch(may_be_over=True, may_stop=True)  # noqa: SLF001
+        for batch in batches:
+            ignore_padding(batch)
+            inputs = {"input": batch["input_ids"], "positions": batch["position_ids"]}
+            yield inputs, batch["labels"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""

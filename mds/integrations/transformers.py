@@ -58,7 +58,8 @@ class StreamingTrainer(transformers.Trainer):  # type: ignore[misc] # no types a
                 self._stand_in = Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]})
                 kwargs["train_dataset"] = self._stand_in
         super().__init__(*args, **kwargs)
-        self.train_dataset: Any = dataset if self._stand_in is not None else self.train_dataset
+        if self._stand_in is not None:
+            self.train_dataset: Any = dataset
         self.add_callback(TrainerEpochs())
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from mds._cache.folder import CacheFolder, check_file, mark_as_ours
@@ -241,7 +241,7 @@ class ShardDownloader:
         """
         received = 0
 
-        def counted() -> Iterator[bytes]:
+        def counted() -> Generator[bytes, None, None]:
             """Yield the compressed file, and count its bytes."""
             nonlocal received
             for chunk in self._chunks(info, packed):
@@ -256,7 +256,7 @@ class ShardDownloader:
             )
         return received
 
-    def _chunks(self, info: ShardInfo, packed: FileInfo) -> Iterator[bytes]:
+    def _chunks(self, info: ShardInfo, packed: FileInfo) -> Generator[bytes, None, None]:
         """Yield a compressed file: from the folder if it has a valid copy, else from the remote."""
         path = self.folder.path(packed)
         # Use the copy if it has a hash to check, or is recent enough to be used without one.
@@ -320,10 +320,12 @@ def _unpack_checked(
     info: ShardInfo,
     raw: FileInfo,
     packed: FileInfo,
-    chunks: Iterator[bytes],
+    chunks: Generator[bytes, None, None],
     sink: Callable[[bytes], object],
 ) -> None:
-    """Decompress a file, and check its size and digest at its end.
+    """Decompress a file, check its size and digest at its end, and close ``chunks`` in any case.
+
+    If the disk is full, the download ends at once, and not when its error is forgotten.
 
     Args:
         downloader: The downloader of the file.
@@ -360,6 +362,7 @@ def _unpack_checked(
             verb="get",
         ) from error
     finally:
+        chunks.close()
         TIMES.add(0.0, 0.0, unpack=spent)
 
 
@@ -420,7 +423,7 @@ class _Verifier:
                 )
 
 
-def _copied(chunks: Iterator[bytes], path: str) -> Iterator[bytes]:
+def _copied(chunks: Iterator[bytes], path: str) -> Generator[bytes, None, None]:
     """Yield chunks after writing them to a new file at ``path``."""
     with open_target(path) as file:
         for chunk in chunks:

@@ -96,6 +96,19 @@ def test_a_full_disk_with_nothing_to_evict_is_an_error_that_says_so(tmp_path, sm
         assert cache.usage < 50_000
 
 
+def test_a_full_disk_ends_the_download_at_once(tmp_path, small_disk):
+    """Even while the error is kept, whose traceback has the functions that were downloading."""
+    remote = write(
+        tmp_path / "large", samples=20, size=10_000, size_limit=1_000_000, compression="zstd"
+    )
+    with open_cache(remote, small_disk) as cache, pytest.raises(NoSpaceError) as kept:
+        cache.hold(0)
+    numbers = os.listdir("/proc/self/fd")
+    open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in numbers]
+    assert kept.value
+    assert not [name for name in open_files if name.startswith(os.path.realpath(remote))]
+
+
 @pytest.mark.parametrize("limit", [None, 90_000])
 def test_the_folder_may_vanish_under_a_running_job(remote, folder, limit):
     """What is needed again is fetched again."""

@@ -484,7 +484,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
         A state that was saved after the last batch of an epoch leaves no batch. The next epoch
         follows then, unless the rest may be over (``may_be_over``). Raises ConfigError for a whole
-        epoch without batches, unless a schedule has ended the training and that is expected
+        epoch without batches, also if a schedule has ended the training, unless that is expected
         (``may_stop``).
         """
         assert self._streaming is not None
@@ -500,9 +500,15 @@ class StreamingDataLoader(DataLoader[Any]):
             if is_empty and is_whole:
                 schedule = self._streaming._order.schedule
                 is_stopped = schedule is not None and schedule.schedule.exhausted == "stop"
-                if may_stop and is_stopped and state["epoch"] >= 0:
+                if not is_stopped or state["epoch"] < 0:
+                    raise self._empty_epoch_error()
+                if may_stop:
                     return
-                raise self._empty_epoch_error()
+                raise ConfigError(
+                    "the schedule has ended the training (exhausted='stop'), but the trainer "
+                    "begins another epoch. Give the trainer as many steps as the schedule has "
+                    "samples for, or the schedule exhausted='repeat'."
+                )
             if may_be_over:
                 return
 

@@ -317,6 +317,7 @@ WITHOUT_PROGRAM = {
         "tokens, for �=",
         "the data is in epoch",
         "an epoch has no step of",
+        "the schedule has ended the training",
         "of a loader of OLMo-core",
         "counts tokens: give a multiple",
         "Give the config of the one that made the data",

@@ -335,6 +335,18 @@ def test_data_that_does_not_fit_is_refused_at_the_first_batch(places, name, opti
         next(iter(loader))
 
 
+def test_an_epoch_after_the_end_of_a_schedule_is_refused(places):
+    """OLMo-core would begin epochs without end if they had no batches."""
+    schedule = Schedule({0: {"a": 1}}, unit="samples", exhausted="stop")
+    loader = build(None, arguments={"streams": {"a": places["more"]}, "schedule": schedule})
+    loader.reshuffle(1)
+    assert len(list(loader)) == loader.total_batches
+    loader.reset()
+    loader.reshuffle(2)
+    with pytest.raises(ConfigError, match="the schedule has ended the training"):
+        next(iter(loader))
+
+
 def test_tokens_of_another_vocabulary_are_refused(tmp_path):
     with MDSWriter(str(tmp_path), {"tokens": "ndarray:uint16"}) as out:
         for _ in range(4):

@@ -11,8 +11,9 @@ packs   rows of 4,096 tokens of documents of some 600 tokens. The loop does noth
 blocks  4,097 tokens, uint16. The loop converts them as a trainer without an adapter has to: to
         int64, to inputs and labels, to positions for torchtitan.
 
-Automodel reads samples, so its loop cuts batches into rows, too. For Lightning, both sides are a
-`fit` of a model that does nothing, with and without the callback.
+Automodel reads samples, so its loop cuts batches into rows, too. A data_collator of transformers
+takes samples of int64, so its loop converts blocks in `map`, and calls the same data_collator. For
+Lightning, both sides are a `fit` of a model that does nothing, with and without the callback.
 
 Bias: nobody trains, so a batch costs what it takes to make it, some 0.1 ms of blocks and 0.5 ms of
 packs. The data is in the page cache.
@@ -24,6 +25,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import itertools
+import logging
 import os
 import platform
 import statistics
@@ -170,14 +172,20 @@ def transformers(place: str, kind: str, workers: int) -> Pair:
     adapter = trainer.get_train_dataloader()
     loader = loader_of(place, kind, workers)
     if kind == "blocks":
-        loader = StreamingDataLoader(loader.dataset, num_workers=workers, collate_fn=stack)
+        collate = trainer._get_collator_with_removed_columns(stack)  # noqa: SLF001 - as a Trainer
+        dataset = loader.dataset.map(as_trainers_sample)
+        loader = StreamingDataLoader(dataset, num_workers=workers, collate_fn=collate)
     return lambda: count(adapter), lambda: count(loader)
+
+
+def as_trainers_sample(sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample as a Trainer needs it."""
+    return {"input_ids": sample["tokens"].astype(np.int64)}
 
 
 def stack(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """A batch of a model of transformers, which shifts labels itself."""
-    column = "tokens" if "tokens" in samples[0] else "input_ids"
-    tokens = np.stack([sample[column] for sample in samples], dtype=np.int64, casting="same_kind")
+    tokens = np.stack([sample["input_ids"] for sample in samples])
     return {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(tokens.copy())}
 
 
@@ -186,6 +194,8 @@ def lightning(place: str, kind: str, workers: int) -> Pair:
     from lightning import pytorch
 
     from mds.integrations.lightning import StreamingCallback
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # it describes each fit
 
     class Nothing(pytorch.LightningModule):
         automatic_optimization = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -65,14 +64,21 @@ class AutomodelRows(TokenRows):
         return rows
 
 
-def samples_of(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch of `AutomodelRows`; padding has no labels."""
+def samples_of(batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a batch of `AutomodelRows`; padding has no labels."""
     ignore_padding(batch)
+    return [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
+
+
+def checked_samples(batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a batch, which raise ConfigError in a collate function that does not fit.
+
+    That needs time, so it is done for the first step only.
+    """
+    rows = samples_of(batch)
     if "position_ids" in batch:
-        batch["seq_lens"] = [_NeatPack()] * len(batch["labels"])
-    names = tuple(batch)
-    for row in zip(*batch.values(), strict=True):
-        yield _Sample(zip(names, row, strict=True))
+        return [{**row, "seq_lens": _NeatPack()} for row in rows]
+    return [*map(_Sample, rows)]
 
 
 class _Sample(dict[str, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,11 +58,14 @@ class ModelInputs:
         self._model, self._labels = model, labels
         self._names = inspect.signature(model.forward).parameters
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in self._names.values())
+        self._has_numbers = _may_use(model, "seq_idx")
         self.tokens: str | None = None
 
     def __call__(self, batch: Any) -> Any:
         mask = batch.pop("mask", None)
-        inputs = batch if self.tokens is None else _unpack(batch, self.tokens)
+        inputs = batch
+        if self.tokens is not None:
+            inputs = _unpack(batch, self.tokens, has_numbers=self._has_numbers)
         if not self._takes_any:
             inputs = {name: value for name, value in inputs.items() if name in self._names}
         name = getattr(self._model, "main_input_name", None)
@@ -107,14 +111,26 @@ def _find_padding(mask: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
     return ~mask[starts.cumsum(1) - 1]
 
 
-def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
-    """Return packs as one row, with the bounds of documents for each kind of attention."""
+def _may_use(model: Any, name: str) -> bool:
+    """Return whether the source of a model has a name; if it cannot be read, it may.
+
+    Models of transformers pass inputs for their attention on in ``**kwargs``.
+    """
+    modules = {sys.modules.get(type(part).__module__) for part in model.modules()}
+    try:
+        return any(name in inspect.getsource(module) for module in modules)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        return True
+
+
+def _unpack(batch: dict[str, Any], tokens: str, *, has_numbers: bool) -> dict[str, Any]:
+    """Return packs as one row, with the bounds of documents for each kind of attention.
+
+    ``has_numbers``: whether they get the number of the document of each token, which few models
+    use.
+    """
     bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
-    # With NumPy, because threads of torch cost more than these small operations.
-    ends = bounds.numpy()
-    sizes = ends[1:] - ends[:-1]
-    numbers = torch.from_numpy(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))
-    return {
+    inputs = {
         "input_ids": batch[tokens].unsqueeze(0),
         "labels": batch["labels"].unsqueeze(0),
         "position_ids": batch["position_ids"].unsqueeze(0),
@@ -122,5 +138,11 @@ def _unpack(batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
         "cu_seq_lens_k": bounds,
         "max_length_q": longest,
         "max_length_k": longest,
-        "seq_idx": numbers.unsqueeze(0),
     }
+    if has_numbers:
+        # With NumPy, because threads of torch cost more than these small operations.
+        ends = bounds.numpy()
+        sizes = ends[1:] - ends[:-1]
+        numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        inputs["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
+    return inputs

@@ -128,10 +128,10 @@ class TokenRows(ColumnFunction):
     def _check_vocabulary(self, tokens: NDArray[Any]) -> None:
         if self._vocabulary is None:
             return
-        least, most = int(tokens.min()), int(tokens.max())
-        if least < 0 or most >= self._vocabulary:
+        is_signed = tokens.dtype.kind != "u"  # a look for negative numbers costs time
+        if tokens.max() >= self._vocabulary or (is_signed and tokens.min() < 0):
             raise ConfigError(
-                f"samples have tokens from {least} to {most}, but the tokenizer has "
+                f"samples have tokens from {tokens.min()} to {tokens.max()}, but the tokenizer has "
                 f"{self._vocabulary}. Give the config of the one that made the data."
             )
 
@@ -148,6 +148,8 @@ class TokenRows(ColumnFunction):
 
 def ignore_padding(batch: dict[str, Any]) -> None:
     """Remove the mask of a batch of `TokenRows`, and ignore the labels of its padding."""
-    labels = batch["labels"]
-    for row in np.flatnonzero(~batch.pop("mask").numpy()).tolist():
+    mask, labels = batch.pop("mask").numpy(), batch["labels"]
+    if mask.all():
+        return
+    for row in np.flatnonzero(~mask).tolist():
         labels[row] = [IGNORED] * len(labels[row]) if isinstance(labels, list) else IGNORED

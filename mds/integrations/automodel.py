@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -12,7 +12,7 @@ from mds._arguments import check_arguments, text, whole
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError
-from mds.integrations._automodel_rows import AutomodelRows, samples_of
+from mds.integrations._automodel_rows import AutomodelRows, checked_samples, samples_of
 from mds.integrations._token_rows import packing_of_rows
 from mds.plan._packing import Packing, packing_of
 
@@ -86,7 +86,7 @@ class Dataset(IterableDataset[dict[str, Any]]):
             arguments["packing"] = packing_of_rows(packing, column)
         self._place, self._arguments, self._workers = place, arguments, num_workers
         self._size, self._length, self._column = global_batch_size, seq_len, column
-        self._rows = 0  # that were taken, in this iteration
+        self._rows: Iterator[Any] = iter(())  # of the step that is being taken
         self.dataset: Any = None
 
     def shard(self, num_shards: int, index: int) -> Dataset:
@@ -134,14 +134,16 @@ class Dataset(IterableDataset[dict[str, Any]]):
                 "Automodel has to call shard(), and its loader to have no workers. Set "
                 "num_workers= of the dataset, not of the dataloader."
             )
-        self._rows = 0
-        rows = itertools.chain.from_iterable(map(samples_of, self._loader))
-        for self._rows, row in enumerate(rows, 1):
-            yield row
+        self._rows = iter(())
+        cut = checked_samples  # a collate function that does not fit fails in the first step
+        for batch in self._loader:
+            self._rows = iter(cut(batch))
+            yield from self._rows
+            cut = samples_of
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks after the last step."""
-        if self._rows % self.dataset.batch_size:
+        if operator.length_hint(self._rows):
             raise StateError(
                 f"this checkpoint is within a step of global_batch_size={self._size}. Give the "
                 "dataset the value of step_scheduler.global_batch_size."

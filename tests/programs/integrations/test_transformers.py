@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason=not_installed("transfo
 trl = pytest.importorskip("trl", reason=not_installed("trl"))
 
 from mds.integrations._model_inputs import ModelInputs, SampleCollator  # noqa: E402 - as below
-from mds.integrations._model_loader import TrainingLoader  # noqa: E402 - as below
+from mds.integrations._model_loader import ModelLoader, TrainingLoader  # noqa: E402 - as below
 from mds.integrations._position_file import POSITION_FILE  # noqa: E402 - as below
 from mds.integrations.transformers import StreamingTrainer  # noqa: E402 - it may be missing
 
@@ -407,16 +407,27 @@ def test_workers_of_a_larger_batch_are_stopped(run, persistent):
 
 
 def test_packs_have_what_every_kind_of_attention_needs(run):
-    """One row, in which positions, lengths and numbers tell the documents apart."""
+    """One row, in which positions and lengths tell the documents apart."""
     first = run(packing=8, max_steps=1)
     first.train()
     inputs = first.inputs
     size = inputs["input_ids"].shape[1]
     assert inputs["position_ids"].tolist() == [[0, 1, 2] * (size // 3)]
     assert inputs["cu_seq_lens_q"].tolist() == [*range(0, size + 1, 3)]
-    assert inputs["seq_idx"].tolist() == [[i // 3 for i in range(size)]]
     assert inputs["max_length_k"] == 3
     assert inputs["labels"].tolist()[0][::3] == [-100] * (size // 3)
+    assert "seq_idx" not in inputs, "Llama does not use it"
+
+
+@pytest.mark.parametrize("module", [__name__, "nowhere"])
+def test_a_model_that_may_use_them_gets_the_numbers_of_documents(folder, module):
+    """Its source names ``seq_idx``, or cannot be read."""
+    kind = type("Model", (transformers.LlamaForCausalLM,), {"__module__": module})
+    inputs = ModelInputs(kind(make_model().config), ["labels"])
+    dataset = StreamingDataset(folder, topology=(0, 1), packing=8)
+    loader = ModelLoader(dataset, SampleCollator(list), inputs, 1, 2)
+    numbers = next(iter(loader))["seq_idx"]
+    assert numbers.tolist() == [[i // 3 for i in range(numbers.numel())]]
 
 
 @pytest.mark.parametrize("layout", [{"layout": "dense"}, {"labels": "shifted"}])

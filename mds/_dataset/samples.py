@@ -112,8 +112,8 @@ class Samples(HasColumns):
     """
 
     batch_size: OrderSetting[int | None] = OrderSetting()
-    #: Whether it is that of a trainer. The next trainer may have another one, also of a `select`.
-    _has_trainers_batch_size = False
+    #: The one of a trainer. The next trainer may have another one, also of a `select`.
+    _trainers_batch_size: int | None = None
     batching_method: OrderSetting[BatchingMethod] = OrderSetting()
     num_canonical_nodes: OrderSetting[int | None] = OrderSetting()
     packing: OrderSetting[Packing | None] = OrderSetting()

@@ -12,6 +12,9 @@ import torch
 
 from mds.errors import ConfigError
 
+#: Labels of models that answer questions, whose loss takes any negative position for 0.
+_POSITIONS = frozenset({"start_positions", "end_positions"})
+
 
 class SampleCollator:
     """Function that passes samples to a collate function, with ``tokens`` as ``input_ids``.
@@ -79,17 +82,24 @@ class ModelInputs:
         if mask is not None and self.tokens is None and not mask.numpy().all():
             padding = _find_padding(mask, batch)
             for label in self._labels:
-                # A loss of fractions does not ignore -100.
-                if label not in inputs or inputs[label].is_floating_point():
-                    kind = "no" if label not in inputs else "no whole numbers"
-                    raise ConfigError(
-                        f"the samples that fill the last batches would count twice, because these "
-                        f"have {kind} {label!r} to set to -100. Evaluate on a number of samples "
-                        "that ranks times per_device_eval_batch_size divides, with "
-                        "dataset.select()."
-                    )
+                _check_ignored(label, inputs)
                 inputs[label][padding] = -100
         return inputs
+
+
+def _check_ignored(label: str, inputs: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the loss of a model cannot ignore some values of a label."""
+    if label not in inputs:
+        problem = f"no {label!r} to set to -100"
+    elif label in _POSITIONS or inputs[label].is_floating_point():
+        problem = f"{label!r}, whose loss does not ignore -100"
+    else:
+        return
+    raise ConfigError(
+        f"the samples that fill the last batches would count twice, because these have {problem}. "
+        "Evaluate on a number of samples that ranks times per_device_eval_batch_size divides, with "
+        "dataset.select()."
+    )
 
 
 def _find_padding(mask: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:

@@ -47,10 +47,8 @@ class ModelLoader(StreamingDataLoader):
                 f"the dataset has {dataset.num_ranks} ranks, but the trainer has {ranks} "
                 f"data-parallel ranks. Give the dataset topology=(rank, {ranks})."
             )
-        if dataset.batch_size is None:
-            dataset._has_trainers_batch_size = True  # noqa: SLF001 - of this library
-        elif dataset._has_trainers_batch_size:  # noqa: SLF001 - as above
-            dataset.batch_size = batch_size
+        if dataset.batch_size in (None, dataset._trainers_batch_size):  # noqa: SLF001 - our own
+            dataset.batch_size = dataset._trainers_batch_size = batch_size  # noqa: SLF001
         elif dataset.batch_size != batch_size:
             raise ConfigError(
                 f"the dataset has batch_size={dataset.batch_size}, but the trainer has "

@@ -304,24 +304,32 @@ def test_a_trainer_may_compute_the_loss_itself(tmp_path, tokenizer, folder):
     assert losses[1] == pytest.approx(losses[0] / 2)
 
 
-def test_padding_of_labels_with_fractions_is_refused(tmp_path):
-    """A mean squared error would count -100."""
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [
+        ("SequenceClassification", {"labels": "float32"}),
+        ("QuestionAnswering", {"start_positions": "int64", "end_positions": "int64"}),
+    ],
+)
+def test_padding_of_labels_that_cannot_be_ignored_is_refused(tmp_path, kind, labels):
+    """A mean squared error would count -100, and the loss of positions would take it for 0."""
     out = str(tmp_path / "scores")
-    with MDSWriter(out, {"input_ids": "ndarray:int64", "labels": "float32"}) as writer:
+    with MDSWriter(out, {"input_ids": "ndarray:int64", **labels}) as writer:
         for number in range(5):
-            writer.write({"input_ids": np.full(3, number + 2), "labels": 0.5})
+            values = {name: np.dtype(dtype).type(1) for name, dtype in labels.items()}
+            writer.write({"input_ids": np.full(3, number + 2), **values})
     config = transformers.BertConfig(
         vocab_size=64, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
-        intermediate_size=8, num_labels=1,
+        intermediate_size=8, num_labels=1 if "labels" in labels else 2,
     )  # fmt: skip
-    model = transformers.BertForSequenceClassification(config)
+    model = getattr(transformers, f"BertFor{kind}")(config)
     arguments = transformers.TrainingArguments(
         str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True, per_device_eval_batch_size=2
     )
     trainer = StreamingTrainer(model, arguments, transformers.default_data_collator)
     dataset = StreamingDataset(out, remainder="mask")
     assert trainer.evaluate(dataset.select(range(4)))["eval_loss"] < 10
-    with pytest.raises(ConfigError, match="these have no whole numbers 'labels' to set to -100"):
+    with pytest.raises(ConfigError, match="', whose loss does not ignore -100"):
         trainer.evaluate(dataset)
 
 
@@ -371,6 +379,9 @@ def test_a_batch_size_of_a_trainer_is_not_the_datasets_own(tmp_path, tokenizer, 
         assert [len(step) for step in run.train()] == [size]
         if size == 4:
             dataset = dataset.select(range(10))  # after it was trained on
+    dataset.batch_size = 5  # of the user
+    with pytest.raises(ConfigError, match="batch_size=5, but the trainer has 2"):
+        Run(StreamingTrainer, tmp_path, tokenizer, dataset, max_steps=1).train()
 
 
 def test_a_smaller_batch_is_tried_after_a_lack_of_memory(run):

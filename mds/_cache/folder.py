@@ -42,7 +42,7 @@ from mds._cache.ownership import (
     control_folder,
     read_origin,
     source_of,
-    version_of,
+    version_at,
 )
 from mds._process.fork_safe import cached_property
 from mds._readers.gather import unique_stable
@@ -135,7 +135,7 @@ class CacheFolder:
         is unknown.
         """
         if self.source_folder is not None:
-            return version_of(os.path.join(self.source_folder, "index.json"))
+            return version_at(os.path.join(self.source_folder, "index.json"))
         if self.source.version is not None:
             return self.source.version
         origin = read_origin(self.root)

@@ -43,7 +43,7 @@ from mds._cache.ownership import (
     make_cache_folder,
     read_origin,
     source_of,
-    version_of,
+    version_at,
     write_origin,
 )
 from mds._index.table import (
@@ -131,7 +131,7 @@ def find_index(
         MissingDependencyError: The package of the store is not installed, and there is no copy.
     """
     if remote is None:
-        version = version_of(os.path.join(folder, INDEX))
+        version = version_at(os.path.join(folder, INDEX))
         return LocatedIndex(_read_in_place(folder), folder, version)
 
     from mds.storage import RetryPolicy, open_store

@@ -37,7 +37,7 @@ from mds.storage._control_files import (
     publish_control_file,
     read_control_file,
 )
-from mds.storage._files import publish_first
+from mds.storage._files import publish_first, version_of
 from mds.storage._url import source_name
 
 if TYPE_CHECKING:
@@ -275,13 +275,12 @@ def is_hashed(index: Index) -> bool:
     )
 
 
-def version_of(path: str) -> str:
-    """Return a version of a local file, from its time and size, or "" if it does not exist."""
+def version_at(path: str) -> str:
+    """Return the version of a local file, or "" if it does not exist."""
     try:
-        state = os.stat(path)
+        return version_of(os.stat(path))
     except OSError:
         return ""
-    return f"{state.st_mtime_ns:x}-{state.st_size:x}"
 
 
 def _digest(facts: object) -> str:

@@ -30,6 +30,7 @@ from mds.errors import ConfigError, CorruptError, FormatError, NotFoundError, Re
 from mds.events import Fetched, emit
 from mds.formats._facts import DataFile
 from mds.storage._base import check_key
+from mds.storage._files import version_of
 from mds.storage._url import Url, is_local, local_path, options_of, reveal, scheme_of
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Files:
 
 def check_version(path: str, state: os.stat_result, version: str) -> None:
     """Raise ReplacedError if a local file is not the one of ``version``; "" is any."""
-    if version and version != f"{state.st_mtime_ns:x}-{state.st_size:x}":
+    if version and version != version_of(state):
         raise _changed_file_error("open", path)
 
 

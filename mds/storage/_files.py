@@ -237,6 +237,11 @@ def check_regular(path: str, state: os.stat_result) -> None:
         raise _no_file(path)
 
 
+def version_of(state: os.stat_result) -> str:
+    """Return the version of a local file, which is its time of change and size."""
+    return f"{state.st_mtime_ns:x}-{state.st_size:x}"
+
+
 def _no_file(path: str) -> NotFoundError:
     """Return the error for a path that is a pipe, a socket or a device."""
     return NotFoundError(

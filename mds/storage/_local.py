@@ -21,6 +21,7 @@ from mds.storage._files import (
     read_back,
     temporary_owner,
     translate_write_errors,
+    version_of,
 )
 from mds.storage._translate import translate_chunks, translate_errors
 from mds.storage._url import local_path
@@ -145,7 +146,7 @@ class LocalStore(Store):
 
     @staticmethod
     def _info(key: str, state: os.stat_result) -> ObjectInfo:
-        return ObjectInfo(key, state.st_size, f"{state.st_mtime_ns:x}-{state.st_size:x}")
+        return ObjectInfo(key, state.st_size, version_of(state))
 
 
 def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:

@@ -15,8 +15,8 @@ Automodel reads samples, so its loop cuts batches into rows, too. A data_collato
 takes samples of int64, so its loop converts blocks in `map`, and calls the same data_collator. For
 Lightning, both sides are a `fit` of a model that does nothing, with and without the callback.
 
-Bias: nobody trains, so a batch costs what it takes to make it, some 0.1 ms of blocks and 0.5 ms of
-packs. The data is in the page cache.
+Bias: no model is trained, so a batch costs what it takes to make it, some 0.1 ms of blocks and
+0.5 ms of packs. The data is in the page cache.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mds._process.fork_safe import cached_property
 from mds.errors import ConfigError
 
 #: Labels of models that answer questions, whose loss takes any negative position for 0.
@@ -61,14 +62,11 @@ class ModelInputs:
         self._model, self._labels = model, labels
         self._names = inspect.signature(model.forward).parameters
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in self._names.values())
-        self._has_numbers = _may_use(model, "seq_idx")
         self.tokens: str | None = None
 
     def __call__(self, batch: Any) -> Any:
         mask = batch.pop("mask", None)
-        inputs = batch
-        if self.tokens is not None:
-            inputs = _unpack(batch, self.tokens, has_numbers=self._has_numbers)
+        inputs = batch if self.tokens is None else self._unpack(batch, self.tokens)
         if not self._takes_any:
             inputs = {name: value for name, value in inputs.items() if name in self._names}
         name = getattr(self._model, "main_input_name", None)
@@ -84,6 +82,31 @@ class ModelInputs:
             for label in self._labels:
                 _check_ignored(label, inputs)
                 inputs[label][padding] = -100
+        return inputs
+
+    @cached_property
+    def _has_numbers(self) -> bool:
+        """Whether packs get the number of the document of each token, which few models use."""
+        return _may_use(self._model, "seq_idx")
+
+    def _unpack(self, batch: Mapping[str, Any], tokens: str) -> dict[str, Any]:
+        """Return packs as one row, with the bounds of documents for each kind of attention."""
+        bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
+        inputs = {
+            "input_ids": batch[tokens].unsqueeze(0),
+            "labels": batch["labels"].unsqueeze(0),
+            "position_ids": batch["position_ids"].unsqueeze(0),
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": bounds,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+        if self._has_numbers:
+            # With NumPy, because threads of torch cost more than these small operations.
+            ends = bounds.numpy()
+            sizes = ends[1:] - ends[:-1]
+            numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+            inputs["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
         return inputs
 
 
@@ -131,28 +154,3 @@ def _may_use(model: Any, name: str) -> bool:
         return any(name in inspect.getsource(module) for module in modules)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return True
-
-
-def _unpack(batch: dict[str, Any], tokens: str, *, has_numbers: bool) -> dict[str, Any]:
-    """Return packs as one row, with the bounds of documents for each kind of attention.
-
-    ``has_numbers``: whether they get the number of the document of each token, which few models
-    use.
-    """
-    bounds, longest = batch["cu_seqlens"], batch["max_seqlen"]
-    inputs = {
-        "input_ids": batch[tokens].unsqueeze(0),
-        "labels": batch["labels"].unsqueeze(0),
-        "position_ids": batch["position_ids"].unsqueeze(0),
-        "cu_seq_lens_q": bounds,
-        "cu_seq_lens_k": bounds,
-        "max_length_q": longest,
-        "max_length_k": longest,
-    }
-    if has_numbers:
-        # With NumPy, because threads of torch cost more than these small operations.
-        ends = bounds.numpy()
-        sizes = ends[1:] - ends[:-1]
-        numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        inputs["seq_idx"] = torch.from_numpy(numbers).unsqueeze(0)
-    return inputs

@@ -148,8 +148,6 @@ class TokenRows(ColumnFunction):
 
 def ignore_padding(batch: dict[str, Any]) -> None:
     """Remove the mask of a batch of `TokenRows`, and ignore the labels of its padding."""
-    mask, labels = batch.pop("mask").numpy(), batch["labels"]
-    if mask.all():
-        return
-    for row in np.flatnonzero(~mask).tolist():
+    labels = batch["labels"]
+    for row in np.flatnonzero(~batch.pop("mask").numpy()).tolist():
         labels[row] = [IGNORED] * len(labels[row]) if isinstance(labels, list) else IGNORED

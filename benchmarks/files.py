@@ -38,7 +38,7 @@ from mds.formats import RawFiles, Tar
 from mds.formats._dataset import open_files, write_files_index
 from mds.formats._newlines import cut_lines
 from mds.formats._tar_members import mapped, members
-from mds.writers.convert._keep_shards import keep_shards
+from mds.writers.convert import convert
 
 Measure = Callable[[], Any]
 
@@ -303,11 +303,11 @@ def main() -> None:
         write_tars(f"{root}/tars", 20 if small else 500, 4)
         write_headers(f"{root}/big.tar", 50 if small else 5000)
         write_lines(f"{root}/lines", 500 if small else 100_000)
-        keep_shards(f"{root}/tars", f"{root}/copy", format=Tar(), durable=False)
+        convert(f"{root}/tars", f"{root}/copy", format=Tar(), durable=False, keep_shards=True)
         tars: dict[str, Any] = {"remote": f"{root}/tars/*.tar"}
         copy: dict[str, Any] = {"local": f"{root}/copy"}
         lines, path = {"remote": f"{root}/lines/*.jsonl"}, f"{root}/lines/a.jsonl"
-        keep_shards(lines["remote"], f"{root}/lines-copy", durable=False)
+        convert(lines["remote"], f"{root}/lines-copy", durable=False, keep_shards=True)
         pairs: dict[str, tuple[Measure, Measure, str]] = {
             "tars in place, pixels, two workers": (
                 lambda: epoch(tars), lambda: epoch(copy), "MDS",

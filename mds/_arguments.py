@@ -43,6 +43,7 @@ class Rule(NamedTuple):
         fix: Function that returns, as Python code, the valid value that was probably meant by an
             invalid one, or ''.
         most: Largest valid number.
+        takes_none: Whether None is valid, for which the functions are not called.
     """
 
     expected: str
@@ -50,6 +51,7 @@ class Rule(NamedTuple):
     fits: Callable[[Any], bool] = lambda _: True
     fix: Callable[[Any], str] = lambda _: ""
     most: float = math.inf
+    takes_none: bool = False
 
     def or_none(self, meaning: str = "") -> Rule:
         """Return this rule with None allowed as well.
@@ -58,10 +60,11 @@ class Rule(NamedTuple):
         """
         return Rule(
             f"{self.expected}, or None{f' for {meaning}' if meaning else ''}",
-            lambda value: value is None or self.is_kind(value),
-            lambda value: value is None or self.fits(value),
+            self.is_kind,
+            self.fits,
             self.fix,
             self.most,
+            takes_none=True,
         )
 
 
@@ -133,6 +136,8 @@ def find_faults(
         if name not in arguments:
             continue
         value = arguments[name]
+        if value is None and rule.takes_none:
+            continue
         if _is_beyond(value, rule.most):  # huge numbers could overflow in the checks below
             yield ConfigError(
                 f"{owner}({name}={shown(value)}): {name} must be {rule.expected}, and at most "
@@ -457,7 +462,9 @@ def function(expected: str) -> Rule:
 
 
 def _is_beyond(value: Any, limit: Any) -> bool:
-    return isinstance(value, numbers.Real) and bool(value < -limit or value > limit)
+    is_text = isinstance(value, str)  # asked first, because it takes less time
+    is_number = not is_text and isinstance(value, numbers.Real)
+    return is_number and bool(value < -limit or value > limit)
 
 
 def _has_raw_bytes(text: Any) -> bool:

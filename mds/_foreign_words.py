@@ -520,10 +520,14 @@ ATTRIBUTES["OrderEdits"] = {
 #: Advice for names that were imported from the package, or read as its attributes.
 NAMES_OF_THE_PACKAGE = {
     "open load load_dataset load_from_disk read Dataset MDSDataset from_mds IterableDataset "
-    "WebDataset StreamingTextDataset from_folder ImageFolder read_parquet read_csv read_json "
+    "WebDataset StreamingTextDataset from_folder ImageFolder read_parquet read_json "
     "read_jsonl scan_parquet read_images": (
-        "Write mds.StreamingDataset('data/train'), which also reads Parquet, CSV, JSON lines, tar "
-        "files and folders of images in place."
+        "Write mds.StreamingDataset('data/train'), which also reads Parquet, JSON Lines and tar "
+        "files in place, and folders of images with format='images'."
+    ),
+    "read_csv from_csv open_csv scan_csv": (
+        "Convert the file: mds.convert('table.csv', 'data/train'). Then write "
+        "mds.StreamingDataset('data/train')."
     ),
     "MapDataset Subset": (
         "Write mds.StreamingDataset(path), which has samples by number, or mds.LocalDataset(path)."
@@ -538,9 +542,8 @@ NAMES_OF_THE_PACKAGE = {
         "streaming...' and begin the program with 'import mds.compat.streaming'."
     ),
     "pad ragged stack": "Write from mds.transforms import {name}.",
-    "Parquet Tar JsonLines TextLines ImageFiles RawFiles Arrow Delta Iceberg Megatron": (
-        "Write from mds.formats import {name}."
-    ),
+    "Parquet Tar JsonLines TextLines ImageFiles AudioFiles TextFiles RawFiles Arrow Delta Iceberg "
+    "Megatron MetadataFiles PairedFiles": ("Write from mds.formats import {name}."),
     "mix interleave interleave_datasets sample_from_datasets RandomMix CombinedStreamingDataset "
     "MixedDataset": (
         "Write mds.StreamingDataset([mds.Stream('a', proportion=0.7), mds.Stream('b', "

@@ -105,8 +105,8 @@ def load_plugin(group: str, name: str, kind: str) -> Any:
         from mds.errors import ConfigError
 
         raise ConfigError(
-            f"the {kind} {name!r} ({points[0].value}) cannot be loaded: {error}. Repair or remove "
-            "the package that registers it."
+            f"the {kind} {name!r} ({points[0].value}) cannot be loaded: "
+            f"{str(error).rstrip('.')}. Repair or remove the package that registers it."
         ) from error
 
 

@@ -61,6 +61,8 @@ _IN_TEXT = [
         rf"\1{MASK}",
     ),
 ]
+# Every match of a pattern above has one of these characters; paths seldom have one.
+_MAY_MATTER = re.compile(r"[@?=:\s]")
 
 
 def printable(text: str) -> str:
@@ -120,6 +122,8 @@ def mask_foreign(text: str) -> str:
     'no answer from https://***@host/x?... Bearer ***'
     """
     text = mask_secrets(text)
+    if _MAY_MATTER.search(text) is None:
+        return text
     for pattern, mask in _IN_TEXT:
         text = pattern.sub(mask, text)
     return text

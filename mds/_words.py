@@ -1,4 +1,4 @@
-"""Words that arguments accept, as a type for each set of words.
+"""Words that arguments accept, as a type for each set of words; and nouns with their count.
 
 Editors and type checkers read the types, and the checks at run time ask ``get_args`` for the words,
 so each set is written once. An argument whose names users can register has the type
@@ -49,3 +49,9 @@ SamplingMethod = Literal["balanced", "fixed"]
 ShuffleAlgo = Literal["naive", "py1b", "py1br", "py1e", "py1s", "py2s", "seekable"]
 Unit = Literal["steps", "samples", "tokens"]
 WorkerType = Literal["auto", "processes", "threads"]
+
+
+def plural(count: int, word: str) -> str:
+    """Return a count with its noun: ``plural(1, "shard") == "1 shard"``."""
+    ending = "" if count == 1 else "es" if word.endswith(("tch", "ss")) else "s"
+    return f"{count:,} {word}{ending}"

@@ -128,7 +128,7 @@ class FormatError(MdsError, ValueError):
     >>> mds.StreamingDataset("bad.jsonl")
     Traceback (most recent call last):
         ...
-    mds.errors.FormatError: ./bad.jsonl, line at byte 0: Expecting property name ...
+    mds.errors.FormatError: /...bad.jsonl, line 1, column 2: Expecting property name ...
     """
 
 
@@ -140,7 +140,7 @@ class IndexFileError(FormatError):
     >>> mds.LocalDataset(".")
     Traceback (most recent call last):
         ...
-    mds.errors.IndexFileError: ./index.json: shards and version missing.
+    mds.errors.IndexFileError: /...index.json: shards and version missing.
     """
 
 
@@ -151,7 +151,7 @@ class ShardError(FormatError):
     >>> mds.LocalDataset("data/train")[0]
     Traceback (most recent call last):
         ...
-    mds.errors.ShardError: data/train/shard.00000.mds: the shard has 10 bytes, but ...
+    mds.errors.ShardError: /...data/train/shard.00000.mds: the shard has 10 bytes, but ...
     """
 
 
@@ -235,7 +235,7 @@ class UnsafeTypeError(EncodingError):
     >>> mds.StreamingDataset("pickles")
     Traceback (most recent call last):
         ...
-    mds.errors.UnsafeTypeError: pickles: column 'words' (pkl) holds pickles, ...
+    mds.errors.UnsafeTypeError: /...pickles: column 'words' (pkl) holds pickles, ...
     >>> len(mds.StreamingDataset("pickles", allow_unsafe_types=True))
     1
     """
@@ -338,6 +338,8 @@ class StoreError(MdsError, OSError):
         self.verb = verb
         self.seconds = seconds
         self.tries = tries
+        # What shows that a setting is wrong, see storage/_translate.py; '' if nothing does.
+        self.symptom = ""
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors are pickled by worker processes, and the default would lose keyword arguments.
@@ -350,7 +352,7 @@ class NotFoundError(StoreError, FileNotFoundError):
     >>> mds.StreamingDataset("nowhere")
     Traceback (most recent call last):
         ...
-    mds.errors.NotFoundError: open nowhere/index.json: there is no such file. ...
+    mds.errors.NotFoundError: open /...nowhere/index.json: there is no such file. ...
     """
 
 
@@ -405,7 +407,7 @@ class UnreachableError(TransientError):
     >>> mds.storage.open_store("http://127.0.0.1:9", retry=once).get("index.json")
     Traceback (most recent call last):
         ...
-    mds.errors.UnreachableError: get http://127.0.0.1:9/index.json: ... Connection refused.
+    mds.errors.UnreachableError: get http://127.0.0.1:9/index.json: ...: [Errno 111] ...
     """
 
 
@@ -445,13 +447,15 @@ class VanishedError(StoreError, FileNotFoundError):
 class ReplacedError(VanishedError, CorruptError):
     """An object or file that was replaced during a run.
 
-    >>> dataset = mds.StreamingDataset(remote="data/train", local="cache", batch_size=2)
-    >>> pathlib.Path("data/train/shard.00001.mds").write_bytes(b"another object")
+    >>> with mds.MDSWriter("data/old", {"id": "int"}, hashes=[]) as writer:
+    ...     writer.write({"id": 1})
+    >>> dataset = mds.StreamingDataset(remote="data/old", local="cache", batch_size=2)
+    >>> pathlib.Path("data/old/shard.00000.mds").write_bytes(b"another object")
     14
-    >>> dataset[7]
+    >>> dataset[0]
     Traceback (most recent call last):
         ...
-    mds.errors.ReplacedError: get data/train/shard.00001.mds: it has 14 bytes, ...
+    mds.errors.ReplacedError: get ...data/old/shard.00000.mds: it has 14 bytes, ...
     """
 
 

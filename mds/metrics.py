@@ -100,7 +100,7 @@ def prometheus(
     >>> with prometheus(registry):
     ...     sample = mds.StreamingDataset(remote="data/train", local="cache")[0]
     ...     registry.get_sample_value("mds_fetched_bytes_total")
-    289.0
+    298.0
     """
     try:
         import prometheus_client as client

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mds._process.fork_safe import new_lock
 from mds._process.mmaps import open_nameless
 from mds._redaction import get_logger
+from mds._words import plural
 from mds.errors import ConfigError
 
 MAX_RANKS = 1 << 18  # as many nodes as an order may have
@@ -82,7 +83,8 @@ class World:
         self.num_workers = num_nodes * self.workers_per_node
         if not 0 <= worker < self.num_workers:
             raise ConfigError(
-                f"worker {worker} is outside a world of {self.num_workers} workers; workers count "
+                f"worker {worker} is outside a world of {plural(self.num_workers, 'worker')}; "
+                "workers count "
                 "from 0."
             )
         self.worker = worker
@@ -131,7 +133,8 @@ class World:
         """
         if replication < 1 or self.num_ranks % replication:
             raise ConfigError(
-                f"replication {replication} does not divide {self.num_ranks} ranks. Choose a "
+                f"replication {replication} does not divide {plural(self.num_ranks, 'rank')}. "
+                "Choose a "
                 "divisor of the number of ranks."
             )
         ranks = self.num_ranks // replication
@@ -227,16 +230,29 @@ class Ranks(NamedTuple):
         return World(nodes, self.local_world_size, workers, self.rank * workers + worker)
 
 
-# Variables of each launcher: rank, world size, ranks on this node. Open MPI's come before those of
-# SLURM, which its processes inherit from the step or script that called mpirun.
+# Variables of each launcher: rank, world size, ranks on this node. Those of MPI come before those
+# of SLURM, which its processes inherit from the step or script that called mpirun.
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),  # Intel MPI and MPICH
     ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+)
+# Variables of other launchers with a rank; which of theirs has the number of ranks is not known.
+_OTHER_RANKS = (
+    "PMIX_RANK",
+    "MPI_LOCALRANKID",
+    "PALS_RANKID",
+    "FLUX_TASK_RANK",
+    "JSM_NAMESPACE_RANK",
+    "ALPS_APP_PE",
+    "LOCAL_RANK",
 )
 # SLURM counts the steps that srun starts from 0. Batch scripts, shells of an allocation and
 # external containers have step numbers from this one on.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
+SINGLE = "single process"  # source of the ranks of a process that nothing is known of
 _WAY_OUT = "For a single process, unset {size} or pass topology=(0, 1)."
 _warned: set[str] = set()
 
@@ -301,7 +317,7 @@ def _ranks_of_mesh(mesh: Any) -> Ranks:
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise ConfigError(
-            f"topology= is a DeviceMesh of {mesh.size()} ranks, and this process, rank "
+            f"topology= is a DeviceMesh of {plural(mesh.size(), 'rank')}, and this process, rank "
             f"{mesh.get_rank()}, is not one of them. Create the dataset in ranks of the mesh only."
         )
     rank = 0
@@ -411,6 +427,8 @@ def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
             rank, size = _slurm_task(env, rank, size, size_name)
         if rank is None and size is None:
             continue
+        if source == "MPI" and _is_of_slurm(env, rank, size):
+            continue
         if not has_defaults:
             _check_complete(rank_name, size_name, rank, size)
         size = 1 if size is None else size
@@ -420,7 +438,47 @@ def _detect_ranks(env: Mapping[str, str], has_defaults: bool) -> Ranks:
             # taken to be on one node.
             local = 1 if source == "torchrun" else size
         return Ranks(rank or 0, size, local, source)
-    return Ranks(0, 1, 1, "single process")
+    _warn_of_other_ranks(env)
+    return Ranks(0, 1, 1, SINGLE)
+
+
+def _is_of_slurm(env: Mapping[str, str], rank: int | None, size: int | None) -> bool:
+    """Whether srun set the variables of MPI too, as with ``--mpi=pmi2``: its own tell more."""
+    names = ("SLURM_NTASKS", "SLURM_NPROCS")
+    return _env_int(env, "SLURM_PROCID") == rank and size in {_env_int(env, each) for each in names}
+
+
+def _warn_of_other_ranks(env: Mapping[str, str]) -> None:
+    """Warn once of variables that hold a rank, if nothing tells the number of ranks."""
+    names = [name for name in _OTHER_RANKS if env.get(name)]
+    if names and names[0] not in _warned:
+        _warned.add(names[0])
+        log.warning(
+            "%s is set, but mds does not know the number of ranks, so this process reads all "
+            "samples. For a job of several processes, set RANK and WORLD_SIZE, create the dataset "
+            "after init_process_group(), or pass topology=.",
+            " and ".join(f"{name}={env[name]}" for name in names),
+        )
+
+
+def has_late_ranks(ranks: Ranks | None) -> bool:
+    """Whether a process that was taken for the only rank has a process group of several by now."""
+    distributed = _initialized_distributed()
+    if ranks is None or ranks.source != SINGLE or distributed is None:
+        return False
+    return bool(distributed.get_world_size() > 1)
+
+
+def warn_of_late_ranks(name: str) -> None:
+    """Warn once that a dataset took this process for the only rank; ``name``: its class."""
+    if "late" not in _warned and not worker_place()[0]:
+        _warned.add("late")
+        log.warning(
+            "torch.distributed was initialized after this %s was created, which took the process "
+            "for the only rank, so every rank reads all samples. Create the dataset after "
+            "init_process_group().",
+            name,
+        )
 
 
 def _slurm_task(
@@ -541,19 +599,24 @@ def _check_ranks(ranks: Ranks) -> Ranks:
     """Return the same ranks. Raises ConfigError if their numbers contradict each other."""
     rank, size, local, source = ranks
     if size > MAX_RANKS:
-        raise ConfigError(f"{source} sets {size} ranks; at most {MAX_RANKS} are allowed.")
+        raise ConfigError(f"{source} sets {plural(size, 'rank')}; at most {MAX_RANKS} are allowed.")
     if size < 1 or local < 1 or size % local:
         raise ConfigError(
-            f"{source} sets {size} ranks with {local} on each node, but the first must be a "
+            f"{source} sets {plural(size, 'rank')} with {local} on each node, but the first must "
+            "be a "
             "multiple of the second. Describe the ranks with topology=."
         )
     if not 0 <= rank < size:
-        raise ConfigError(f"{source} sets rank {rank} of {size} ranks; ranks count from 0.")
+        raise ConfigError(
+            f"{source} sets rank {rank} of {plural(size, 'rank')}; ranks count from 0."
+        )
     return ranks
 
 
 # Classes of accelerate and transformers that deal samples out to ranks, which a dataset does too.
 _SHARDING = frozenset({"IterableDatasetShard", "DataLoaderDispatcher"})
+# The class of accelerate that skips batches.
+_SKIPPING = "SkipDataLoader"
 # Callers that are looked at. A forked worker process has the frames of its parent as callers too.
 _MAX_FRAMES = 64
 
@@ -575,15 +638,18 @@ def refuse_second_sharding(ranks: int, *, has_loader: bool) -> None:
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return
-        name = type(frame.f_locals.get("self")).__name__
+        # Reading f_locals keeps all locals of a frame until its function returns: with Python 3.12
+        # and older, batches and iterators of the user too. So it is read in few modules.
+        is_suspect = _SKIPPING in frame.f_globals or not _SHARDING.isdisjoint(frame.f_globals)
+        name = type(frame.f_locals.get("self")).__name__ if is_suspect else ""
         if name in _SHARDING and ranks > 1:
             raise ConfigError(
                 f"{name} divides the samples among ranks, but the dataset has already divided "
-                f"them among {ranks} ranks: most samples would never be seen. Override "
+                f"them among {plural(ranks, 'rank')}: most samples would never be seen. Override "
                 "get_train_dataloader() to return StreamingDataLoader(dataset, ...). Or pass "
                 "topology=(0, 1) to the dataset, so that it gives every rank all samples."
             )
-        if name == "SkipDataLoader" and has_loader:
+        if name == _SKIPPING and has_loader:
             raise ConfigError(
                 "skip_first_batches() replaces the StreamingDataLoader with a loader of torch, so "
                 "later checkpoints would have a wrong position. Leave it out, and resume with "

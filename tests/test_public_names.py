@@ -175,7 +175,7 @@ def test_reprs_say_what_a_user_wants_to_know(folder):
     from mds import LocalDataset, Stream, StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(local=folder, batch_size=2, shuffle=True)
-    told = "10 samples in 1 shard, 292 B, column id, py1e shuffled, batches of 2, rank 0 of 1"
+    told = "10 samples in 1 shard, 301 B, column id, py1e shuffled, batches of 2, rank 0 of 1"
     assert repr(dataset) == f"<StreamingDataset of {folder}: {told}, epoch 0 next>"
     iterator = iter(dataset)
     next(iterator)
@@ -184,7 +184,7 @@ def test_reprs_say_what_a_user_wants_to_know(folder):
     assert repr(loader) == (
         f"<StreamingDataLoader: batches of 2 by 2 threads, 0 samples yielded, from {dataset!r}>"
     )
-    assert repr(LocalDataset(folder)) == f"<LocalDataset of {folder}: 10 samples in 1 shard, 292 B>"
+    assert repr(LocalDataset(folder)) == f"<LocalDataset of {folder}: 10 samples in 1 shard, 301 B>"
     stream = Stream(remote="https://me:secret@host/train?sig=hidden", split="en", repeat=2)
     assert repr(stream) == "Stream(remote='https://***@host/train?...', split='en', repeat=2)"
 

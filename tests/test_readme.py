@@ -19,11 +19,11 @@ def blocks(page, language):
 
 
 def test_the_readme_from_top_to_bottom_in_an_empty_folder(tmp_path, monkeypatch, capsys):
-    """Python and commands run in the order of the page; nothing is defined outside of it."""
+    """Python and commands run in the order of the page; each program has all its names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MDS_CACHE_DIR", str(tmp_path / "user-cache"))
     tools = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    names, commands = {}, 0
+    commands = 0
     for kind, code in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")):
         if kind == "bash":
             commands += 1
@@ -31,6 +31,7 @@ def test_the_readme_from_top_to_bottom_in_an_empty_folder(tmp_path, monkeypatch,
                 script = ["bash", "-euo", "pipefail", "-c", code]
                 subprocess.run(script, check=True, timeout=600, env={**os.environ, "PATH": tools})
         else:
+            names = {}
             exec(compile(code, "README.md", "exec"), names)
     assert [len(batch["label"]) for batch in names["remaining"]] == [32, 32, 32]
     assert names["state"]["sample_in_epoch"] == 32
@@ -76,6 +77,9 @@ def test_the_gate_runs_the_readmes_commands():
     setup, suite = blocks("README.md", "bash")[:OF_THE_GATE]
     assert "examples/quickstart.py" in setup
     assert "pytest" in suite
+    # With -e, the links in the root hide folders of the same names in the user's own project.
+    # With -q, the download of PyTorch prints nothing for minutes.
+    assert not re.search(r"pip install -[eq]", setup + suite)
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for number, page in enumerate(blocks("README.md", "bash")[:OF_THE_GATE], start=1):
         assert f"\n  readme {number}\n" in gate

@@ -72,14 +72,26 @@ def test_a_forged_name_does_not_travel():
 
 
 @pytest.mark.parametrize(
-    ("split", "folder"), [(None, ""), ("", ""), ("train", "train"), ("a/b/", "a/b")]
+    ("split", "folder"),
+    [
+        *[(None, ""), ("", ""), (".", ""), ("./", ""), ("a/..", "")],
+        *[("train", "train"), ("./train", "train"), ("train/.", "train"), ("a/../train", "train")],
+        *[("a/b/", "a/b"), ("a//b", "a/b"), ("./a/./b", "a/b")],
+    ],
 )
-def test_splits_are_folders_below(split, folder):
-    """A split is a relative path; a slash at its end is forgiven."""
+def test_splits_are_folders_below(split, folder, tmp_path):
+    """A split is a relative path in any spelling, for every dataset."""
     assert split_folder(split) == folder
+    with mds.MDSWriter(out=str(tmp_path / folder), columns={"x": "int"}) as writer:
+        writer.write({"x": 7})
+    place = str(tmp_path)
+    assert mds.LocalDataset(place, split=split)[0] == {"x": 7}
+    assert mds.StreamingDataset(place, split=split)[0] == {"x": 7}
+    streams = [mds.Stream(place, split=split)]
+    assert mds.StreamingDataset(streams=streams)[0] == {"x": 7}
 
 
-@pytest.mark.parametrize("split", ["/etc", "..", "../other", "a/../..", "a\0", ".mds", "."])
+@pytest.mark.parametrize("split", ["/etc", "..", "../other", "a/../..", "a\0", ".mds", "//etc"])
 def test_splits_that_leave_are_refused(split, tmp_path):
     """No split leads out of local and remote, in any dataset."""
     for make in (

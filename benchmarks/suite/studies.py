@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks.suite.environment import ROOT
 
-NAMES = ("write", "read", "plan", "remote", "adapters")
+NAMES = ("write", "read", "convert", "plan", "remote", "adapters")
 _DEADLINE = 1800.0  # seconds
 
 

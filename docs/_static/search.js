@@ -17,20 +17,28 @@ const TOP_SCORE = 30; // of a page with all words in its title; Sphinx gives 15 
 // Words that users and the pages use for the same thing: a search treats them as equal.
 const SAME_WORDS = [
   "bfloat16 bf16",
+  "certificate ssl tls",
   "checksum hash digest",
+  "deterministic reproducible seed",
   "evaluate eval validate validation",
   "folder directory",
   "hugging huggingface",
+  "kill sigkill crash killed",
   "machine node",
+  "macos mac",
   "memory oom",
   "merge append combine join",
+  "missing null nan gap",
+  "notebook jupyter ipython colab",
   "offline internet",
+  "progress tqdm",
 ];
 // Words of questions, which say little of what they are about, and how much they count.
 const QUESTION_WORDS =
   "best better choose different difference do get good happen make mean meaning mds need one set " +
   "should some use want way which without work";
 const QUESTION_WORDS_SHARE = 0.25;
+const NAME_PART_SHARE = 0.2; // how much "batch" counts in a search for batch_size
 // Pages that answer few questions of users, and how much their scores count.
 const LESS = [
   [/^(index|contributing|benchmarks|about\/changes)$|^decisions\//, 0.3],
@@ -69,6 +77,10 @@ function weighWords(words, index) {
   const mean = lengths.reduce((sum, length) => sum + length, 0) / lengths.length;
 
   const questionWords = stemWords(QUESTION_WORDS);
+  const names = words.filter((word) => word.includes("_") && index.terms[word] !== undefined);
+  // The last part is cut like the name: batch_siz. A part stays a word of the query: size.
+  const nameParts = names.flatMap((name) => name.split("_"));
+  const isPart = (word) => nameParts.some((part) => word === part || word === `${part}e`);
   const terms = [...Object.entries(index.terms), ...Object.entries(index.titleterms)];
   const weights = new Map();
   for (const word of words) {
@@ -81,7 +93,8 @@ function weighWords(words, index) {
         for (const page of listPages(found)) pages.set(page, Math.max(pages.get(page) ?? 0, part));
     }
     const share = questionWords.has(word) ? QUESTION_WORDS_SHARE : 1;
-    const rarity = share * Math.log(1 + lengths.length / (1 + pages.size));
+    const partShare = isPart(word) ? NAME_PART_SHARE : 1;
+    const rarity = share * partShare * Math.log(1 + lengths.length / (1 + pages.size));
     for (const [page, part] of pages)
       pages.set(page, (part * rarity) / (1 + LENGTH_WEIGHT * (lengths[page] / mean - 1)));
     weights.set(word, { pages, rarity });

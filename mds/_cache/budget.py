@@ -2,13 +2,24 @@
 
 Fetching a shard takes three steps:
 
-1. Under the locks of all folders: `mds._cache.policy` chooses the victims. They are locked, and
-   their bytes are assigned to the new shard, so no other process can take the space.
+1. Under the space lock: `mds._cache.policy` chooses the victims, and they are locked. The new shard
+   is entered with the bytes that are free, so that no other process can take them.
 2. Without locks: the files of the victims are deleted.
-3. Under the lock of its folder: each victim's entry is cleared. Then the new shard is fetched.
+3. Under the space lock: the new shard gets the bytes of the victims, and their entries are cleared.
+   Then it is fetched.
 
-Folders are locked in the order of their paths, so datasets that share some cannot deadlock. Without
-a limit, only the folder of the new shard is locked, and nothing is evicted.
+Each entry has at least the bytes of its files at all times. So whenever a process dies, and in
+whatever order others correct its entries, the sum is never below what is on the disk.
+
+Thousands of folders have one lock file (`mds.storage._locks.share_locks`), and with it one space
+lock. If their lock files are several, all of them are locked, in the order of their inodes, so
+datasets that share some folders cannot deadlock. Only then are folders locked, one for each entry
+that changes. Any other change locks one folder and waits for nothing. Without a limit, no space is
+reserved, and nothing is evicted.
+
+The bytes of a folder are summed again only after a change of its ledger (`Ledger.changes`), so the
+cost of a fetch hardly depends on the number of folders. A folder that another program deletes is
+noticed a moment later, since looking at thousands of them takes milliseconds.
 
 A folder above a new ``cache_limit`` is brought below it when it is opened. Files that this library
 did not fetch are never deleted. Neither are shards that another job uses, since that job may have a
@@ -25,16 +36,28 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from mds._cache import policy
-from mds._cache.ledger_file import ABSENT, EVICTING, MANAGED, PIN_LOCKS, UNMANAGED, team_mark
+from mds._cache.concurrency import Paced
+from mds._cache.ledger import Ledger
+from mds._cache.ledger_file import (
+    ABSENT,
+    EVICTING,
+    FETCHING,
+    MANAGED,
+    PIN_LOCKS,
+    UNMANAGED,
+    team_mark,
+)
 from mds._process.fork_safe import new_lock
 from mds._redaction import get_logger
 from mds._units import format_bytes
+from mds.errors import VanishedError
 from mds.events import Evicted, emit
+from mds.storage._files import despite_deletion
 from mds.storage._locks import lock_within
 
 if TYPE_CHECKING:
@@ -104,6 +127,18 @@ class _Victim(NamedTuple):
     stamp: int  # digest of inode, time and size of its files, by the ledger
 
 
+class _WholeShards(NamedTuple):
+    """Complete shards of ours in a folder that no process is fetching or evicting."""
+
+    shards: npt.NDArray[np.int64]  # numbers in the folder, shape (n,)
+    numbers: npt.NDArray[np.int64]  # numbers in the dataset, shape (n,)
+    used: npt.NDArray[np.float64]  # seconds since 1970 at which each was last used, shape (n,)
+    is_busy: bool  # whether other entries have an owner, or should have one
+
+
+_NO_SHARDS = _WholeShards(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), is_busy=False)
+
+
 class Budget:
     """The open cache folders of a dataset, under one limit.
 
@@ -134,11 +169,50 @@ class Budget:
         self.oracles: list[NextUseOracle] = []
         self._counters = counters
         self.oracles_lock = new_lock()
+        self._lock = new_lock()  # of the threads of this process that reserve space
+        # By position in `_read`, a copy of `folders`: number of changes (of the open ledger, and
+        # when it was last read), bytes, and whole shards. All are anew if a ledger was opened.
+        self._counts: list[memoryview] = []
+        self._seen: list[int] = []
+        self._sums: list[int] = []
+        self._whole: list[_WholeShards] = []
+        self._read: list[OpenFolder] = []
+        self._openings = -1
+        # Looks at all folders: for deleted ones, for dead processes, and for the teams that read.
+        self._deletions, self._deaths = Paced[None](), Paced[None]()
+        self._all_deaths = Paced[None](500)
+        self._teams = Paced[set[int]]()
 
     @property
     def used(self) -> int:
         """Bytes of all folders, including those that are being fetched."""
         return sum(opened.ledger.used for opened in self.folders)
+
+    def _sum_bytes(self) -> int:
+        """Return the bytes of all folders; the caller holds the space lock."""
+        self._read_changes()
+        return sum(self._sums)
+
+    def _read_changes(self) -> None:
+        """Read the bytes and the whole shards of those folders whose ledgers have changed."""
+        if Ledger.openings != self._openings or len(self._counts) != len(self.folders):
+            self._openings = Ledger.openings  # first: another ledger may be opened now
+            self._read = list(self.folders)
+            self._counts = [opened.ledger.changes for opened in self._read]
+            count = len(self._counts)
+            self._seen, self._sums, self._whole = [-1] * count, [0] * count, [_NO_SHARDS] * count
+        # Thousands of folders: compare the numbers of changes in as few steps as possible.
+        counts = [changes[0] for changes in self._counts]
+        if counts == self._seen:
+            return
+        for position, (count, seen) in enumerate(zip(counts, self._seen, strict=True)):
+            if count == seen:
+                continue
+            opened = self._read[position]
+            with opened.ledger.look() as entries:
+                self._seen[position] = self._counts[position][0]
+                self._sums[position] = opened.ledger.used
+                self._whole[position] = _whole_shards(opened, entries)
 
     def reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid = URGENT) -> bool:
         """Reserve space for a shard that is about to be fetched; evict others for it.
@@ -153,14 +227,48 @@ class Budget:
         """
         victims = self._await_and_reserve(opened, shard, size, bid)
         if victims is None:  # dead processes may still occupy space
-            for folder in self.folders:
-                folder.recover_entries()
+            self._recover_entries()
             victims = self._await_and_reserve(opened, shard, size, bid)
         if victims is None:
             return False
-        for victim in victims:
-            self._delete(victim)
+        if victims:
+            remaining = [self._delete_files(victim) for victim in victims]
+            with self._locked():
+                # The new shard comes first: if the process is killed in between, the sum is too
+                # large, never smaller than the disk.
+                with opened.ledger.change():
+                    opened.ledger.reserve(shard, size, bid.team)
+                for victim, remaining_bytes in zip(victims, remaining, strict=True):
+                    _unlock(victim, remaining_bytes)
+            for victim, remaining_bytes in zip(victims, remaining, strict=True):
+                self._report(victim, remaining_bytes)
         return True
+
+    def _recover_entries(self) -> None:
+        """Correct the entries of dead processes, in the folders that have entries with an owner.
+
+        Look at the others less often: readers of dead processes should not count either.
+        """
+        self._deaths.get(self._recover_busy)
+        self._all_deaths.get(self._recover_all)
+
+    def _recover_busy(self) -> None:
+        """Correct the entries of dead processes in folders with owned entries."""
+        with self._locked():
+            self._read_changes()
+            folders = [o for o, whole in zip(self._read, self._whole, strict=True) if whole.is_busy]
+        for opened in folders:
+            opened.recover_entries()
+
+    def _recover_all(self) -> None:
+        """Correct the entries of dead processes in all folders."""
+        for opened in self.folders:
+            opened.recover_entries()
+
+    def _refresh_all(self) -> None:
+        """Open ledgers again that another program has deleted."""
+        for opened in self.folders:
+            opened.ledger.refresh()
 
     def _await_and_reserve(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
@@ -171,8 +279,9 @@ class Budget:
         if there is no space. The arguments are as in `reserve`.
         """
         while True:
-            with self._locked(opened):
-                # While a shard is being evicted, its evictor would clear a new entry.
+            # The lock of the folder too: while a shard is being evicted, its evictor would clear a
+            # new entry.
+            with self._locked(), opened.ledger.change():
                 if not _is_evicting(opened, shard):
                     return self._lock_and_reserve(opened, shard, size, bid)
             _await_eviction(opened, shard)
@@ -181,7 +290,7 @@ class Budget:
     def _lock_and_reserve(
         self, opened: OpenFolder, shard: int, size: int, bid: Bid
     ) -> list[_Victim] | None:
-        """Reserve space for a shard, while the caller holds the locks of the folders.
+        """Reserve space for a shard, while the caller holds the locks of space and folder.
 
         Returns the locked victims, or None if there is no space, like `_await_and_reserve`.
         """
@@ -189,14 +298,9 @@ class Budget:
         victims = self._lock_victims(missing, bid, size) if missing > 0 else []
         if missing > 0 and not victims:
             return None
-        # Assign the bytes of the victims to the new shard: the sum stays at the limit, and no other
-        # process can take the space after the victims are deleted. The new shard comes first: if
-        # the process is killed in between, the sum is too large, never smaller than the disk.
+        if victims:  # until they are deleted, their own entries have the bytes that are missing
+            size = max(size - missing, int(opened.ledger.entries["size"][shard]))
         opened.ledger.reserve(shard, size, bid.team)
-        for victim in victims:
-            part = min(missing, victim.resident.size)
-            victim.opened.ledger.entries["size"][victim.shard] -= part
-            missing -= part
         return victims
 
     def evict_for_disk(self, root: str, size: int) -> bool:
@@ -213,7 +317,7 @@ class Budget:
 
         ``missing`` is the number of bytes to evict; at least one shard is evicted (default).
         """
-        with self._locked(None):
+        with self._locked():
             victims = self._lock_victims(max(missing, 1), URGENT)
         for victim in victims:
             self._delete(victim)
@@ -223,8 +327,8 @@ class Budget:
         """Evict shards until the limit holds; return the bytes above it, 0 or less if it holds."""
         if self.limit is None:
             return 0
-        with self._locked(None):
-            above = self.used - self.limit
+        with self._locked():
+            above = self._sum_bytes() - self.limit
             victims = self._lock_until(above, policy.NOW) if above > 0 else []
         for victim in victims:
             self._delete(victim)
@@ -235,12 +339,10 @@ class Budget:
 
         ``shard`` is its number in the folder.
         """
-        with self._locked(opened):
-            entry = opened.ledger.entries[shard]
-            if entry["state"] != MANAGED or entry["owner"]:  # not ours, or a process works on it
-                return False
-            opened.folder.check_inside(opened.folder.index.shard(shard))
-            victim = self._try_lock(opened, shard, policy.NEVER)
+        if opened.ledger.refresh()["state"][shard] != MANAGED:
+            return False
+        opened.folder.check_inside(opened.folder.index.shard(shard))
+        victim = self._try_lock(opened, shard, policy.NEVER)
         return victim is not None and self._delete(victim)
 
     def _missing(self, opened: OpenFolder, shard: int, size: int) -> int:
@@ -252,7 +354,7 @@ class Budget:
             return 0
         # A part of it may be reserved already, and must not count twice.
         reserved = int(opened.ledger.entries["size"][shard])
-        return self.used - reserved + size - self.limit
+        return self._sum_bytes() - reserved + size - self.limit
 
     def _lock_victims(self, missing: int, bid: Bid, size: int = 0) -> list[_Victim]:
         """Lock and return the victims to evict for a bid; return an empty list if they should stay.
@@ -291,7 +393,7 @@ class Budget:
             next_use = float(next_uses[index])
             if missing <= 0 or next_use <= needed_at:  # the order has the latest next use first
                 break
-            opened = self.folders[folders[index]]
+            opened = self._read[folders[index]]
             shard = int(shards[index]) - opened.folder.first_shard
             victim = self._try_lock(opened, shard, next_use)
             if victim is not None:
@@ -300,16 +402,21 @@ class Budget:
         return victims
 
     def _try_lock(self, opened: OpenFolder, shard: int, next_use: float) -> _Victim | None:
-        """Lock a resident for eviction; return None while a reader uses it.
+        """Lock a resident for eviction; return None while a reader uses it, or if it is none now.
 
         ``shard`` is its number in the folder, ``next_use`` the time at which it is needed next.
         """
-        entry = opened.ledger.entries[shard]
-        size, stamp = int(entry["size"]), int(entry["stamp"])
         number = shard + opened.folder.first_shard  # in the dataset
-        # Without a limit there are no pins, so look at the readers of this process too.
-        if not self._readers.evict_if_idle(number) or not opened.ledger.lock_for_eviction(shard):
-            return None
+        with opened.ledger.change() as entries:
+            entry = entries[shard]
+            if entry["state"] != MANAGED or entry["owner"]:  # not ours, or a process works on it
+                return None
+            size, stamp = int(entry["size"]), int(entry["stamp"])
+            # Without a limit there are no pins, so look at the readers of this process too.
+            if not self._readers.evict_if_idle(number):
+                return None
+            if not opened.ledger.lock_for_eviction(shard):
+                return None
         return _Victim(opened, shard, policy.Resident(number, size, next_use), stamp)
 
     def _residents(self, *, is_urgent: bool) -> _Residents:
@@ -318,13 +425,17 @@ class Budget:
         Shards within the shares of other jobs come last, and only if ``is_urgent``: for a shard
         that is needed now.
         """
-        shards_by_folder = [_whole_shards(opened) for opened in self.folders]
-        pairs = list(zip(shards_by_folder, self.folders, strict=True))
-        shards = np.concatenate([ids + opened.folder.first_shard for ids, opened in pairs])
-        used = np.concatenate([opened.ledger.entries["used"][ids] for ids, opened in pairs])
-        folders = np.repeat(
-            np.arange(len(shards_by_folder)), [len(ids) for ids in shards_by_folder]
-        )
+        self._read_changes()
+        shards = np.concatenate([each.numbers for each in self._whole])
+        if self.oracles:  # the last use decides only between shards that are needed equally late
+            used = np.concatenate([each.used for each in self._whole])
+        else:
+            pairs = zip(self._whole, self._read, strict=True)
+            used = np.concatenate(
+                [opened.ledger.entries["used"][each.shards] for each, opened in pairs]
+            )
+        counts = [len(each.shards) for each in self._whole]
+        folders = np.repeat(np.arange(len(counts)), counts)
         # A shard is needed when the first oracle needs it, and done when all oracles say so.
         next_uses = np.full(len(shards), policy.NEVER)
         oracles = list(self.oracles)
@@ -333,12 +444,21 @@ class Budget:
             next_uses = np.minimum(next_uses, oracle.next_use(shards))
             is_done &= oracle.is_done(shards)
         order = policy.eviction_order(next_uses, used, is_done)  # indices into `shards`
-        foreign = self._shares_of_others(shards_by_folder, used)
+        foreign = self._shares_of_others([each.shards for each in self._whole], used)
         if foreign is not None:  # move the shards of other jobs to the end, or leave them out
             is_foreign = foreign[order]
             last = order[is_foreign] if is_urgent else order[:0]
             order = np.concatenate([order[~is_foreign], last])
         return _Residents(folders, shards, next_uses, order)
+
+    def _reading_teams(self) -> set[int]:
+        """Return the marks of all teams that are reading; those of a moment ago if it costs much.
+
+        The ledger has the low bits of a team only, `team_mark`.
+        """
+        return self._teams.get(
+            lambda: {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
+        )
 
     def _shares_of_others(
         self, shards_by_folder: Sequence[npt.NDArray[np.int64]], used: npt.NDArray[np.float64]
@@ -354,13 +474,12 @@ class Budget:
             shards_by_folder: Numbers of the residents in each folder, in the order of the folders.
             used: Seconds since 1970 at which each resident was last used, shape (all residents,).
         """
-        # The ledger has the low bits of a team only, `team_mark`.
         mine = {team_mark(oracle.team) for oracle in list(self.oracles)}
-        teams = {team_mark(t) for each in self.folders for t in each.ledger.table.teams()}
+        teams = self._reading_teams()
         other_teams = sorted(teams - mine)
         if not other_teams or not mine or self.limit is None:
             return None
-        pairs = list(zip(shards_by_folder, self.folders, strict=True))
+        pairs = list(zip(shards_by_folder, self._read, strict=True))
         resident_teams, sizes = (
             np.concatenate([each.ledger.entries[name][ids].astype(np.int64) for ids, each in pairs])
             for name in ("team", "size")
@@ -371,35 +490,63 @@ class Budget:
         )
 
     def _delete(self, victim: _Victim) -> bool:
-        """Delete the files of a victim and unlock it; return False if files remain.
-
-        The caller does not hold the locks of the folders, since deleting takes long.
-        """
-        folder, ledger = victim.opened.folder, victim.opened.ledger
-        info = folder.index.shard(victim.shard)
-        remaining_bytes = folder.remove(info, victim.stamp)
-        # Files that another program has replaced are not ours, and stay.
-        ledger.finish_eviction(
-            victim.shard, UNMANAGED if remaining_bytes else ABSENT, remaining_bytes
-        )
-        if not remaining_bytes:
-            self._counters.add(evicted_shards=1, evicted_bytes=victim.resident.size)
-            emit(Evicted(folder.path(info.raw), victim.resident.size))
+        """Delete the files of a victim and unlock it; return False if files remain."""
+        remaining_bytes = self._delete_files(victim)
+        _unlock(victim, remaining_bytes)
+        self._report(victim, remaining_bytes)
         return not remaining_bytes
 
-    @contextlib.contextmanager
-    def _locked(self, opened: OpenFolder | None) -> Iterator[None]:
-        """Lock the ledgers of all folders, or without a limit only that of ``opened``.
+    def _delete_files(self, victim: _Victim) -> int:
+        """Delete the files of a victim; return the bytes that remain.
 
-        ``opened=None`` locks all of them.
+        The caller holds no locks, since deleting takes long.
         """
-        folders = list(self.folders)  # sorted by path, so that two processes cannot deadlock
-        if self.limit is None and opened is not None:
-            folders = [opened]
+        folder = victim.opened.folder
+        return folder.remove(folder.index.shard(victim.shard), victim.stamp)
+
+    def _report(self, victim: _Victim, remaining_bytes: int) -> None:
+        """Count an evicted victim and emit its event; the caller holds no locks."""
+        if not remaining_bytes:
+            folder = victim.opened.folder
+            self._counters.add(evicted_shards=1, evicted_bytes=victim.resident.size)
+            path = folder.path(folder.index.shard(victim.shard).raw)
+            emit(Evicted(path, victim.resident.size))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the space locks of all folders; take it before the lock of any folder."""
+        with self._lock:
+            self._deletions.get(self._refresh_all)
+            with despite_deletion(self._lock_space):
+                yield
+
+    def _lock_space(self) -> contextlib.ExitStack:
+        """Take the space locks of all folders; return the stack that releases them.
+
+        Raises VanishedError if another program deleted a folder meanwhile: its lock file may be
+        another one now, which two folders would then lock, or which nobody else does.
+        """
+        ledgers = {opened.ledger.lock_identity: opened.ledger for opened in self.folders}
         with contextlib.ExitStack() as stack:
-            for folder in folders:
-                stack.enter_context(folder.ledger.change())
-            yield
+            for identity in sorted(ledgers):  # so that two processes cannot deadlock
+                lock = ledgers[identity].lock_space()
+                stack.callback(lock.close)
+                if lock.identity != identity:
+                    self._refresh_all()
+                    path = ledgers[identity].lock_path
+                    raise VanishedError(
+                        f"lock {path}: it is deleted again and again.", url=path, verb="lock"
+                    )
+            return stack.pop_all()
+
+
+def _unlock(victim: _Victim, remaining_bytes: int) -> None:
+    """Unlock a victim whose files were deleted; record the bytes of those that remain.
+
+    Files that another program has replaced are not ours, and remain.
+    """
+    state = UNMANAGED if remaining_bytes else ABSENT
+    victim.opened.ledger.finish_eviction(victim.shard, state, remaining_bytes)
 
 
 def _is_evicting(opened: OpenFolder, shard: int) -> bool:
@@ -408,21 +555,21 @@ def _is_evicting(opened: OpenFolder, shard: int) -> bool:
     return bool(entry["state"] == EVICTING and entry["owner"])
 
 
+def _whole_shards(opened: OpenFolder, entries: npt.NDArray[Any]) -> _WholeShards:
+    """Return the whole shards of a folder, by the entries of its ledger."""
+    has_owner, states = entries["owner"] != 0, entries["state"]
+    shards = np.flatnonzero((states == MANAGED) & ~has_owner)
+    is_busy = bool((has_owner | (states >= FETCHING)).any())
+    numbers = shards + opened.folder.first_shard
+    return _WholeShards(shards, numbers, entries["used"][shards], is_busy)
+
+
 def _await_eviction(opened: OpenFolder, shard: int) -> None:
     """Wait until the process that evicts a shard has finished or died; hold no lock meanwhile."""
     # The evicting process holds this lock until then, so it is taken and released at once.
     lock = lock_within(opened.ledger.lock_path, PIN_LOCKS + shard, _EVICTION_SECONDS)
     if lock is not None:
         lock.close()
-
-
-def _whole_shards(opened: OpenFolder) -> npt.NDArray[np.int64]:
-    """Return the complete shards of ours in a folder that no process is fetching or evicting.
-
-    The result has their numbers in the folder, shape (n,).
-    """
-    entries = opened.ledger.entries
-    return np.flatnonzero((entries["state"] == MANAGED) & (entries["owner"] == 0))
 
 
 def keep_limit(budget: Budget) -> None:

@@ -1,4 +1,4 @@
-"""A pool of threads that does the most urgent work first, and a bound on bytes in flight.
+"""A pool of threads for the most urgent work, and bounds on bytes in flight and on slow looks.
 
 Unlike those of `concurrent.futures`, the threads are daemons: a transfer that hangs does not keep
 the interpreter from exiting. Work is a function with a deadline, and the nearest deadline comes
@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mds._process.fork_safe import new_condition
 
 T = TypeVar("T")
+
+_SLOW = 0.001  # seconds of a slow look
 
 
 class Pool:
@@ -147,3 +151,39 @@ class ByteSemaphore:
             with self._changed:
                 self._held_bytes -= size
                 self._changed.notify_all()
+
+
+class Paced(Generic[T]):
+    """The last result of a function that may be slow, so that it takes a part of the time only.
+
+    A function that takes less than a millisecond is called each time.
+
+    Args:
+        pause: Time between two calls, in lengths of a slow call (default 100).
+    """
+
+    def __init__(self, pause: float = 100) -> None:
+        self._pause = pause
+        self._results: list[T] = []  # the last one, none before the first call
+        self._until = 0.0  # time of `time.monotonic` until which the result is used
+
+    def get(self, function: Callable[[], T]) -> T:
+        """Return the result of ``function``: of a call now, or of the last one if it was recent."""
+        if self._results and time.monotonic() < self._until:
+            return self._results[0]
+        self._until = math.inf  # other threads do not wait for this call
+        # The time of the thread: it may have to wait for others.
+        begun, seconds = time.thread_time(), 0.0
+        try:
+            result = function()
+            self._results = [result]
+            seconds = time.thread_time() - begun
+        finally:
+            # Unless `forget` was called meanwhile: the result may be of an earlier state.
+            if self._until == math.inf:
+                self._until = time.monotonic() + self._pause * seconds if seconds >= _SLOW else 0.0
+        return result
+
+    def forget(self) -> None:
+        """Call the function at the next `get`."""
+        self._until = 0.0

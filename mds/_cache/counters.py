@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds._process.fork_safe import new_lock
+from mds._process.mmaps import map_descriptor
 from mds.storage._files import is_process
 from mds.world import RankFile
 
@@ -140,7 +140,9 @@ class CounterTable:
             if os.fstat(file.descriptor).st_size < size:
                 os.ftruncate(file.descriptor, size)  # zeros that take no memory until they are used
         self._file = file
-        self._rows: npt.NDArray[Any] = np.frombuffer(mmap.mmap(file.descriptor, size), ROW)
+        # A map without a descriptor of its own.
+        view = map_descriptor(file.descriptor, size, is_shared=True)
+        self._rows: npt.NDArray[Any] = np.frombuffer(view, ROW)
 
     def claim_row(self, folders: Sequence[int]) -> npt.NDArray[Any] | None:
         """Return a row for this process, shape (1,), or None if all are used.

@@ -2,7 +2,8 @@
 
 `ShardDecoder` is used in place of `ShardDownloader` for a source with a format. The size of a shard
 is known only after decoding, so its bytes are added to the ledger piece by piece before they are
-written.
+written. A record that is no sample becomes a sample that raises an error when it is read, so that
+the other samples of its shard can be read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from mds._cache.concurrency import Pool
 from mds._cache.download import NoRoomError, ShardDownloader
 from mds._process.fork_safe import per_process
+from mds.formats._dataset import explain_memory
 from mds.formats._encode import shard_bytes, write_shard
 from mds.formats._source import Files
 from mds.storage._files import open_target, publish
@@ -80,9 +82,10 @@ class ShardDecoder(ShardDownloader):
         data = self._data
         with publish(self.folder.path(info.raw)) as temporary:
             with open_target(temporary) as file:
-                blocks = data.blocks(info.number, files)
+                blocks = data.items(info.number, files)
                 name = data.where(info.number, files)  # for error messages
-                write_shard(file, info.samples, data.columns, blocks, name, reserve)
+                with explain_memory(name):
+                    write_shard(file, info.samples, data.columns, blocks, name, reserve)
             self._finish(info, temporary)
         return received.total
 
@@ -93,9 +96,10 @@ class ShardDecoder(ShardDownloader):
         """
         received, data = _Sum(), self._data
         files = self._files(received)
-        blocks = data.blocks(info.number, files)  # iterator over decoded samples, some at a time
+        blocks = data.items(info.number, files)  # iterator over decoded samples, some at a time
         name = data.where(info.number, files)  # for error messages
-        return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
+        with explain_memory(name):
+            return [shard_bytes(info.samples, data.columns, blocks, name)], received.total
 
     def rows(self, info: ShardInfo, rows: Sequence[int]) -> tuple[Mapping[int, bytes], int]:
         """Return the stored bytes of each sample in ``rows``, by row, and the bytes transferred."""

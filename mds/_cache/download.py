@@ -158,7 +158,8 @@ class ShardDownloader:
         """Call ``fetch`` to fetch a damaged file a second time, and return its result.
 
         If the index has a digest of the file, the second result was compared with it and can be
-        trusted; if that fails too, its error is raised. Without a digest only the size is checked.
+        trusted; if that fails too, its error is raised, with the remedy. Without a digest only the
+        size is checked.
 
         Raises ReplacedError if the file is damaged again and the index has no digest of it: then
         most likely the dataset was published anew.
@@ -168,14 +169,16 @@ class ShardDownloader:
             error: Error of the first time.
             fetch: Function that fetches the file.
         """
-        if _Verifier(self, file).has_digest:
-            return fetch()  # even after ReplacedError: the same bytes may have been written again
-        if isinstance(error, ReplacedError):
-            raise_replaced(error, self.url(file))
+        url, has_digest = self.url(file), _Verifier(self, file).has_digest
+        # With a digest even after ReplacedError: the same bytes may have been written again.
+        if isinstance(error, ReplacedError) and not has_digest:
+            raise_replaced(error, url)
         try:
             return fetch()
         except CorruptError as second:
-            raise_replaced(second, self.url(file))
+            if isinstance(second, ReplacedError) or not has_digest:
+                raise_replaced(second, url)
+            raise CorruptError(f"{second}. {_PERHAPS_REPLACED}.", url=url, verb="get") from second
 
     def _check_version(self, info: ShardInfo, file: FileInfo, stored_object: ObjectInfo) -> None:
         """Raise ReplacedError if a fetched object is not the one that was read before.
@@ -440,11 +443,12 @@ def _write_all(file: int, data: bytes) -> None:
 
 # ---------------------------------------------------------------------- versions of objects
 
-_REMEDY = (
-    "The dataset was replaced during the run. Restart to read the new data, and publish changed "
-    "datasets under new names. If a restart gives the same error, shards and index do not match: "
-    "upload them again"
+_NEW_NAMES = (
+    "to read the new data, and publish changed datasets under new names. If a restart gives the "
+    "same error, shards and index do not match: upload them again"
 )
+_REMEDY = f"The dataset was replaced during the run. Restart {_NEW_NAMES}"
+_PERHAPS_REPLACED = f"If the dataset was replaced during the run, restart {_NEW_NAMES}"
 
 
 @dataclasses.dataclass(slots=True, eq=False)

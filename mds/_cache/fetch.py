@@ -98,8 +98,10 @@ class ShardFetcher:
                 if opened is not None:
                     # Downloads compare the versions of objects with those in the ledger.
                     self.downloaders[folder.number].versions.ledger = opened.ledger
-                    self._open_folders.append(opened)
-                    self._open_folders.sort(key=lambda each: each.ledger.control)
+                    # In one step: a list is empty for other threads while it is sorted.
+                    self._open_folders[:] = sorted(
+                        [*self._open_folders, opened], key=lambda each: each.ledger.control
+                    )
             return self._opened[folder.number]
 
     @property
@@ -260,11 +262,12 @@ class ShardFetcher:
                 if isinstance(error, ReplacedError) or deletions > MAX_DELETIONS:
                     raise
         size, stamp = folder.stat(info)
+        # Counted first: as soon as the ledger has it, another thread may read the last sample.
+        self._counters.add(fetched_shards=1, fetched_bytes=received)
         with opened.ledger.change():
             opened.ledger.set_identity(shard, folder.name_id(info), folder.content_id(info))
             opened.ledger.commit(shard, MANAGED, size, stamp, is_checked=True)
         self._verified.add((folder.number, shard))
-        self._counters.add(fetched_shards=1, fetched_bytes=received)
         return True
 
     def _reserve(self, opened: OpenFolder, shard: int, size: int, bid: Bid | None) -> bool:

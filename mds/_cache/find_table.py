@@ -26,6 +26,7 @@ from mds._cache.ownership import (
     control_folder,
     folder_below,
     folder_for,
+    full_version,
     identity_for,
     make_cache_folder,
     read_origin,
@@ -37,10 +38,20 @@ from mds._index.table import FilesIndexError
 from mds._redaction import get_logger
 from mds.errors import CacheError, FormatError, StoreError, VanishedError
 from mds.formats._base import Format
-from mds.formats._dataset import HERE, PINNED, FormatData, make_table, read_pinned, reads_of
-from mds.formats._facts import FoundFiles
+from mds.formats._dataset import (
+    HERE,
+    PINNED,
+    FormatData,
+    list_split,
+    make_table,
+    read_pinned,
+    reads_of,
+)
+from mds.formats._facts import FoundFiles, describe_left_out
+from mds.formats._names import WARNED
 from mds.formats._source import FilePlace, Files, open_pinned, parse_place
-from mds.formats._table import FileTable, first_names
+from mds.formats._table import REVISION, FileTable, first_names
+from mds.storage._base import ObjectInfo
 from mds.storage._control_files import (
     make_control_folder,
     mode_of,
@@ -48,7 +59,7 @@ from mds.storage._control_files import (
     read_control_file,
 )
 from mds.storage._files import translate_write_errors
-from mds.storage._url import Url, is_local, local_path, reveal
+from mds.storage._url import Url, is_local, join, local_path, reveal
 
 if TYPE_CHECKING:
     from mds.storage._retry import Retrying, RetryPolicy
@@ -71,6 +82,7 @@ def find_table(
     timeout: float = 60.0,
     attempts: int = 2,
     pinned: FilesIndexError | None = None,
+    split: str = "",
 ) -> Source:
     """Return the source of a dataset in another format.
 
@@ -86,10 +98,12 @@ def find_table(
         pinned: The error that parsing the ``index.json`` at ``url`` raised because it lists files
             in another format. It has the contents of that index; only the listed files are read.
             None (default): there is no such index.
+        split: The split to read, as `list_split` takes it; '' (default) if there are none.
 
     Raises:
         NotFoundError: There are no files.
-        FormatError: A file cannot be read (a ValueError).
+        FormatError: A file cannot be read, or a split must be chosen (a ValueError).
+        SplitError: There is no such split.
         ConfigError: No file has a column.
     """
     from mds.storage import RetryPolicy, open_store
@@ -101,9 +115,11 @@ def find_table(
     else:
         place = kind.narrow(parse_place(url, kind.endings))
     # The name of the data contains everything on which the table depends, besides the files.
-    part = place.patterns or place.literal if pinned is None else pinned.fingerprint
+    part: object = place.patterns or place.literal if pinned is None else pinned.fingerprint
+    if split:
+        part = (part, split)
     name = f"{source_of(place.root, options)}#{_digest(part, reads_of(kind))}"
-    base = folder if folder is not None else derived_folder(url)
+    base = folder if folder is not None else derived_folder(join(url, split))
     patient = RetryPolicy(attempts, notify=emit_retried)
     # With a table of the last start, which can be used instead, do not list for minutes.
     has_table = os.path.exists(_table_path(base, name)) and not is_local(place.root)
@@ -114,23 +130,23 @@ def find_table(
         return open_store(url, options=settings, retry=retry, timeout=timeout)
 
     store = open_at(place.root)
-    search = _TableSearch(kind, place, Files(store), base, name, open_at, patient)
+    search = _TableSearch(kind, place, split, Files(store), base, name, open_at, patient)
     if pinned is None:
         table = search.run()
     else:
         table = search.run(functools.partial(read_pinned, open_at(url), pinned, kind))
     data = FormatData.of(kind, table, columns, Url(url))
-    index = data.index()
+    index, version = data.index(), table.header.get(REVISION, "")
     source = f"{name}-{_digest(data.columns.names)}"
     if data.is_in_place and is_local(place.root):  # the files are read as they are
-        return Source(index, None, local_path(place.root), options, data=data, version="")
-    cache_folder = _choose_folder(base, source, identity_for(source, index, ""))
+        return Source(index, None, local_path(place.root), options, data=data, version=version)
+    cache_folder = _choose_folder(base, source, identity_for(source, index, version))
     root = place.root
     # The table may name a fixed version of the remote, whose files it lists.
     if (table_root := table.header.get("root")) is not None:
         root, store = Url(table_root), open_at(table_root)
     return Source(
-        index, root, cache_folder, options, attempts=attempts, timeout=timeout, version="",
+        index, root, cache_folder, options, attempts=attempts, timeout=timeout, version=version,
         store=store, data=data, source_name=source,
     )  # fmt: skip
 
@@ -141,6 +157,7 @@ class _TableSearch:
     Args:
         kind: The format.
         place: Where the files are.
+        split: The split to read.
         files: Reader of the files.
         folder: Cache folder that holds the table.
         name: Name of the data. A table in the folder is used only if it contains this name.
@@ -152,6 +169,7 @@ class _TableSearch:
         self,
         kind: Format,
         place: FilePlace,
+        split: str,
         files: Files,
         folder: str,
         name: str,
@@ -160,6 +178,7 @@ class _TableSearch:
     ) -> None:
         self._open_at, self._retry = open_at, retry
         self.kind, self.place, self.files, self.folder, self.name = kind, place, files, folder, name
+        self._split = split
         self._path = _table_path(folder, name)
 
     def run(self, pinned: Callable[[], FileTable] | None = None) -> FileTable:
@@ -213,18 +232,37 @@ class _TableSearch:
         """
         # A remote with versions, such as a repository, is read at its present version.
         files = open_pinned(self.place.root, self._open_at)
-        source_files = self.kind.find(self.place, files)
+        source_files = list_split(self.kind, self.place, files, self._split)
         if not source_files.files:
-            raise self._no_files_error()
-        if old is not None and self._is_same(old, source_files):
+            raise self._no_files_error(files)
+        self._warn_of_left_out(files)
+        # The same names, sizes and versions may be of other files: at another endpoint, or behind a
+        # link that leads elsewhere now. Then all of them are planned again.
+        header = {"source": self.name}
+        revision = self._revision(files, source_files)
+        if revision:
+            header[REVISION] = revision
+        if old is not None and old.header.get(REVISION, "") != revision:
+            old = None
+        counts = files.left_out, files.followed
+        if (
+            old is not None
+            and self._is_same(old, source_files)
+            and (old.left_out, old.followed) == counts
+        ):
             return old
         # The header of the table names the data. If the remote has versions, `files` is opened at
         # the present one, and the header has the URL with that version.
-        header = {"source": self.name}
         files.store = cast("Retrying", files.store).with_policy(self._retry)
         if files.store.url != self.files.store.url:
             header["root"] = reveal(files.store.url)
         return make_table(self.kind, files, source_files, old, header, MOST_PLANNED_BYTES)
+
+    def _revision(self, files: Files, source_files: FoundFiles) -> str:
+        """Return a text that differs if other files have the names, sizes and versions of these."""
+        known = [files.revisions.get(file.key, "") for file in source_files.files]
+        info = ObjectInfo("", -1, revision=_digest(known) if any(known) else "")
+        return full_version(info, files.store.local_path, files.store.endpoint)
 
     def _is_same(self, old: FileTable, source_files: FoundFiles) -> bool:
         """Whether the listed files are those of an ``old`` table, in the same versions.
@@ -251,12 +289,28 @@ class _TableSearch:
                 first_names(names),
             )
 
-    def _no_files_error(self) -> FormatError:
+    @staticmethod
+    def _warn_of_left_out(files: Files) -> None:
+        """Warn about links and names with "_" that the dataset does not read."""
+        if described := describe_left_out(files.left_out, WARNED):
+            log.warning(
+                "%s: the dataset does not read all files here. It leaves out %s. To read them, "
+                "replace links by copies and rename files and folders. dataset.explain() counts "
+                "everything that is left out.",
+                files.url(""),
+                described,
+            )
+
+    def _no_files_error(self, files: Files) -> FormatError:
         """Return the error for a URL without files of the format."""
         endings = " or ".join(self.kind.endings)
         pattern = f" that match {', '.join(self.place.patterns[:3])}" if self.place.patterns else ""
-        url = self.files.url("")
-        return FormatError(f"{url}: there are no {self.kind.name} files ({endings}){pattern}.")
+        left_out = describe_left_out(files.left_out)
+        suffix = f" Files that are left out: {left_out}." if left_out else ""
+        url = files.url("")
+        return FormatError(
+            f"{url}: there are no {self.kind.name} files ({endings}){pattern}.{suffix}"
+        )
 
     def _read(self) -> tuple[FileTable | None, int]:
         """Return the table in the folder, or None, and when it was last confirmed, in ns."""

@@ -42,12 +42,12 @@ from mds._cache.ownership import (
     control_folder,
     read_origin,
     source_of,
-    version_at,
 )
 from mds._process.fork_safe import cached_property
 from mds._readers.gather import unique_stable
 from mds.errors import ConfigError, CorruptError, NotFoundError
 from mds.storage._files import is_process, read_back, temporary_owner
+from mds.storage._local import version_at
 from mds.storage._url import Url
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class CacheFolder:
         #: The user's own folder, which is read in place; None if the source has a remote.
         self.source_folder = source.folder if is_in_place else None
         #: The cache folder.
-        self.root = derived_folder(source.folder) if is_in_place else source.folder
+        self.root = source.folder
+        if is_in_place:
+            self.root = derived_folder(source.folder, source.user_cache)
         self.remote = Url(source.folder if is_in_place else source.remote or "")
         #: Whether shards are decoded from files in another format. The index lacks their sizes.
         self.is_decoded = source.data is not None and not is_in_place
@@ -195,7 +197,15 @@ class CacheFolder:
         """Raise CorruptError if a raw file in ``folder`` differs from the index."""
         for raw, _ in info.files:
             path = self.path(raw, folder)
-            check_file(raw, path, self.hash_of(raw), path)
+            try:
+                check_file(raw, path, self.hash_of(raw), path)
+            except CorruptError as error:
+                raise CorruptError(
+                    f"{error}. Copy the file again. List all damaged files with mds verify "
+                    f"{folder}.",
+                    url=path,
+                    verb="check",
+                ) from error
 
     def has_raw(self, info: ShardInfo) -> bool:
         """Whether the user's own folder has an uncompressed file of a shard, even a damaged one."""
@@ -393,12 +403,15 @@ def digest_of(path: str, name: str) -> str:
     return digest.hexdigest()
 
 
-def derived_folder(folder: str) -> str:
-    """Return the cache folder for decompressed shards of the user's own folder of data."""
+def derived_folder(folder: str, root: str | None = None) -> str:
+    """Return the cache folder for decompressed shards of the user's own folder of data.
+
+    ``root`` is the root folder of this user's cached data; None (default): that of this moment.
+    """
     from mds._cache.source import cache_root
 
     digest = hashlib.blake2s(os.path.realpath(folder).encode(), digest_size=16).hexdigest()
-    return os.path.join(cache_root(), "decompressed", digest)
+    return os.path.join(cache_root() if root is None else root, "decompressed", digest)
 
 
 def remove_parts(folder: str, living: set[int]) -> None:

@@ -20,6 +20,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -36,14 +37,14 @@ from mds._cache.ownership import (
     control_folder,
     folder_below,
     folder_for,
+    full_version,
     identity_for,
-    identity_of,
     is_hashed,
+    is_of_endpoint,
     is_shared_by_nodes,
     make_cache_folder,
     read_origin,
     source_of,
-    version_at,
     write_origin,
 )
 from mds._index.table import (
@@ -75,11 +76,13 @@ from mds.storage._control_files import (
     read_control_file,
 )
 from mds.storage._files import (
+    blocked_error,
     despite_deletion,
     open_regular,
     temporary_path,
     translate_write_errors,
 )
+from mds.storage._local import version_at
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
@@ -88,6 +91,8 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 SIDECAR = "index.mds"
 _ARCHIVES = (".zip", ".7z", ".rar")
+#: Names of folders that number the parts of a dataset, such as "0", "00000" and "part-3".
+_PART_NAME = re.compile(r"([a-z]+[-_.]?)?\d+", re.IGNORECASE)
 _MAX_SEARCHED_FOLDERS = 100  # for the files of a folder that is not a dataset
 _LOCK_TIMEOUT_SECONDS = 600.0
 
@@ -103,6 +108,8 @@ class LocatedIndex:
     folder: str
     #: Version of the index at its store; "" if unknown.
     version: str
+    #: Name of the source, see `source_of`; None in the user's own folder.
+    source: str | None = None
     #: The store of the remote, if it was opened.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -113,6 +120,7 @@ def find_index(
     options: Mapping[str, Any] | None = None,
     timeout: float = 60.0,
     attempts: int = 2,
+    split: str = "",
 ) -> LocatedIndex:
     """Find the index of a dataset: in its own folder, or an up-to-date copy of the remote's.
 
@@ -122,6 +130,7 @@ def find_index(
         options: Options of the store.
         timeout: Seconds without a byte after which a try fails (default 60).
         attempts: Least number of tries of a request that fails (default 2), see `RetryPolicy`.
+        split: End of ``folder`` that the user gave as ``split=``, for errors.
 
     Raises:
         NotFoundError: There is no index.
@@ -132,28 +141,31 @@ def find_index(
     """
     if remote is None:
         version = version_at(os.path.join(folder, INDEX))
-        return LocatedIndex(_read_in_place(folder), folder, version)
+        return LocatedIndex(_read_in_place(folder, split), folder, version)
 
     from mds.storage import RetryPolicy, open_store
     from mds.storage._base import settings_for
 
     source = source_of(remote, options)
     # Seconds of retries: with a copy of the index, do not retry for minutes.
-    has_files_index = os.path.exists(_files_index_path(folder, source))
-    has_copy = has_files_index or _find_copy(folder, source) is not None
+    noted = _find_copy(folder, source)
+    has_copy = noted is not None or os.path.exists(_files_index_path(folder, source))
     within = timeout if has_copy else 300.0
-    retry = RetryPolicy(attempts, within=within, notify=emit_retried)
+    retry = RetryPolicy(attempts, within=within, notify=emit_retried, unreachable_within=timeout)
+    options = settings_for(remote, options)
     try:
-        store = open_store(
-            remote, options=settings_for(remote, options), retry=retry, timeout=timeout
-        )
+        store = open_store(remote, options=options, retry=retry, timeout=timeout)
     except MissingDependencyError as error:
         local_copy = _read_without_remote(folder, source, error)
         if local_copy is None:
             raise
         return local_copy  # a missing shard opens the store and raises this error again
-    index_copy = despite_deletion(_Search(store, source, folder).run)
-    return dataclasses.replace(index_copy, store=store)
+    search, known = _Search(store, source, folder, options, timeout), [noted]
+    # What was found above is for the first try; later ones look for the copy again.
+    index_copy = despite_deletion(
+        lambda: search.run(known.pop() if known else _find_copy(folder, source))
+    )
+    return dataclasses.replace(index_copy, source=source, store=store)
 
 
 def fetch_index(
@@ -179,21 +191,25 @@ class _Search(NamedTuple):
     store: Store
     source: str  # name of the source, see `source_of`
     folder: str  # the folder that the user gave
+    options: Mapping[str, Any] | None = None  # of the store
+    timeout: float = 60.0  # of the store
 
-    def run(self) -> LocatedIndex:
+    def run(self, noted: tuple[str, Origin] | None) -> LocatedIndex:
         """Return the index: a copy that is up to date, else one that is fetched now.
 
-        If the remote cannot be reached, a verified copy is returned, or the error is raised. Raises
-        VanishedError if the copy is deleted meanwhile.
+        ``noted`` is what `_find_copy` has just returned. If the remote cannot be reached, a
+        verified copy is returned, or the error is raised. Raises VanishedError if the copy is
+        deleted meanwhile.
         """
-        before = self._copy()  # folder and note of an unchanged copy, or None
-        # A changed copy is fetched again. Only if the remote fails, its digest is compared instead.
-        if (noted := _find_copy(self.folder, self.source)) is not None:
+        # Folder and note of an unchanged copy, or None. A changed copy is fetched again. Only if
+        # the remote fails, its digest is compared instead.
+        before = noted if noted is not None and _is_unchanged_copy(*noted) else None
+        if noted is not None:
             _, origin = noted
             try:
                 is_current = self._is_current(origin)
             except StoreError as error:
-                copy = _read_without_remote(self.folder, self.source, error)
+                copy = _read_without_remote(self.folder, self.source, error, self.store)
                 if copy is None:
                     raise
                 return copy
@@ -208,7 +224,10 @@ class _Search(NamedTuple):
             _raise_kept_files_index(self.folder, self.source, error)
             hint = _foreign_index_hint(self.folder) if noted is None else ""
             if type(error) is NotFoundError:
-                raise _no_remote_index(self.store, hint) from None
+                from mds._cache.nearby_datasets import describe_nearby
+
+                nearby = describe_nearby(self.store.url, self.options, self.timeout)
+                raise _no_remote_index(self.store, nearby, hint) from None
             error.args = (f"{error}{hint}",)
             raise
 
@@ -236,7 +255,11 @@ class _Search(NamedTuple):
         info = self.store.head(INDEX)
         if not info.version:
             return False  # the store reports no versions: compare the index itself
-        return (origin.version, origin.size) == (_short(info.version), info.size)
+        return (origin.version, origin.size) == (self._version(info), info.size)
+
+    def _version(self, info: ObjectInfo) -> str:
+        """Return the version of the remote index, with its server; see `full_version`."""
+        return full_version(info, self.store.local_path, self.store.endpoint)
 
     # ------------------------------------------------------------------ fetching
 
@@ -252,7 +275,7 @@ class _Search(NamedTuple):
             raise
         with contextlib.suppress(FileNotFoundError):
             os.unlink(files_index)  # the remote had an index of files before
-        version = _short(info.version)
+        version = self._version(info)
         origin = Origin(self.source, identity_for(self.source, index, version), version, info.size)
         folder = self._choose_folder(origin, index, data)
         origin = self._publish(folder, origin, data)
@@ -381,7 +404,7 @@ class _Search(NamedTuple):
         another dataset are not mistaken for those of this one.
         """
         with self.store.stream(INDEX) as body:
-            data, version = b"".join(body), _short(body.info.version)
+            data, version = b"".join(body), self._version(body.info)
         index = Index.parse(data, self.store.url_of(INDEX))
         folder = folder_for(self.folder, self.source) or self.folder
         origin, identity = read_origin(folder), identity_for(self.source, index, version)
@@ -399,22 +422,28 @@ class _Search(NamedTuple):
 # ---------------------------------------------------------------------- folders without an index
 
 
-def _read_in_place(folder: str) -> Index:
-    """Read the index of the user's own folder."""
+def _read_in_place(folder: str, split: str) -> Index:
+    """Read the index of the user's own folder, which ends with ``split``."""
     path = os.path.join(folder, INDEX)
     if not os.path.exists(path):
-        raise no_index_error(folder, "local")
+        raise no_index_error(folder, "local", split)
     return read_index(path, os.path.join(derived_folder(folder), CONTROL, SIDECAR))
 
 
-def no_index_error(folder: str, argument: str) -> NotFoundError:
+def no_index_error(folder: str, argument: str, split: str = "") -> StoreError:
     """Return the error for a path that is not the folder of a dataset, with a remedy.
 
     Args:
         folder: The path.
         argument: Name of the argument that has the path.
+        split: End of ``folder`` that the user gave as ``split=``.
     """
     path = os.path.join(folder, INDEX)
+    try:
+        os.stat(path)
+    except OSError as error:
+        if (blocked := blocked_error(path, error)) is not None:
+            return blocked
     if os.path.isfile(folder):
         inside, name = os.path.split(folder)
         is_ours = name == INDEX or os.path.exists(os.path.join(inside, INDEX))
@@ -432,7 +461,13 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
             verb="open",
         )
     no_folder = "" if os.path.isdir(folder) else " The folder does not exist."
-    if no_folder and argument == "local":
+    above, name = os.path.split(folder.rstrip(os.sep))
+    is_split = bool(no_folder) and (bool(split) or argument == "remote")
+    if is_split and os.path.isfile(os.path.join(above, INDEX)):
+        no_folder += f" But {above} is a dataset without splits: leave split={name!r} out."
+    elif is_split and _has_files(above):
+        no_folder += f" But {above} has files: to read them, leave split={name!r} out."
+    elif no_folder and argument == "local":
         no_folder += " With remote=, mds creates it and fetches the dataset into it."
     return NotFoundError(
         f"open {path}: there is no such file. Is {folder} the folder of a dataset?{no_folder}"
@@ -441,6 +476,16 @@ def no_index_error(folder: str, argument: str) -> NotFoundError:
         url=path,
         verb="open",
     )
+
+
+def _has_files(folder: str) -> bool:
+    """Whether a folder has files that may be samples."""
+    try:
+        entries = os.scandir(folder)
+    except OSError:
+        return False
+    with entries:
+        return any(entry.is_file() and entry.name[0] not in "._" for entry in entries)
 
 
 def _suggest_part(folder: str) -> str:
@@ -465,9 +510,9 @@ def _suggest_conversion(folder: str) -> str:
         return ""
     names = [
         name
-        for _, _, file_names in itertools.islice(os.walk(folder), _MAX_SEARCHED_FOLDERS)
+        for path, _, file_names in itertools.islice(os.walk(folder), _MAX_SEARCHED_FOLDERS)
         for name in file_names
-        if not name.startswith((".", "shard."))
+        if "/." not in path[len(folder) :] and not name.startswith((".", "shard."))
     ]
     if not names:
         return ""
@@ -483,17 +528,23 @@ def _suggest_conversion(folder: str) -> str:
     return f" It has {kind}. {advice} them: {_convert_command(folder.rstrip(os.sep))}"
 
 
-def _no_remote_index(store: Store, hint: str) -> NotFoundError:
-    """Return the error for a remote that has no index."""
+def _no_remote_index(store: Store, nearby: str, hint: str) -> StoreError:
+    """Return the error for a remote that has no index.
+
+    ``nearby`` is a sentence about datasets near it, and ``hint`` one about the local folder.
+    """
     if store.local_path is not None:
         error = no_index_error(store.local_path, "remote")
         error.args = (f"{error}{hint}",)
         return error
     url = store.url_of(INDEX)
+    other_files = (
+        " For other files, remote= takes a name or a pattern such as '*.parquet', with format= if "
+        "needed; mds-convert converts them."
+    )
     return NotFoundError(
         f"open {url}: there is no such object. Is remote={store.url_of('')!r} the folder of a "
-        "dataset? For other files, remote= takes a name or a pattern such as '*.parquet', with "
-        f"format= if needed; mds-convert converts them.{hint}",
+        f"dataset?{nearby or other_files}{hint}",
         url=url,
         verb="open",
     )
@@ -505,10 +556,13 @@ def _suggest_splits(folder: str) -> str:
     if not datasets:
         above, name = os.path.split(folder)
         return "" if os.path.isdir(folder) else did_you_mean(name, _datasets_in(above or "."))
-    ellipsis = ", ..." if len(datasets) > 5 else ""
-    return (
-        f" There are datasets in {', '.join(datasets[:5])}{ellipsis}: give split={datasets[0]!r}."
-    )
+    listed = ", ".join(datasets[:5]) + (", ..." if len(datasets) > 5 else "")
+    if all(map(_PART_NAME.fullmatch, datasets)):
+        return (
+            f" There are datasets in {listed}, which look like parts that were not merged. Merge "
+            f"them with merge_index({folder!r}), or with: mds merge {shlex.quote(folder)}"
+        )
+    return f" There are datasets in {listed}: give split={datasets[0]!r}."
 
 
 def _datasets_in(folder: str) -> list[str]:
@@ -545,8 +599,11 @@ def _find_copy(folder: str, source: str) -> tuple[str, Origin] | None:
     ``folder`` is the folder that the user gave. If it belongs to another source, the copy is in a
     folder below it, see `mds._cache.ownership`.
     """
-    own_folder = folder_for(folder, source)
-    origin = read_origin(own_folder) if own_folder is not None else None
+    own_folder: str | None = folder
+    origin = read_origin(folder)
+    if origin is None or origin.source != source:
+        own_folder = folder_for(folder, source)
+        origin = read_origin(own_folder) if own_folder is not None else None
     if own_folder is None or origin is None or origin.source != source:
         return None
     return (own_folder, origin) if os.path.isfile(os.path.join(own_folder, INDEX)) else None
@@ -561,11 +618,14 @@ def _is_unchanged_copy(folder: str, origin: Origin) -> bool:
     return origin.copy == (state.st_ino, state.st_mtime_ns, state.st_size)
 
 
-def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIndex | None:
+def _read_without_remote(
+    folder: str, source: str, error: MdsError, store: Store | None = None
+) -> LocatedIndex | None:
     """Return the copy of an index whose remote failed with ``error``, or None.
 
-    The folder may have been copied, so the text of the index is compared with the note. Raises
-    FilesIndexError if the last index listed files in another format.
+    The folder may have been copied, so the text of the index is compared with the note. Without
+    digests, shards are used only for the server from which they were fetched: that of ``store``,
+    if it could be opened. Raises FilesIndexError if the last index listed files in another format.
     """
     _raise_kept_files_index(folder, source, error)
     noted = _find_copy(folder, source)
@@ -574,6 +634,14 @@ def _read_without_remote(folder: str, source: str, error: MdsError) -> LocatedIn
         with contextlib.suppress(FormatError, VanishedError):
             copy = _read_copy(*noted)
     if copy is None:
+        return None
+    is_verified = store is None or is_of_endpoint(copy.version, store.endpoint)
+    if not is_verified and not is_hashed(copy.index):
+        reason = (
+            f"{copy.folder} was filled from another endpoint, and its shards have no digests. To "
+            f"read the local files without the remote, give only local={copy.folder!r}."
+        )
+        error.args = (f"{error} {reason}",)
         return None
     _warn_without_remote(error, copy.folder)
     return copy
@@ -623,8 +691,8 @@ def _foreign_index_hint(folder: str) -> str:
     if not os.path.isfile(os.path.join(folder, INDEX)):
         return ""
     return (
-        f" {folder} has an index.json that mds did not fetch from this remote. To read the local "
-        f"files without the remote, give only local={folder!r}."
+        f" To read the files in {folder}, whose index.json mds did not fetch from this remote, "
+        f"give only local={folder!r}, or make the remote readable."
     )
 
 
@@ -730,11 +798,6 @@ def can_write(folder: str) -> bool:
         folder = parent
     # If the path is a file, creating the folder raises the error.
     return not os.path.isdir(folder) or os.access(folder, os.W_OK | os.X_OK)
-
-
-def _short(version: str) -> str:
-    """Return a version, or its digest if it is too long for a note."""
-    return version if len(version) <= 256 else identity_of(version, "", "")
 
 
 def emit_retried(url: str, attempt: int, error: str) -> None:

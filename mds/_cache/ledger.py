@@ -34,6 +34,7 @@ from mds._cache.ledger_file import (
     MANAGED,
     PIN_LOCKS,
     SLOTS,
+    SPACE_LOCK,
     UNMANAGED,
     LedgerFile,
     ProcessTable,
@@ -47,7 +48,7 @@ from mds._process.fork_safe import new_rlock
 from mds.errors import CacheError
 from mds.storage._control_files import make_control_folder, make_shared_folder
 from mds.storage._files import despite_deletion, translate_write_errors
-from mds.storage._locks import LockFile, describe_processes, holders_of, lock_within, open_locks
+from mds.storage._locks import LockFile, describe_processes, holders_of, lock_within, share_locks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,6 +74,9 @@ class Ledger:
         lock_timeout: Seconds to wait for the lock of the folder (default 60), which is normally
             held for microseconds.
     """
+
+    #: Number of openings of all ledgers in this process.
+    openings = 0
 
     def __init__(
         self,
@@ -127,15 +131,22 @@ class Ledger:
         with translate_write_errors(self._path):
             make_shared_folder(os.path.dirname(self.control))
             make_control_folder(self.control)
-            self._locks = open_locks(self.lock_path, self._mode)
-            with self._held():
-                self._open_or_make_file()
-                self._claim_slot()
-                if self.is_alone():
-                    # Object versions must be equal within a run only. Forget those of earlier runs.
-                    self.entries["versions"] = 0
-                if self.is_new and self.scan is not None:
-                    self.scan()  # under the lock: until then the folder seems empty
+            while True:
+                self._locks = share_locks(self.lock_path, self._mode)
+                with self._held():
+                    # Another process may have replaced the lock file before this one locked it.
+                    if self._locks.is_at(self.lock_path):
+                        return self._open_locked()
+
+    def _open_locked(self) -> None:
+        """Do the same as `_open`, under the lock of the folder."""
+        self._open_or_make_file()
+        self._claim_slot()
+        if self.is_alone():
+            # Object versions must be equal within a run only. Forget those of earlier runs.
+            self.entries["versions"] = 0
+        if self.is_new and self.scan is not None:
+            self.scan()  # under the lock: until then the folder seems empty
 
     def close(self) -> None:
         """Release the slot, the pins and the file. Closing twice is fine."""
@@ -156,6 +167,13 @@ class Ledger:
         Do not delete or fetch files in the block: all other processes wait for the lock. Changes
         may be nested: the lock is taken by the outermost one.
         """
+        with self.look() as entries:
+            self._open_file.count_change()
+            yield entries
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[npt.NDArray[Any]]:
+        """Hold the lock of the folder and yield the entries, which the block does not change."""
         with self._threads:
             if not self._depth and not self._is_current():  # the outermost change
                 # The mapped file is not the ledger of the folder any more: the folder was deleted,
@@ -163,8 +181,10 @@ class Ledger:
                 # not have the bytes of the fetches that this process has begun.
                 self.close()
                 self.open()
-                for shard, size in self._reserved.items():
-                    self._set_entry(shard, FETCHING, size)
+                with self._held():
+                    self._open_file.count_change()
+                    for shard, size in self._reserved.items():
+                        self._set_entry(shard, FETCHING, size)
             with self._held():
                 yield self.entries
 
@@ -195,7 +215,10 @@ class Ledger:
         if self._depth:  # a change inside a change of the same thread
             yield
             return
-        lock = self._lock_ledger()
+        assert self._locks is not None
+        lock = self._locks
+        if not lock.try_lock(LEDGER_LOCK):
+            lock = self._wait_for_lock(LEDGER_LOCK)
         self._depth += 1
         try:
             yield
@@ -206,19 +229,26 @@ class Ledger:
             else:
                 lock.close()
 
-    def _lock_ledger(self) -> LockFile:
-        """Take the lock of the folder; return the open lock file that holds it.
+    def lock_space(self) -> LockFile:
+        """Take the lock under which space is reserved; return the lock file to close afterwards.
 
-        That is ``_locks`` if the lock is free, else a second one, opened to wait for it.
+        All folders whose lock files are one file (`lock_identity`) have it in common. Take it
+        before the lock of any folder.
+        """
+        lock = share_locks(self.lock_path, self._mode)
+        if lock.try_lock(SPACE_LOCK):
+            return lock
+        lock.close()
+        return self._wait_for_lock(SPACE_LOCK)
+
+    def _wait_for_lock(self, offset: int) -> LockFile:
+        """Open a second lock file to wait for `LEDGER_LOCK` or `SPACE_LOCK`; return it.
 
         Raises CacheError if another process holds the lock too long.
         """
-        assert self._locks is not None
-        if self._locks.try_lock(LEDGER_LOCK):
-            return self._locks
-        lock = lock_within(self.lock_path, LEDGER_LOCK, self._lock_timeout, self._mode)
+        lock = lock_within(self.lock_path, offset, self._lock_timeout, self._mode)
         if lock is None:
-            holders = holders_of(self.lock_path, LEDGER_LOCK)
+            holders = holders_of(self.lock_path, offset)
             owners = describe_processes(holders or self.processes())
             raise CacheError(
                 f"{self.lock_path}: a process has held the lock of the cache folder for "
@@ -236,7 +266,10 @@ class Ledger:
         is_sound = file is not None and file.is_sound()
         if file is not None and is_sound and self._is_usable(file):
             self.is_new, self._file = False, file
+            Ledger.openings += 1
             return
+        if file is not None and is_sound:
+            file.count_change()  # so that processes that have it open look again
         self.is_new = True
         former = former_entries(self._path, max(4 * self.shards, _MIN_FORMER))
         if file is None or not is_sound or not file.is_of_this_boot:
@@ -248,6 +281,7 @@ class Ledger:
         if file is None or not self._is_of_this_index(file):
             raise CacheError(f"{self._path} cannot be read after it was written.")
         self._file = file
+        Ledger.openings += 1
 
     def _is_of_this_index(self, file: LedgerFile) -> bool:
         return (file.fingerprint, file.shards) == (self.fingerprint, self.shards)
@@ -291,6 +325,21 @@ class Ledger:
     def used(self) -> int:
         """Bytes of all files of the folder, including those that are being fetched."""
         return self.size + int(self.entries["size"].sum())
+
+    @property
+    def changes(self) -> memoryview:
+        """Number of changes of the entries by all processes, shape (1,); of the open file."""
+        return self._open_file.changes
+
+    @property
+    def lock_identity(self) -> tuple[int, int]:
+        """Device and inode of the lock file, which several folders may share."""
+        locks = self._locks
+        if locks is None:
+            self.refresh()  # an opening failed: try again, or raise the error again
+            locks = self._locks
+        assert locks is not None
+        return locks.identity
 
     # --------------------------------------------------------------------- processes
 
@@ -347,9 +396,6 @@ class Ledger:
                 for shard, slot in zip(busy.tolist(), owners.tolist(), strict=True)
                 if (shard not in own_shards if slot == self.slot else slot not in living)
             ]
-            # Evictions come first: the bytes of a fetch include those of the shards that it evicts.
-            # EVICTING is the largest state.
-            orphans.sort(key=lambda shard: -int(entries["state"][shard]))
             entries["owner"][orphans] = self.slot + 1
         return orphans
 

@@ -4,8 +4,8 @@
 renamed into place, so no process ever maps an incomplete file. Afterwards it is changed in memory.
 
     byte     content
-    0        header: magic, fingerprint of the index, boot of the machine, number of shards, bytes
-             of files that are no shards, header digest
+    0        header: magic, fingerprint of the index, boot of the machine, number of shards, number
+             of changes, bytes of files that are no shards, header digest
     64       a slot for each process that uses the folder, `SLOTS` of 24 bytes (`_SLOT`)
     12352    an entry for each shard of the index, 56 bytes each (`_ENTRY`)
 
@@ -25,10 +25,14 @@ releases them.
     byte          lock                 held
     0             `LEDGER_LOCK`        while entries are changed (exclusive)
     1             `LEADER_LOCK`        by the process that prints warnings for all (exclusive)
-    2**40         `FOLDER_LOCK`        while it is decided which source owns the folder (exclusive)
-    2**41 + slot  `SLOT_LOCKS`         by a living process, for its slot (exclusive)
-    2**42 + shard `PIN_LOCKS`          by readers of a shard (shared); to evict it (exclusive)
-    2**43 + shard `FETCH_LOCKS`        by the process that fetches a shard (exclusive)
+    2             `FOLDER_LOCK`        while it is decided which source owns the folder (exclusive)
+    2**10 + slot  `SLOT_LOCKS`         by a living process, for its slot (exclusive)
+    2**26 + shard `PIN_LOCKS`          by readers of a shard (shared); to evict it (exclusive)
+    2**27 + shard `FETCH_LOCKS`        by the process that fetches a shard (exclusive)
+    -1            `SPACE_LOCK`         while space is reserved (exclusive)
+
+The lock files of several folders may be one file, see `mds.storage._locks.share_locks`. Then they
+have the last of these locks in common, and each has the others for itself.
 
 The numbers of the file change all the time, so it has no digest of its content. Instead, the header
 contains a digest of the fingerprint, the number of shards and the file's inode, which a copy does
@@ -61,20 +65,23 @@ if TYPE_CHECKING:
 #: States of a shard in the cache folder.
 ABSENT, MANAGED, UNMANAGED, FETCHING, EVICTING = range(5)
 
-# Bytes of the lock file. The last three are the first byte of a range. Shards number below 2**40.
+# Bytes of the lock file, below 2**28. The last three are the first byte of a range. Shards number
+# below 2**26: an index of so many has gigabytes.
 LEDGER_LOCK = 0
 LEADER_LOCK = 1
-FOLDER_LOCK = 1 << 40
-SLOT_LOCKS = 1 << 41
-PIN_LOCKS = 1 << 42
-FETCH_LOCKS = 1 << 43
+FOLDER_LOCK = 2
+SLOT_LOCKS = 1 << 10
+PIN_LOCKS = 1 << 26
+FETCH_LOCKS = 1 << 27
+SPACE_LOCK = -1  # of all folders that share the lock file
 
 SLOTS = 512  # processes that can use a folder at once
 _MAX_BYTES = 1 << 56  # larger numbers of bytes are taken for damage
 
-_MAGIC = b"mds-ledger-3\n\0\0\0"
-# magic, fingerprint, boot, shards, bytes of other files, header digest
-_HEADER = struct.Struct("16s16s8sqq8s")
+_MAGIC = b"mds-ledger-4\n\0\0\0"
+# magic, fingerprint, boot, shards, number of changes, bytes of other files, header digest
+_HEADER = struct.Struct("16s16s8sIIq8s")
+_CHANGES_OFFSET = 44
 _SIZE_OFFSET = 48  # of the bytes of other files
 _SLOTS_OFFSET = 64
 _SLOT = np.dtype(
@@ -121,23 +128,26 @@ def make_ledger_file(path: str, fingerprint: bytes, shards: int, size: int, mode
         # Allocate all blocks now: later a full disk would end the process by SIGBUS.
         _allocate(file.fileno(), ledger_size(shards))
         digest = _header_digest(fingerprint, shards, os.fstat(file.fileno()).st_ino)
-        file.write(_HEADER.pack(_MAGIC, fingerprint, boot(), shards, size, digest))
+        file.write(_HEADER.pack(_MAGIC, fingerprint, boot(), shards, 0, size, digest))
 
 
-def open_ledger_file(path: str) -> LedgerFile | None:
-    """Map a ledger file of any index; return None if there is none or its layout is wrong."""
+def open_ledger_file(path: str, flags: int = os.O_RDWR) -> LedgerFile | None:
+    """Map a ledger file of any index; return None if there is none or its layout is wrong.
+
+    With the ``flags`` `os.O_RDONLY` nothing can be changed in it, also on a read-only disk.
+    """
     try:
-        fd = open_control_file(path)
+        fd = open_control_file(path, flags)
     except FileNotFoundError:
         return None
     try:
         state = os.fstat(fd)
         if state.st_size < _ENTRIES_OFFSET:
             return None
-        view = map_descriptor(fd, state.st_size, is_shared=True)
+        view = map_descriptor(fd, state.st_size, is_shared=flags != os.O_RDONLY)
     finally:
         os.close(fd)
-    magic, _, _, shards, _, _ = _HEADER.unpack_from(view)
+    magic, _, _, shards, *_ = _HEADER.unpack_from(view)
     if magic != _MAGIC or state.st_size != ledger_size(shards):
         return None
     return LedgerFile(view, (state.st_dev, state.st_ino))
@@ -151,7 +161,8 @@ def former_entries(path: str, max_entries: int) -> npt.NDArray[Any]:
     """
     data = b""
     with contextlib.suppress(FileNotFoundError), open(open_control_file(path), "rb") as file:
-        data = file.read(ledger_size(max_entries))[_ENTRIES_OFFSET:]
+        size = min(os.fstat(file.fileno()).st_size, ledger_size(max_entries))
+        data = file.read(size)[_ENTRIES_OFFSET:]
     entries: npt.NDArray[Any] = np.frombuffer(
         data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY
     )
@@ -174,10 +185,12 @@ class LedgerFile:
     """
 
     def __init__(self, view: mmap.mmap, identity: tuple[int, int]) -> None:
-        _, self.fingerprint, self._boot, self.shards, _, self._digest_in_header = (
+        _, self.fingerprint, self._boot, self.shards, *_, self._digest_in_header = (
             _HEADER.unpack_from(view)
         )
         self._view = view
+        #: Number of changes of the entries modulo 2**32, shape (1,).
+        self.changes = memoryview(view)[_CHANGES_OFFSET : _CHANGES_OFFSET + 4].cast("I")
         self._identity = identity
         self.slots: npt.NDArray[Any] = np.frombuffer(view, _SLOT, SLOTS, _SLOTS_OFFSET)
         self.entries: npt.NDArray[Any] = np.frombuffer(view, _ENTRY, self.shards, _ENTRIES_OFFSET)
@@ -211,6 +224,10 @@ class LedgerFile:
     @size.setter
     def size(self, value: int) -> None:
         struct.pack_into("q", self._view, _SIZE_OFFSET, value)
+
+    def count_change(self) -> None:
+        """Count a change, before it is made and under the lock of the folder."""
+        self.changes[0] = (self.changes[0] + 1) % (1 << 32)
 
     def is_at(self, path: str) -> bool:
         """Whether the mapped file is the one at ``path``."""
@@ -380,8 +397,12 @@ def is_in_use(control: str) -> bool:
     file = open_ledger_file(os.path.join(control, "ledger"))
     if file is None or not file.slots["pid"].any():
         return False
-    locks = open_locks(os.path.join(control, "lock"))
-    try:
-        return ProcessTable(file.slots, locks).is_used()
-    finally:
-        locks.close()
+    path = os.path.join(control, "lock")
+    while True:
+        locks = open_locks(path)
+        try:
+            is_used = ProcessTable(file.slots, locks).is_used()
+            if is_used or locks.is_at(path):  # else another process replaced the file meanwhile
+                return is_used
+        finally:
+            locks.close()

@@ -28,8 +28,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mds._process.fork_safe import cached_property
 from mds._redaction import get_logger
 from mds.errors import CacheError
+from mds.storage._base import ObjectInfo
 from mds.storage._control_files import (
     make_control_folder,
     make_shared_folder,
@@ -37,7 +39,8 @@ from mds.storage._control_files import (
     publish_control_file,
     read_control_file,
 )
-from mds.storage._files import publish_first, version_of
+from mds.storage._files import publish_first
+from mds.storage._local import network_kind, revised_version
 from mds.storage._url import source_name
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ SOURCES = "sources"
 
 _MAX_NOTE_BYTES = 1 << 16
 _MAX_TEXT = 1 << 13  # characters of a text in a note
+_MAX_VERSION = 256  # characters of a version in a note
+_ENDPOINT_MARK = " @ "
 #: Options that say where the objects are; others say how to get access to them.
 _ADDRESS_OPTIONS = ("account_name", "endpoint", "endpoint_url", "host", "namespace", "revision")
 #: Digests from the fastest to the slowest, measured on one core: 12, 10, 8, 6, 5, 2, 0.7 ... GB/s.
@@ -58,12 +63,6 @@ BY_SPEED = (
     *("xxh3_64", "xxh3_128", "xxh128", "xxh64", "xxh32", "sha1", "sha256", "sha224", "blake2b"),
     *("md5", "sha512", "sha384", "blake2s", "sha3_224", "sha3_256", "sha3_384", "sha3_512"),
 )
-
-_NETWORK = {
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "lustre", "ceph", "beegfs"),
-    *("glusterfs", "gpfs", "panfs", "orangefs", "pvfs2", "wekafs", "ocfs2", "gfs2", "virtiofs"),
-}
-_LOCAL_FUSE = {"fuseblk", "fuse.ntfs", "fuse.ntfs-3g", "fuse.exfat", "fuse.fuse-overlayfs"}
 
 
 class Ownership:
@@ -78,12 +77,15 @@ class Ownership:
 
     def __init__(self, source: str, index: Index, version: str, folder: str) -> None:
         self.source, self.version = source, version
-        self.identity = identity_for(source, index, version)
-        self._folder = folder
-        self._fallback = folder_below(folder, self.identity)
+        self._index, self._folder = index, folder
         # Time from which files without digests are used: `Origin.since` in the note of the chosen
         # folder, or -1.
         self._since = -1
+
+    @cached_property
+    def identity(self) -> str:
+        """Digest of the source, its index and its version, see `identity_for`."""
+        return identity_for(self.source, self._index, self.version)
 
     def choose_folder(self, *, is_outdated: bool = False) -> str:
         """Return the folder to use from now on: the cache folder or the fallback folder.
@@ -96,16 +98,17 @@ class Ownership:
             if origin is None or origin.identity == self.identity:
                 self._since = origin.since if origin is not None else -1
                 return self._folder
-        if not os.path.exists(self._fallback):
+        fallback = folder_below(self._folder, self.identity)
+        if not os.path.exists(fallback):
             log.warning(
                 "%s now belongs to another version of the dataset: was it published again? This "
                 "process continues with its own version, in %s.",
                 self._folder,
-                self._fallback,
+                fallback,
             )
-        origin = self._ensure_note(self._fallback)
+        origin = self._ensure_note(fallback)
         self._since = origin.since if origin is not None else -1
-        return self._fallback
+        return fallback
 
     def accepts_unverified(self, paths: Sequence[str]) -> bool:
         """Whether files may be used that have no digest and are not in the ledger.
@@ -153,7 +156,7 @@ class Origin:
     source: str
     #: Digest of the source and its index, see `identity_for`.
     identity: str
-    #: Version of the index at its store; "" if unknown.
+    #: Version of the index at its store, see `full_version`; "" if unknown.
     version: str = ""
     #: Bytes of the index at its store; -1 if unknown.
     size: int = -1
@@ -177,13 +180,15 @@ class Origin:
         if not isinstance(note, dict):
             return None
         # Check the type and range of every field.
-        texts = [note.get(name) for name in ("source", "identity", "version")]
+        texts: list[Any] = [note.get(name) for name in ("source", "identity", "version")]
         copy = note.get("copy")
         numbers = [note.get("size"), note.get("since"), *(copy if isinstance(copy, list) else ())]
         is_valid = (
             len(numbers) == 5  # size, since, and the three numbers of the copy
-            and all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts)
-            and all(type(number) is int and -1 <= number < 1 << 64 for number in numbers)
+            and {*map(type, texts)} == {str}
+            and max(map(len, texts)) <= _MAX_TEXT
+            and {*map(type, numbers)} == {int}
+            and -1 <= min(numbers) <= max(numbers) < 1 << 64
         )
         if not is_valid:
             return None
@@ -275,12 +280,23 @@ def is_hashed(index: Index) -> bool:
     )
 
 
-def version_at(path: str) -> str:
-    """Return the version of a local file, or "" if it does not exist."""
-    try:
-        return version_of(os.stat(path))
-    except OSError:
-        return ""
+def full_version(info: ObjectInfo, folder: str | None = None, endpoint: str = "") -> str:
+    """Return a text that differs if an object was written again or is of another server.
+
+    Args:
+        info: Facts about the object.
+        folder: Folder of an object on a mounted disk; None (default): it is behind a network.
+        endpoint: `Store.endpoint` of its store (default "").
+    """
+    version = revised_version(info, folder)
+    if len(version) > _MAX_VERSION:
+        version = _digest(version)
+    return f"{version}{_ENDPOINT_MARK}{_digest(endpoint)}" if endpoint else version
+
+
+def is_of_endpoint(version: str, endpoint: str) -> bool:
+    """Whether `full_version` made a version with this endpoint, which is "" if there is none."""
+    return version.partition(_ENDPOINT_MARK)[2] == (_digest(endpoint) if endpoint else "")
 
 
 def _digest(facts: object) -> str:
@@ -351,28 +367,3 @@ def control_folder(folder: str) -> str:
 def is_shared_by_nodes(folder: str) -> bool:
     """Whether a folder is on a network file system, so that every node has its own ledger."""
     return control_folder(folder) != os.path.join(folder, CONTROL)
-
-
-def network_kind(folder: str, mounts: str | None = None) -> str | None:
-    """Return the type of the network file system of a folder, or None if it is local.
-
-    ``mounts`` is the text of /proc/self/mounts; None (default): it is read. On systems without that
-    file, every file system counts as local.
-    """
-    if mounts is None:
-        try:
-            with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-                mounts = file.read()
-        except OSError:
-            return None
-    path = os.path.realpath(folder)
-    mount_point, kind = "", ""
-    for line in mounts.splitlines():  # device, mount point, type, options ...
-        _, point, point_kind, *_ = line.split(" ")
-        point = point.replace("\\040", " ")  # spaces are written in octal
-        is_above = path == point or path.startswith(point.rstrip("/") + "/")
-        # The longest mount point counts. Of several mounts on one point, the last one is visible.
-        if is_above and len(point) >= len(mount_point):
-            mount_point, kind = point, point_kind
-    is_network = kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
-    return kind if is_network else None

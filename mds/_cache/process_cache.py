@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds._cache import policy
+from mds._cache.concurrency import Paced
 from mds._cache.folder import CacheFolder, Catalog
 from mds._cache.open_readers import OpenReader, ReaderPool
 from mds._process.fork_safe import new_lock, new_rlock
@@ -321,7 +323,12 @@ class ProcessCache:
         # A source in another format is read as it is, unless its shards are decoded to MDS.
         if data is not None and not folder.is_decoded:
             return data.reader(info.number, root, self._columns)
-        return open_reader(root, info, allow_unsafe_types=self._unsafe, columns=self._columns)
+        reader = open_reader(root, info, allow_unsafe_types=self._unsafe, columns=self._columns)
+        remote = folder.source.remote
+        if data is not None and remote is not None:
+            options = folder.source.options
+            reader.locate = functools.partial(data.locate, info.number, remote, options)
+        return reader
 
     # ------------------------------------------------------------------ some rows of a shard
 
@@ -475,9 +482,17 @@ class ProcessCache:
         return sum(opened.ledger.used for opened in self.open_folders)
 
     def usage(self) -> int:
-        """Open all cache folders and return their bytes."""
+        """Open all cache folders and return their bytes, also of those that are read-only."""
+        from mds._cache.recovery import used_bytes
+
         self._open_folders()
-        return self.used
+        opened = {each.folder.number for each in self.open_folders}
+        read_only = [
+            each
+            for each in self.catalog.folders
+            if each.source_folder is None and each.number not in opened
+        ]
+        return self.used + used_bytes(read_only)
 
     def evict(self, shard: int) -> bool:
         """Delete the cached files of a shard, if they are ours and not in use.
@@ -552,12 +567,17 @@ class Peers:
         self._folders = open_folders
         self._progress: dict[int, tuple[int, int]] = {}  # team and time, by reader of this process
         self._lock = new_lock()
+        # Looks at the ledgers of all folders, which take milliseconds for thousands of them.
+        self._readers, self._jobs = Paced[int](), Paced[int]()
+        self._reports: dict[int, Paced[list[NodeProgress]]] = {}  # by team
 
     @property
     def processes(self) -> int:
         """Number of readers of our cache folders, normally one in each process; at least 1."""
         # 0 before this process has registered its reader.
-        return max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
+        return self._readers.get(
+            lambda: max((opened.ledger.table.readers() for opened in self._folders), default=1) or 1
+        )
 
     @property
     def threads(self) -> int:
@@ -570,11 +590,19 @@ class Peers:
         folders = list(self._folders)
         for opened in folders:
             opened.ledger.count_reader(1)
+        self._forget_looks()
         try:
             yield
         finally:
             for opened in folders:
                 opened.ledger.count_reader(-1)
+            self._forget_looks()
+
+    def _forget_looks(self) -> None:
+        """Look at the ledgers again at the next call of any method."""
+        self._readers.forget()
+        self._jobs.forget()
+        self._reports.clear()
 
     def report_progress(self, reader: int, team: int, time: int) -> NodeProgress:
         """Report the progress of a reader; return that of all readers of the same order.
@@ -587,14 +615,20 @@ class Peers:
         from mds._cache.ledger_file import NodeProgress
 
         with self._lock:
+            if self._progress.get(reader, (None,))[0] != team:  # others must notice it at once
+                self._forget_looks()
             self._progress[reader] = team, time
             # A process has one slot in each ledger, so of its readers of one order the slowest
             # counts.
             own_times = [served for other, served in self._progress.values() if other == team]
             reader_count = len(self._progress)
-        reports = [
-            opened.ledger.table.report_progress(team, min(own_times)) for opened in self._folders
-        ]
+            look = self._reports.setdefault(team, Paced())
+        reports = look.get(
+            lambda: [
+                opened.ledger.table.report_progress(team, min(own_times))
+                for opened in self._folders
+            ]
+        )
         # Processes may share only some of the folders, so the widest view counts.
         return NodeProgress(
             min([min(own_times), *(report.served for report in reports)]),
@@ -604,7 +638,11 @@ class Peers:
 
     def jobs(self) -> int:
         """Return the number of orders that are read through our folders, one for each job."""
-        return max((len(opened.ledger.table.teams()) for opened in self._folders), default=1) or 1
+        return self._jobs.get(
+            lambda: (
+                max((len(opened.ledger.table.teams()) for opened in self._folders), default=1) or 1
+            )
+        )
 
     def forget_reader(self, reader: int) -> None:
         """Record that a reader of this process ended."""

@@ -36,8 +36,8 @@ from mds._cache.folder import CacheFolder, file_stamp, remove_parts, size_of
 from mds._cache.ledger import Ledger
 from mds._cache.ledger_file import (
     ABSENT,
-    LEDGER_LOCK,
     MANAGED,
+    SPACE_LOCK,
     UNMANAGED,
     LedgerFile,
     is_in_use,
@@ -72,11 +72,7 @@ class OpenFolder:
     ledger: Ledger
 
     def recover_entries(self) -> None:
-        """Correct the entries of dead processes by what is on the disk.
-
-        In one change: the entry of a fetch includes the bytes of the shards evicted for it, so no
-        other process may see one corrected without the other.
-        """
+        """Correct the entries of dead processes by what is on the disk."""
         with self.ledger.change():
             for shard in self.ledger.take_over_orphans():
                 self.rescan(shard)
@@ -182,27 +178,32 @@ def used_bytes(folders: Iterable[CacheFolder]) -> int:
     """
     with contextlib.ExitStack() as stack:
         files: dict[str, LedgerFile] = {}
+        paths: dict[tuple[int, int], str] = {}  # of a lock file, by device and inode
         for folder in folders:
             if (file := _look_at_ledger(folder)) is not None:
                 files[folder.control] = file
+                path = os.path.join(folder.control, "lock")
+                with contextlib.suppress(OSError):
+                    state = os.stat(path)
+                    paths[state.st_dev, state.st_ino] = path
         # A process that evicts shards for a new one adds its bytes before it subtracts theirs, so
-        # without the locks the sum may be above the limit for a moment. `Budget` locks the folders
-        # in the same order.
-        for control in sorted(files):
-            if (lock := _lock_to_read(control)) is not None:
+        # without the locks the sum may be above the limit for a moment. `Budget` takes them in the
+        # same order.
+        for identity in sorted(paths):
+            if (lock := _lock_to_read(paths[identity])) is not None:
                 stack.callback(lock.close)
         # Bytes of files that are no shards, such as the index, and of all shards.
         return sum(file.size + int(file.entries["size"].sum()) for file in files.values())
 
 
-def _lock_to_read(control: str) -> LockFile | None:
-    """Lock the ledger in a control folder, to read several of its values at one moment.
+def _lock_to_read(path: str) -> LockFile | None:
+    """Take the space lock of a lock file, to read the bytes of its folders at one moment.
 
     Returns None if this user cannot write to the lock file, or if another process holds the lock
     for longer than `_READ_SECONDS`: a report must not wait for a process that is stopped.
     """
     with contextlib.suppress(OSError, CacheError):
-        return lock_within(os.path.join(control, "lock"), LEDGER_LOCK, _READ_SECONDS)
+        return lock_within(path, SPACE_LOCK, _READ_SECONDS)
     return None
 
 
@@ -213,10 +214,16 @@ def processes_using(folder: CacheFolder) -> list[int]:
 
 
 def _look_at_ledger(folder: CacheFolder) -> LedgerFile | None:
-    """Map the ledger of a folder to read it; return None if there is none."""
+    """Map the ledger of a folder to read it; return None if there is none, or it is not ours."""
     if not folder.is_cached:  # the user's own folder, without compressed shards
         return None
-    return open_ledger_file(os.path.join(folder.choose_control(), "ledger"))
+    path = os.path.join(folder.choose_control(), "ledger")
+    try:
+        return open_ledger_file(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        return None  # of another user, who does not let this one read it
 
 
 def _scan(folder: CacheFolder, ledger: weakref.ref[Ledger]) -> None:

@@ -17,6 +17,7 @@ from mds._cache.process_cache import CacheTuning, ProcessCache
 from mds._process.fork_safe import call_in_child, new_lock
 from mds._readers.fields import ColumnSelection, check_columns
 from mds._redaction import get_logger
+from mds._words import plural
 from mds.errors import CacheLimitError, MdsError
 from mds.storage._files import is_process
 
@@ -95,9 +96,9 @@ class ShardCache:
         if not cached:
             return
         from mds._cache import policy
-        from mds._cache.ownership import network_kind
         from mds._cache.recovery import control_bytes
         from mds._units import format_bytes
+        from mds.storage._local import network_kind
 
         control = sum(control_bytes(folder) for folder in cached)
         for folder in cached:
@@ -291,7 +292,11 @@ class ShardCache:
 
     def __repr__(self) -> str:
         shards = sum(map(len, self._folders))
-        state = repr(self._runtime) if self._runtime is not None else f"{shards} shards, not in use"
+        state = (
+            repr(self._runtime)
+            if self._runtime is not None
+            else f"{plural(shards, 'shard')}, not in use"
+        )
         return f"<ShardCache {state}>"
 
 

@@ -39,8 +39,13 @@ class Source:
     version: str | None = None
     #: Reader of the files if they are in another format; None: they are MDS.
     data: FormatData | None = dataclasses.field(default=None, repr=False)
-    #: Name of the source if its URL is not enough; None: the URL.
+    #: Name of the source, see `source_of`; None: it follows from the URL and the options.
     source_name: str | None = None
+    #: Root folder of this user's cached data, as it was when the source was made.
+    user_cache: str = dataclasses.field(
+        default_factory=lambda: cache_root(),  # noqa: PLW0108 - it is defined below
+        repr=False,
+    )
     #: The store from which the index was fetched. It is not pickled: another process opens its own,
     #: since a store of the user may not be picklable.
     store: Retrying | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -58,9 +63,19 @@ class Source:
         return self.index.fingerprint() if self.data is None else self.data.table.digest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle all fields but the last one, the store."""
+        """Pickle all fields but the last one, the store, and the servers that have answered."""
+        from mds.storage._wrappers import answered_servers
+
         names = [field.name for field in dataclasses.fields(self) if field.name != "store"]
-        return Source, tuple(getattr(self, name) for name in names)
+        return _revive, (answered_servers(), *(getattr(self, name) for name in names))
+
+
+def _revive(answered_servers: tuple[str, ...], *values: Any) -> Source:
+    """Return a pickled source, in a process that learns which servers have answered the first."""
+    from mds.storage._wrappers import mark_answered
+
+    mark_answered(answered_servers)
+    return Source(*values)
 
 
 def default_folder(remote: str) -> str:
@@ -76,10 +91,10 @@ def cache_root() -> str:
     """
     variable = os.environ.get("MDS_CACHE_DIR")
     if variable:
-        return url.path_on_disk(variable, "MDS_CACHE_DIR")
+        return url.absolute_path(url.path_on_disk(variable, "MDS_CACHE_DIR"))
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if home.startswith("~"):  # no home directory: use a temporary folder of this user
         from mds.storage._control_files import private_temporary_folder
 
         return private_temporary_folder()
-    return os.path.join(home, "mds")
+    return os.path.join(url.absolute_path(home), "mds")

@@ -28,6 +28,7 @@ from mds._readers import open_sparse
 from mds._readers.fields import fields_of
 from mds._readers.joint import JointReader
 from mds._shardfile.layout import header_size, parse_meta_offsets, parse_offsets
+from mds._words import plural
 from mds.errors import ShardError
 
 if TYPE_CHECKING:
@@ -237,8 +238,8 @@ def _fixed_offsets(info: ShardInfo) -> Offsets | None:
     start = info.raw.size - info.samples * size
     if start < header_size(info.samples):
         raise ShardError(
-            f"{info.raw.basename}: {info.samples} samples of {size} bytes do not fit into "
-            f"{info.raw.size} bytes, the size of the shard in the index."
+            f"{info.raw.basename}: {plural(info.samples, 'sample')} of {size} bytes do not fit "
+            f"into {info.raw.size} bytes, the size of the shard in the index."
         )
     return np.arange(info.samples + 1, dtype=np.int64) * size + start
 

@@ -38,12 +38,12 @@ def clean(place: str, remove: bool, storage_options: dict[str, str], as_json: bo
                 raise NotFoundError(f"{place}: there is no such folder.")
             if store.local_path is None or not os.path.isdir(store.local_path):
                 # Behind a URL there is no lock of writers.
-                _clean(store, remove, as_json)
+                _clean(store, place, remove, as_json)
                 return
-            _clean_folder(store, store.local_path, remove, as_json)
+            _clean_folder(store, place, store.local_path, remove, as_json)
 
 
-def _clean_folder(store: Store, folder: str, remove: bool, as_json: bool) -> None:
+def _clean_folder(store: Store, place: str, folder: str, remove: bool, as_json: bool) -> None:
     """Clean a local folder, under the lock of its writers.
 
     Raises ConfigError if a writer is at work, or if an unfinished conversion can be resumed.
@@ -61,16 +61,21 @@ def _clean_folder(store: Store, folder: str, remove: bool, as_json: bool) -> Non
                 f"{folder}: a conversion was started here and not finished. Continue with "
                 "mds-convert --resume, or start again with --overwrite."
             )
-        _clean(store, remove, as_json)
+        _clean(store, place, remove, as_json)
     finally:
         lock.close()
 
 
-def _clean(store: Store, remove: bool, as_json: bool) -> None:
-    """Print what unfinished writers left in a store, and delete it if ``remove``."""
+def _clean(store: Store, place: str, remove: bool, as_json: bool) -> None:
+    """Print what unfinished writers left in a store, and delete it if ``remove``.
+
+    - ``place`` (str): The place as the user typed it.
+    """
+    from mds.storage._url import redact
+
     main = console()
     leftovers = _find_leftovers(store)
-    place = store.url_of("")
+    place = redact(place)
     if as_json:
         if remove:
             leftovers.remove(store)
@@ -81,7 +86,7 @@ def _clean(store: Store, remove: bool, as_json: bool) -> None:
             "folders": leftovers.folders,
             "parts": leftovers.parts,
         }
-        print_json({"url": place, "leftovers": listed, "is_removed": remove})
+        print_json({"url": store.url_of(""), "leftovers": listed, "is_removed": remove})
         return
     if not leftovers:
         main.print(cell(f"{place}: no files of unfinished writers"))

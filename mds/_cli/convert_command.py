@@ -23,13 +23,15 @@ from mds._cli.terminal import (
     is_lively,
     json_option,
     limit_option,
-    plural,
+    print_command,
     print_datasets,
+    print_prose,
     print_table,
     rate,
     table,
 )
 from mds._units import format_bytes
+from mds._words import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,9 +54,9 @@ class _FormatOption(click.Option):
     """
 
     def _list_inputs(self) -> str:
-        from mds.writers.convert import input_names
+        from mds.writers.convert._inputs.registry import source_names
 
-        return f"Format of SOURCE, if mds-convert cannot detect it: {', '.join(input_names())}."
+        return f"Format of SOURCE, if mds-convert cannot detect it: {', '.join(source_names())}."
 
     def _ignore(self, text: str | None) -> None:
         """Ignore the help that Click sets, which is None."""
@@ -149,7 +151,11 @@ class _FormatOption(click.Option):
 @click.option(
     "--end-token", metavar="TOKEN", help=("Token at the end of each document; '' for none.")
 )
-@click.option("--text-column", metavar="NAME", help="Column with the text to tokenize.")
+@click.option(
+    "--text-column",
+    metavar="NAME",
+    help="Column with the text to tokenize, or a path inside it: messages.content.",
+)
 @click.option("--drop-last", is_flag=True, help="Drop the last tokens if they do not fill a block.")
 @click.option("--compression", metavar="NAME", help="zstd, zstd:7, gz, bz2, br, snappy.")
 @click.option(
@@ -200,6 +206,11 @@ class _FormatOption(click.Option):
     is_flag=True,
     help="Write one MDS shard for each shard of the source, such as a Parquet row group. The order "
     "of training and saved states stay valid.",
+)
+@click.option(
+    "--portable",
+    is_flag=True,
+    help="Write only encodings that mosaicml-streaming reads: json instead of optional, bool, ...",
 )
 @storage_option
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
@@ -270,16 +281,18 @@ def _plan_and_run(
         with show_progress(stderr if lively else None, conversion.spec.limit) as progress:
             summary = conversion.run(progress)
     except KeyboardInterrupt:
-        if keeps_shards:  # such a conversion cannot be resumed
+        # One that keeps shards cannot be resumed, nor one that has not finished any part.
+        if keeps_shards or conversion.checkpoint().load_plan() is None:
             raise
         arguments = without_secrets(_own_arguments())
         command = redact_text(shlex.join(["mds-convert", *arguments, "--resume"]))
-        # Not wrapped, so that it can be copied.
         stderr.print(cell("Interrupted. Finished work is kept; continue with"))
-        stderr.print(cell(f"  {command}"), soft_wrap=True)
+        print_command(stderr, command)
         sys.exit(130)
     if not quiet:
-        show_notes(summary, stderr)
+        # Those of the source were printed with the plan.
+        own_notes = summary.notes[len(conversion.source.notes) :]
+        show_notes(dataclasses.replace(summary, notes=own_notes), stderr)
     if as_json:
         _print_summary_json(summary, columns)
     elif not quiet:
@@ -327,7 +340,7 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
         )
     print_table(stderr, column_table)
     for note in source.notes:
-        stderr.print(cell(f"Note: {note}."))
+        print_prose(stderr, cell(f"Note: {note}."))
     limit = format_bytes(spec.size_limit) if spec.size_limit else "any size"
     shards = "the shards of the source" if spec.keep_shards else f"shards of up to {limit}"
     settings = [shards, spec.compression or "no compression"]
@@ -336,9 +349,9 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
     if spec.split:
         settings.append(", ".join(f"{name} {share:.4g}" for name, share in spec.split.items()))
     if spec.limit:
-        settings.append(f"the first {spec.limit:,} samples")
+        settings.append(f"the first {plural(spec.limit, 'sample')}")
     if not spec.keep_shards:
-        settings.append("1 process" if spec.num_workers == 1 else f"{spec.num_workers} processes")
+        settings.append(plural(spec.num_workers, "process"))
     stderr.print(cell(f"to {conversion.out}: {'; '.join(settings)}"))
     if disk_space := conversion.describe_disk_space():
         stderr.print(cell(disk_space))
@@ -347,11 +360,11 @@ def show_plan(conversion: Conversion, stderr: Console) -> None:
 def show_notes(summary: Summary, stderr: Console) -> None:
     """Print which records were left out, and other notes, to standard error."""
     for each in summary.bad:
-        stderr.print(cell(f"Left out: {each}"), soft_wrap=True)
+        print_prose(stderr, cell(f"Left out: {each}"))
     if summary.bad_count > len(summary.bad):
         stderr.print(cell(f"... and {summary.bad_count - len(summary.bad):,} more"))
     for note in summary.notes:
-        stderr.print(cell(f"Note: {note}."))
+        print_prose(stderr, cell(f"Note: {note}."))
     if summary.resumed_parts:
         stderr.print(
             cell(f"Note: {plural(summary.resumed_parts, 'part')} had been converted before.")
@@ -380,7 +393,11 @@ def _print_summary_json(summary: Summary, columns: dict[str, str]) -> None:
     ]
     seconds = round(summary.seconds, 3)
     print_datasets(
-        datasets, seconds=seconds, bad_records=summary.bad_count, first_bad=[*summary.bad]
+        datasets,
+        seconds=seconds,
+        bad_records=summary.bad_count,
+        first_bad=[*summary.bad],
+        notes=[*summary.notes],
     )
 
 

@@ -25,8 +25,9 @@ from mds.encodings import Encoding, parse_encoding
 from mds.encodings._arrays import length_function
 from mds.errors import ConfigError, MdsError, NotFoundError
 from mds.formats._dataset import HERE, FormatData, open_files, pinned_format, read_pinned
+from mds.formats._detect import format_of_files
 from mds.formats._encode import shard_bytes
-from mds.formats._registry import format_of_files
+from mds.formats._registry import parse_format
 from mds.formats._source import Files
 from mds.storage import open_store
 from mds.storage._url import Url, join, options_of, redact
@@ -36,12 +37,16 @@ from mds.writers.convert._inputs.mds import MdsInput
 # ----------------------------------------------------------------------------------- find a dataset
 
 
-def find_datasets(place: str) -> list[str]:
+def find_datasets(place: str, file_format: str | None = None) -> list[str]:
     """Return the URL of the dataset at ``place``, or the paths of those in its folders (splits).
+
+    - ``file_format`` (str | None, default None): The format of files that are read in place.
 
     Raises NotFoundError if there is none.
     """
     url = Url(place)
+    if file_format is not None:
+        return [url]
     store = open_store(url)
     try:
         store.head(INDEX_NAME)
@@ -57,9 +62,11 @@ def find_datasets(place: str) -> list[str]:
             return [url]
         if local is not None and not os.path.isdir(local):
             raise _no_folder(redact(url), local) from None
+        has_files = local is None or os.listdir(local)
+        hint = " For other files, give their format, such as --format images." if has_files else ""
         raise NotFoundError(
             f"{redact(url)}: there is no {INDEX_NAME}, neither here nor in a folder below, so no "
-            "dataset."
+            f"dataset.{hint}"
         ) from None
     return [url]
 
@@ -113,12 +120,12 @@ class DatasetInfo:
     class_names: dict[str, list[str]]
 
 
-def describe(url: str) -> DatasetInfo:
+def describe(url: str, file_format: str | None = None) -> DatasetInfo:
     """Return the summary of a dataset, from its index and the notes on its columns.
 
-    Sizes of files in other formats are estimates.
+    ``file_format`` is as in `find_datasets`. Sizes of files in other formats are estimates.
     """
-    files_dataset = open_dataset(url)
+    files_dataset = open_dataset(url, file_format)
     if files_dataset is None:
         index = read_index(url)
         notes = read_notes(open_store(url), index.fingerprint())
@@ -178,12 +185,13 @@ def _spread(values: Any) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------ samples
 
 
-def head(url: str, count: int = 5) -> Iterator[dict[str, Any]]:
+def head(url: str, count: int = 5, file_format: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the first ``count`` samples of a dataset, decoded; a pickle stays bytes.
 
-    A value whose bytes do not decode is an `Undecodable`.
+    ``file_format`` is as in `find_datasets`. A value whose bytes do not decode is an
+    `Undecodable`.
     """
-    files_dataset = open_dataset(url)
+    files_dataset = open_dataset(url, file_format)
     if files_dataset is not None:
         yield from _first_samples(*files_dataset, count)
         return
@@ -213,12 +221,17 @@ def _decode(encoding: Encoding, data: bytes) -> Any:
 # -------------------------------------------------------------------------- files in another format
 
 
-def open_dataset(url: str) -> tuple[FormatData, Files] | None:
+def open_dataset(url: str, file_format: str | None = None) -> tuple[FormatData, Files] | None:
     """Open a dataset of files in another format; return None for a dataset with an MDS index.
+
+    With ``file_format``, the files of this format at ``url`` are opened. Files of all splits are
+    one dataset.
 
     If `mds index` wrote an index of files at ``url``, exactly the files in this index are opened;
     else those that are at ``url`` now. Raises what opening such files raises.
     """
+    if file_format is not None and parse_format(file_format) is not None:
+        return open_files(url, file_format, split=None)
     store = open_store(url)
     try:
         Index.parse(store.get(INDEX_NAME), store.url_of(INDEX_NAME))
@@ -229,8 +242,8 @@ def open_dataset(url: str) -> tuple[FormatData, Files] | None:
         data = FormatData.of(kind, read_pinned(store, error, kind), location=Url(url))
         return data, Files(open_store(Url(root, options_of(url))))
     except (NotFoundError, NotADirectoryError):
-        file_format = format_of_files(url)
-        return None if file_format is None else open_files(url, file_format)
+        detected_format = format_of_files(url)
+        return None if detected_format is None else open_files(url, detected_format, split=None)
     return None
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mds._cli.storage_options import storage_option, with_options
-from mds._cli.terminal import Command, errors, json_option, plural, print_datasets
+from mds._cli.terminal import Command, errors, json_option, print_datasets
+from mds._words import plural
 from mds.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mds.formats import Format
 
 
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     "--set", "pairs", metavar="NAME=VALUE", multiple=True,
     help="Setting of the format, such as manifest=labels.csv. May be repeated.",
 )  # fmt: skip
+@click.option(
+    "--split", metavar="NAME", default="",
+    help="Only the files of this split, such as train; all mixes the files of all splits.",
+)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace an existing index at OUT.")
 @storage_option
 @json_option()
@@ -30,6 +37,7 @@ def index(
     out: str | None,
     kind: str | None,
     pairs: tuple[str, ...],
+    split: str,
     overwrite: bool,
     storage_options: dict[str, str],
     as_json: bool,
@@ -39,14 +47,28 @@ def index(
     OUT is a folder or URL; without it the index is written to SOURCE. A dataset of OUT reads these
     files and no others. It does not list or inspect them at a start; if a file is changed or
     deleted, the run stops with an error that names it.
+
+    If SOURCE has MDS shards whose index.json was lost, it is written again from their headers.
     """
     with errors():
         from mds._cli.datasets import index_facts
         from mds.formats._dataset import open_files, write_files_index
+        from mds.formats._facts import describe_left_out
+        from mds.storage._relative_name import split_folder
         from mds.storage._url import redact
+        from mds.writers._rebuild import has_shards
 
         source, *outs = with_options(storage_options, source, *([out] if out else []))
-        data, files = open_files(source, _format(source, kind, pairs) if pairs else kind)
+        if not kind and not pairs and not split and has_shards(source):
+            _rebuild(source, outs, as_json)
+            return
+        if split and not outs:
+            raise ConfigError(
+                f"{redact(source)}: --split needs OUT. Give a folder or URL for the index of the "
+                "split."
+            )
+        file_format = _format(source, kind, pairs) if pairs else kind
+        data, files = open_files(source, file_format, split=split_folder(split))
         out = write_files_index(data, files, outs[0] if outs else None, overwrite=overwrite)
         if as_json:
             print_datasets([index_facts(out, data.index()) | {"files": len(data.table.keys)}])
@@ -54,6 +76,35 @@ def index(
         samples = plural(int(data.table.samples.sum()), "sample")
         shards, count = plural(len(data.table), "shard"), plural(len(data.table.keys), "file")
         click.echo(f"{redact(out)}: {samples} in {shards} of {count}")
+        if left_out := describe_left_out(data.costs().left_out):
+            click.echo(f"left out: {left_out}")
+
+
+def _rebuild(source: str, outs: Sequence[str], as_json: bool) -> None:
+    """Write the lost index.json of MDS shards, and print what it has.
+
+    Raises ConfigError if OUT is another place, because an index names shards beside it.
+    """
+    from mds._cli.datasets import index_facts
+    from mds.storage._url import redact
+    from mds.writers._merge import normalize_place
+    from mds.writers._rebuild import rebuild_index
+
+    if outs and normalize_place(outs[0]) != normalize_place(source):
+        raise ConfigError(
+            f"{redact(source)} has MDS shards, whose index is written beside them. Leave out OUT."
+        )
+    index = rebuild_index(source)
+    if as_json:
+        print_datasets([index_facts(source, index)])
+        return
+    samples, shards = plural(index.total_samples, "sample"), plural(len(index), "shard")
+    click.echo(f"{redact(source)}: {samples} in {shards}")
+    click.echo(
+        "Note: shards do not show whether others followed the last one. Compare the number of "
+        "samples with what you wrote.",
+        err=True,
+    )
 
 
 def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
@@ -66,7 +117,8 @@ def _format(source: str, kind: str | None, pairs: tuple[str, ...]) -> Format:
 
     Raises ConfigError for a text without "=", and if the format cannot be detected.
     """
-    from mds.formats._registry import find_format, format_of_files, make_format
+    from mds.formats._detect import format_of_files
+    from mds.formats._registry import find_format, make_format
     from mds.storage._url import redact
 
     settings = {}

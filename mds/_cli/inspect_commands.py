@@ -18,10 +18,10 @@ from mds._cli.terminal import (
     console,
     errors,
     fail,
+    format_option,
     is_lively,
     json_option,
     limit_option,
-    plural,
     print_datasets,
     print_json_line,
     print_table,
@@ -30,6 +30,7 @@ from mds._cli.terminal import (
 )
 from mds._preview import Undecodable, is_picture, shorten_value, to_half_blocks
 from mds._units import format_bytes
+from mds._words import plural
 from mds.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ _PICTURE_COLUMNS = 48
 
 @click.command(cls=Command, short_help="Columns, samples, shards, sizes, compression, hashes.")
 @click.argument("dataset")
+@format_option
 @storage_option
 @json_option()
-def info(dataset: str, storage_options: dict[str, str], as_json: bool) -> None:
+def info(
+    dataset: str, file_format: str | None, storage_options: dict[str, str], as_json: bool
+) -> None:
     """Print columns, samples, shards, sizes, compression and hashes of DATASET.
 
     DATASET is the folder or URL of a dataset, or the folder of its splits.
@@ -56,8 +60,9 @@ def info(dataset: str, storage_options: dict[str, str], as_json: bool) -> None:
     with errors():
         from mds._cli.datasets import describe, find_datasets
 
-        urls = find_datasets(*with_options(storage_options, dataset))
-        summaries = [describe(url) for url in urls]
+        (place,) = with_options(storage_options, dataset)
+        urls = find_datasets(place, file_format)
+        summaries = [describe(url, file_format) for url in urls]
         if as_json:
             print_datasets(map(_facts, urls, summaries))
             return
@@ -150,6 +155,7 @@ def _compressed(info: DatasetInfo) -> str:
 @click.option("--columns", metavar="NAME,...", help="Show only these columns.")
 @json_option("Print a JSON line for each sample, with the length of bytes instead of their value.")
 @click.option("--html", metavar="FILE", help="Write an HTML page with pictures and sound to FILE.")
+@format_option
 @storage_option
 def head(
     dataset: str,
@@ -157,6 +163,7 @@ def head(
     columns: str | None,
     as_json: bool,
     html: str | None,
+    file_format: str | None,
     storage_options: dict[str, str],
 ) -> None:
     """Show the first samples of DATASET, a folder or URL.
@@ -174,14 +181,15 @@ def head(
         from mds.errors import EncodingError
         from mds.storage._url import redact
 
-        urls = inspecting.find_datasets(*with_options(storage_options, dataset))
+        (place,) = with_options(storage_options, dataset)
+        urls = inspecting.find_datasets(place, file_format)
         if html is not None:
-            _write_page(urls, limit, html)
+            _write_page(urls, limit, html, file_format)
             return
         terminal = console()
         faulty = 0
         for url in urls:
-            for number, whole_sample in enumerate(inspecting.head(url, limit)):
+            for number, whole_sample in enumerate(inspecting.head(url, limit, file_format)):
                 sample = _choose(whole_sample, columns, redact(url))
                 faulty += any(isinstance(value, Undecodable) for value in sample.values())
                 if as_json:
@@ -238,7 +246,7 @@ def _can_draw(terminal: Console) -> bool:
     )
 
 
-def _write_page(urls: list[str], count: int, path: str) -> None:
+def _write_page(urls: list[str], count: int, path: str, file_format: str | None) -> None:
     """Write the first ``count`` samples of each dataset into one HTML file at ``path``.
 
     The file appears whole or not at all.
@@ -251,7 +259,7 @@ def _write_page(urls: list[str], count: int, path: str) -> None:
     path = path_on_disk(path, "--html")
     pieces = []
     for url in urls:
-        facts = inspecting.describe(url)
+        facts = inspecting.describe(url, file_format)
         rows = [
             (
                 name,
@@ -264,7 +272,7 @@ def _write_page(urls: list[str], count: int, path: str) -> None:
         pieces += [
             element("h3", f"{facts.url}: {plural(facts.samples, 'sample')}"),
             table(["column", "encoding", "description", "classes"], rows),
-            samples_table(enumerate(inspecting.head(url, count))),
+            samples_table(enumerate(inspecting.head(url, count, file_format))),
         ]
     page = make_page(redact(urls[0]), pieces)
     with publish(os.path.abspath(path)) as temporary, open(temporary, "wb") as file:

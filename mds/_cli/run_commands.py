@@ -18,7 +18,6 @@ from mds._cli.terminal import (
     console,
     errors,
     json_option,
-    plural,
     print_json,
     print_json_line,
     print_table,
@@ -26,6 +25,7 @@ from mds._cli.terminal import (
     table,
 )
 from mds._preview import shorten_value
+from mds._words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -252,7 +252,7 @@ def diff(
         if as_json:
             print_json(difference._asdict())
         elif difference.step is None:
-            click.echo(f"The same samples in all {difference.steps:,} steps.")
+            click.echo(f"The same samples in all {plural(difference.steps, 'step')}.")
         else:
             click.echo(f"Step {difference.step:,} of the training is the first with other samples.")
         if not as_json:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +21,7 @@ from mds.errors import MdsError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _NO_WRAP_COLUMNS = 10_000
 
@@ -98,8 +102,53 @@ def fail(sentence: str, code: int = TROUBLE) -> None:
     from mds.storage._url import redact_text
 
     terminal = console(stderr=True)
-    terminal.print(Text.assemble(("Error: ", "bold red"), redact_text(sentence)), soft_wrap=True)
+    error = Text.assemble(("Error: ", "bold red"), redact_text(sentence))
+    command = _COMMAND_AT_END.search(error.plain)
+    if command is None or len(error) <= terminal.width:
+        print_prose(terminal, error)
+    else:
+        print_prose(terminal, error[: command.start()])
+        print_command(terminal, command[0].strip())
     sys.exit(code)
+
+
+#: A command at the end of an error, as in "... Merge them with: mds merge data".
+_COMMAND_AT_END = re.compile(r"(?<=:) (mds|mds-convert) [^.]\S*( \S+)*$")
+
+
+def print_prose(terminal: Console, text: Text) -> None:
+    """Print sentences whose lines end between words; a longer word, such as a path, stays whole."""
+    for line in text.split(allow_blank=True):
+        words = textwrap.TextWrapper(
+            terminal.width,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        ).wrap(line.plain)
+        start = 0
+        for piece in words or [""]:
+            start = line.plain.index(piece, start)
+            terminal.print(line[start : start + len(piece)], soft_wrap=True)
+
+
+def print_command(terminal: Console, command: str) -> None:
+    """Print a command that can be copied: lines of a terminal end with a backslash, as in a shell.
+
+    - ``command`` (str): The command as it is typed, with its quotes.
+    """
+    try:
+        words = [shlex.quote(word) for word in shlex.split(command)]
+    except ValueError:  # it goes on with a sentence that has a single quote
+        words = [command]
+    lines = ["  "]
+    for word in words:
+        # Two cells for the backslash.
+        if len(lines[-1]) + len(word) + 2 > terminal.width and lines[-1].strip():
+            lines[-1] += "\\"
+            lines.append("    ")
+        lines[-1] += f"{word} "
+    for line in lines:
+        terminal.print(cell(line.rstrip(" ")), soft_wrap=True)
 
 
 # ----------------------------------------------------------------------------------------- commands
@@ -223,6 +272,17 @@ def limit_option(text: str, default: int | None = None) -> Callable[[F], F]:
 # --------------------------------------------------------------------------------------------- JSON
 
 
+def format_option(command: F) -> F:
+    """Decorate a command: it gets ``file_format``, the format of files that are read in place."""
+    add_option = click.option(
+        "--format",
+        "file_format",
+        metavar="FORMAT",
+        help="Format of the files of a dataset that is read in place, such as images.",
+    )
+    return add_option(command)
+
+
 def json_option(text: str = "Print one JSON document.") -> Callable[[F], F]:
     """Return the decorator that adds the option ``--json``, the parameter ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=text)
@@ -311,11 +371,6 @@ def duration(seconds: float) -> str:
 def rate(amount: float, seconds: float) -> str:
     """Return bytes per second in words."""
     return f"{format_bytes(amount / max(seconds, 1e-9))}/s"
-
-
-def plural(count: int, word: str) -> str:
-    """Return a count with its noun: ``plural(1, "shard") == "1 shard"``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _describe_os_error(error: OSError) -> str:

@@ -26,6 +26,7 @@ from mds._readers import make_decoder
 from mds._shardfile.compression import parse_compression
 from mds._shardfile.hashing import hexdigest
 from mds._shardfile.layout import parse_meta_offsets, parse_offsets, split_sample
+from mds._words import plural
 from mds.encodings import Encoding, parse_encoding
 from mds.encodings._arrays import length_function
 from mds.errors import MdsError, NotFoundError
@@ -67,6 +68,7 @@ def verify(
     decode: bool = True,
     workers: int = 1,
     progress: Callable[[Report, int], None] | None = None,
+    file_format: str | None = None,
 ) -> Report:
     """Check a dataset and return a report of its faults.
 
@@ -77,13 +79,14 @@ def verify(
         workers: Number of processes.
         progress: Function that is called after every shard with the report so far and the number of
             all shards.
+        file_format: Format of files that are read in place; None finds it.
 
     Raises NotFoundError and IndexFileError if there is no index to compare with.
     """
     from mds.writers._engines import open_engine
 
     total = Report()
-    files_dataset = open_dataset(url)
+    files_dataset = open_dataset(url, file_format)
     if files_dataset is not None:
         data, files = files_dataset
         for number in range(len(data.table)):
@@ -332,8 +335,8 @@ def _length_fault(
         return
     if actual_length != recorded:
         yield (
-            f"column {name!r} has {actual_length} elements, but {lengths_name(name)} says "
-            f"{recorded}. Record them again with mds lengths."
+            f"column {name!r} has {plural(actual_length, 'element')}, but {lengths_name(name)} "
+            f"says {recorded}. Record them again with mds lengths."
         )
 
 

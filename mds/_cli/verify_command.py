@@ -18,13 +18,14 @@ from mds._cli.terminal import (
     console,
     duration,
     errors,
+    format_option,
     is_lively,
     json_option,
-    plural,
     print_datasets,
     refuse_together,
 )
 from mds._units import format_bytes
+from mds._words import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     help="Number of processes; 0 for one per core.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print only faults.")
+@format_option
 @storage_option
 @json_option()
 def verify(
@@ -49,6 +51,7 @@ def verify(
     no_decode: bool,
     num_workers: int,
     quiet: bool,
+    file_format: str | None,
     storage_options: dict[str, str],
     as_json: bool,
 ) -> None:
@@ -65,12 +68,19 @@ def verify(
         from mds._cli.verification import verify as check
 
         progress_terminal, is_faulty, facts = console(stderr=True), False, []
-        for url in find_datasets(*with_options(storage_options, dataset)):
+        (place,) = with_options(storage_options, dataset)
+        for url in find_datasets(place, file_format):
             began = time.monotonic()
             has_bar = is_lively(progress_terminal) and not quiet
             with _show_progress(progress_terminal if has_bar else None) as progress:
                 count = num_workers or os.cpu_count() or 1
-                report = check(url, decode=not no_decode, workers=count, progress=progress)
+                report = check(
+                    url,
+                    decode=not no_decode,
+                    workers=count,
+                    progress=progress,
+                    file_format=file_format,
+                )
             seconds = time.monotonic() - began
             is_faulty = is_faulty or bool(report.faults)
             if as_json:

@@ -1,1 +1,1 @@
-"""What a user holds: streams, samples by number and in order, an epoch of one worker."""
+"""What a user holds: streams, samples by number and in order, and the position of a training."""

@@ -12,13 +12,14 @@ import weakref
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mds._dataset.reading import ReadableDataset, read_stretches
+from mds._dataset.run import HasRun, run_of, seek, source_of
+from mds._iteration.reading import read_stretches
 from mds._process.fork_safe import call_in_child
 from mds.errors import IterationError
 
 if TYPE_CHECKING:
-    from mds._dataset.worker_epoch import WorkerEpoch
     from mds._dataset.worker_point import WorkerPoint
+    from mds._iteration.worker_epoch import WorkerEpoch
 
 
 class EpochIterator(itertools.chain[Any]):
@@ -36,7 +37,7 @@ class EpochIterator(itertools.chain[Any]):
     _stretches: _Stretches
 
     @classmethod
-    def over(cls, dataset: ReadableDataset, epoch: WorkerEpoch) -> EpochIterator:
+    def over(cls, dataset: HasRun, epoch: WorkerEpoch) -> EpochIterator:
         """Return an iterator over the samples of ``epoch``."""
         stretches = _Stretches(dataset, epoch)
         iterator = cls.from_iterable(stretches.generate())
@@ -69,15 +70,15 @@ class _Stretches:
         epoch: Part of this worker in the epoch at which to begin.
     """
 
-    def __init__(self, dataset: ReadableDataset, epoch: WorkerEpoch) -> None:
+    def __init__(self, dataset: HasRun, epoch: WorkerEpoch) -> None:
         self._dataset, self.epoch = dataset, epoch
         self._begin(epoch)
         _living.add(self)
 
     def _begin(self, epoch: WorkerEpoch) -> None:
         """Set up the reading of ``epoch``, without reading any sample yet."""
-        self.epoch = epoch
-        self._stretches = read_stretches(self._dataset, epoch)
+        self.epoch, self._has_begun = epoch, False
+        self._stretches = read_stretches(source_of(self._dataset), epoch)
         self._current: Iterator[Any] = iter(())  # the stretch that the chain reads now
 
     def generate(self) -> Iterator[Iterator[Any]]:
@@ -99,6 +100,9 @@ class _Stretches:
                     self._current = _raise(failure or self.epoch.failure.with_traceback(None))
                     failure = None
                 else:
+                    if not self._has_begun and not self.epoch.is_counted:
+                        run_of(self._dataset).take_over(self.epoch)
+                    self._has_begun = True
                     samples = next(self._stretches, None)
                     if samples is None:
                         return
@@ -112,15 +116,13 @@ class _Stretches:
 
     def worker_point(self) -> WorkerPoint:
         """Return the position of this worker."""
-        epoch = self.epoch
-        lane = epoch.world.worker_of_rank
-        return self._dataset._worker_point(epoch, epoch.begin, epoch.position, lane)
+        return run_of(self._dataset).worker_point(*self.epoch.worker_count)
 
     def seek(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of a worker."""
-        point = self._dataset._load_worker_point(state)
+        point = run_of(self._dataset).load_worker_point(state)
         self.close()
-        self._begin(self._dataset._seek(point))
+        self._begin(seek(self._dataset, point))
 
     def close(self) -> None:
         """End the iteration at once, and release its shards."""

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._dataset.run import run_of, source_of
 from mds._index.table import column_encodings
+from mds._iteration.worker_epoch import WorkerEpoch
 from mds._preview import Explanation
 from mds._units import format_bytes
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import drops_of, skips_of
 from mds.plan._mixture import MAX_STEPS
@@ -21,9 +24,11 @@ from mds.world import World, find_ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mds._dataset.shard_map import ShardMap
+    from mds._dataset.run import Run
     from mds._dataset.steps import PackCount
     from mds._index.table import Index
+    from mds._iteration.reading import SampleSource
+    from mds._iteration.shard_map import ShardMap
     from mds.formats._facts import FileCosts
     from mds.plan import EpochPlan
     from mds.transforms._chain import FunctionChain
@@ -35,37 +40,38 @@ def describe(dataset: Any) -> str:
     first, *other_streams = dataset.streams
     place = first.remote or first.local
     place_text = (
-        f"{len(other_streams) + 1} streams"
+        plural(len(other_streams) + 1, "stream")
         if other_streams
         else " ".join(filter(None, (place, first.split)))
     )
-    size = sum(int(index.raw_size.sum()) for index in dataset._shards.indexes)
+    source, run = source_of(dataset), run_of(dataset)
+    indexes, chain = source.shards.indexes, source.filter.chain
+    size = sum(int(index.raw_size.sum()) for index in indexes)
     order = f"{dataset.shuffle_algo} shuffled" if dataset.shuffle else "in order"
-    functions = f"{dataset._filter.chain}, " if dataset._filter.chain.links else ""
+    functions = f"{chain}, " if chain.links else ""
     batches = f"batches of {dataset.batch_size}" if dataset.batch_size else "no batch size"
     return (
-        f"<{type(dataset).__name__} of {place_text}: {dataset.num_samples:,} samples in "
+        f"<{type(dataset).__name__} of {place_text}: {plural(dataset.num_samples, 'sample')} in "
         f"{dataset.num_shards:,} shard{'s' * (dataset.num_shards != 1)}, "
-        f"{format_bytes(size)}, {_describe_columns(dataset)}, {order}, {batches}, {functions}"
-        f"{_describe_rank(dataset)}, {_describe_position(dataset)}>"
+        f"{format_bytes(size)}, {_describe_columns(source)}, {order}, {batches}, {functions}"
+        f"{_describe_rank(run)}, {_describe_position(run)}>"
     )
 
 
-def _describe_columns(dataset: Any) -> str:
+def _describe_columns(source: SampleSource) -> str:
     """Name the first columns as stored, such as "columns image, label"."""
-    names = list(column_encodings(dataset._indexes()))
-    names = [name for name in names if name in dataset._columns]
+    names = [name for name in column_encodings(source.shards.indexes) if name in source.columns]
     suffix = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"column{'s' * (len(names) != 1)} {', '.join(names[:8])}{suffix}"
 
 
-def _describe_rank(dataset: Any) -> str:
+def _describe_rank(run: Run) -> str:
     """Describe the rank of this process, such as "rank 0 of 8"."""
-    if dataset._ranks is None and _is_function(dataset.topology):
+    if run.ranks is None and _is_function(run.topology):
         return "rank by topology="
     try:
-        # Not stored in the dataset: the process group may be made after this line is printed.
-        ranks = dataset._ranks or find_ranks(dataset.topology)
+        # Not stored in the run: the process group may be made after this line is printed.
+        ranks = run.ranks or find_ranks(run.topology)
     except ConfigError:
         return "rank unknown"
     return f"rank {ranks.rank} of {ranks.world_size}"
@@ -75,20 +81,20 @@ def _is_function(topology: Any) -> bool:
     return callable(topology) and not isinstance(topology, World)
 
 
-def _describe_position(dataset: Any) -> str:
+def _describe_position(run: Run) -> str:
     """Describe how far the run is: a loaded state, a loader's position, or this iteration's."""
-    epochs, running = dataset._order.epochs, dataset._running
+    epochs, iteration = run.order.epochs, run.iteration
     if epochs.pending is not None:
         position = epochs.pending.position
         return f"epoch {position.epoch} from {position.unit[:-1]} {position.place} next"
-    loop = dataset._order.find_loop()
+    loop = run.order.find_loop()
     if loop is not None and loop.is_under_way and loop.position is not None:
         position = loop.position
         return f"epoch {position.epoch} at {position.unit[:-1]} {position.place}"
-    if running is None or not running.is_under_way:
+    if not isinstance(iteration, WorkerEpoch) or not iteration.is_under_way:
         return f"epoch {epochs.next_epoch} next"
-    begin, ranks = running.begin, running.world.num_ranks
-    return f"epoch {begin.epoch} at sample {begin.place + running.position * ranks}"
+    begin, ranks = iteration.begin, iteration.world.num_ranks
+    return f"epoch {begin.epoch} at sample {begin.place + iteration.index * ranks}"
 
 
 def explain(
@@ -126,7 +132,7 @@ def explain(
     raw = sum(int(index.raw_size.sum()) for index in shards.indexes)
     zipped = sum(int(index.zip_size.sum()) for index in shards.indexes)
     head = (
-        f"{name}: {shards.num_samples:,} samples in {shards.num_shards:,} "
+        f"{name}: {plural(shards.num_samples, 'sample')} in {shards.num_shards:,} "
         f"shard{'s' * (shards.num_shards != 1)}, "
         f"{format_bytes(raw)}" + (f", compressed {format_bytes(zipped)}" if zipped else "")
     )
@@ -202,7 +208,7 @@ def _describe_draws(plan: EpochPlan) -> str:
     if plan.schedule is not None:
         return "samples drawn by the schedule"
     if tuple(plan.choose) != tuple(plan.stream_samples):
-        return f"of {plan.num_samples:,} samples, {plan.spec.sampling_method}"
+        return f"of {plural(plan.num_samples, 'sample')}, {plan.spec.sampling_method}"
     if plan.spec.batching_method != "random":
         return "each sample once, except samples that do not fill a batch"
     return "all samples once"
@@ -259,10 +265,11 @@ def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCou
     parts = plan.spec.microbatches
     of_step = "for each rank" if parts == 1 else f"times {parts} microbatches for each rank"
     if packs is not None:
-        steps = f"{_about(packs)}{-(-packs.packs // global_batch):,} steps an epoch"
+        steps = f"{_about(packs)}{plural(-(-packs.packs // global_batch), 'step')} an epoch"
         return f"packs {of_step}; {global_batch:,} for all ranks, {steps}"
     if has_batches:
-        return f"samples {of_step}; {global_batch:,} for all ranks, {plan.steps:,} steps an epoch"
+        steps = plural(plan.steps, "step")
+        return f"samples {of_step}; {global_batch:,} for all ranks, {steps} an epoch"
     return f"not set: single samples, {plan.steps:,} for each rank in an epoch"
 
 
@@ -285,7 +292,7 @@ def _packing(plan: EpochPlan, packs: PackCount | None) -> list[tuple[str, str, s
     }[packing.overflow]
     kind += f" by {packing.packer}" if packing.packer != BEST_FIT else ""
     alike = f", equal {packing.balance} on all ranks" if packing.balance else ""
-    why = f"{kind}, {_about(packs)}{packs.packs:,} packs an epoch, "
+    why = f"{kind}, {_about(packs)}{plural(packs.packs, 'pack')} an epoch, "
     why += f"filled to {packs.filled:.2%}; {long_documents}{alike}".replace("%", " %")
     return [("packing", f"{packing.room:,}", why)]
 
@@ -366,6 +373,14 @@ def _file_costs(costs: FileCosts) -> list[tuple[str, str, str]]:
     if costs.slow_columns:
         names = ", ".join(costs.slow_columns)
         rows.append(("slow columns", names, "nested values, decoded one by one"))
+    rows += [
+        ("left out", f"{count:,}", f"{reason}, such as {example}")
+        for reason, (count, example) in costs.left_out.items()
+    ]
+    rows += [
+        ("followed", f"{count:,}", f"{kind}, such as {example}")
+        for kind, (count, example) in costs.followed.items()
+    ]
     return rows
 
 

@@ -98,9 +98,10 @@ class AppliesFunctions:
 
     def _applied_item(self: Any, number: int) -> Any:
         """Return the sample of a number after the functions."""
-        from mds._dataset.reading import apply_functions
+        from mds._iteration.reading import apply_functions
 
-        return apply_functions(self, number, self._stored_item(number))
+        stored = self._stored_item(number)
+        return apply_functions(self._filter.chain, self.shuffle_seed, number, stored)
 
     def _stored_item(self, number: int) -> Any:
         """Return a sample before the functions."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds._cache.folder import CacheFolder
 from mds._cache.ownership import control_folder
 from mds._index.binary_copy import map_file
 from mds._index.lengths import (
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds._cache.source import Source
-    from mds._dataset.shard_map import ShardMap
     from mds._index.shard_object import ShardInfo, ShardSchema
+    from mds._iteration.shard_map import ShardMap
     from mds._readers.fields import ColumnSelection
     from mds.encodings import Encoding
     from mds.formats import Block
@@ -128,10 +129,13 @@ def _of_source(source: Source, column: str) -> Lengths:
     in_place = source.remote is None
     folder = source.folder if in_place else control_folder(source.folder)
     path = os.path.join(folder, name)
+    # Lengths in a cache folder belong to the data there, see `identity_for`: without digests, other
+    # data may have an index of the same bytes.
+    owner = fingerprint if in_place else CacheFolder(source, 0, 0).fingerprint().hex()
     file = map_file(path, max_bytes=most_bytes(samples) + _MAX_HEADER_BYTES)
     if file is not None:
         try:
-            return parse_lengths_file(file, samples, column, fingerprint, path)
+            return parse_lengths_file(file, samples, column, owner, path)
         except IndexFileError:
             if in_place:
                 raise
@@ -143,22 +147,22 @@ def _of_source(source: Source, column: str) -> Lengths:
         sidecar = read_sidecar(store, name, KIND, fingerprint, max_bytes=most_bytes(samples))
         if sidecar is not None:
             lengths = parse_lengths(sidecar.payload, samples, column, store.url_of(name))
-            return _keep(path, lengths, fingerprint)
+            return _keep(path, lengths, owner)
     compute = _from_headers if source.data is None else _from_files
-    return _keep(None if in_place else path, compute(source, store, column), fingerprint)
+    return _keep(None if in_place else path, compute(source, store, column), owner)
 
 
-def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
+def _keep(path: str | None, lengths: Lengths, owner: str) -> Lengths:
     """Write lengths to a file of the cache folder; return them, mapped from it if that worked.
 
     Args:
         path: The file; None to keep no file.
         lengths: Lengths to keep.
-        fingerprint: Digest of the index that they belong to.
+        owner: Identity of the data in the cache folder.
     """
     if path is None:
         return lengths
-    data = emit_lengths_file(lengths.column, lengths.all(), fingerprint)
+    data = emit_lengths_file(lengths.column, lengths.all(), owner)
     with contextlib.suppress(OSError, StoreError, CacheError):
         folder = os.path.dirname(path)
         make_control_folder(folder)
@@ -168,7 +172,7 @@ def _keep(path: str | None, lengths: Lengths, fingerprint: str) -> Lengths:
             file.write(data)
         mapped = map_file(path, max_bytes=len(data))
         if mapped is not None:
-            return parse_lengths_file(mapped, len(lengths), lengths.column, fingerprint, path)
+            return parse_lengths_file(mapped, len(lengths), lengths.column, owner, path)
     return lengths
 
 
@@ -218,9 +222,10 @@ def find_token_column(sources: Sequence[Source], columns: ColumnSelection, packi
         if usable
         else "To convert texts to tokens, use mds-convert --tokenizer."
     )
+    listed = ", ".join(map(shown, common)) or "of all streams"
     raise ConfigError(
-        f"Packing({size}): none of the columns {', '.join(map(shown, common))} has one-dimensional "
-        f"arrays of integers. {remedy}"
+        f"Packing({size}): none of the columns {listed} has one-dimensional arrays of integers. "
+        f"{remedy}"
     )
 
 
@@ -273,6 +278,13 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
     """
     place = source.remote or source.folder
     item_sizes = [_item_size(schema, column, place) for schema in source.index.schemas]
+    folder = CacheFolder(source, 0, 0)
+
+    def is_local(info: ShardInfo) -> bool:
+        """Whether the raw file of a shard is in the folder of ``source`` and has its content."""
+        if source.remote is None:
+            return os.path.isfile(info.raw.basename.under(source.folder))
+        return folder.has_ownership_marker(info)  # files of older data may have the same name
 
     def of_shard(shard: ShardInfo) -> Ids:
         """Return the lengths of the column in a shard, int64 of shape (samples,).
@@ -289,11 +301,11 @@ def _from_headers(source: Source, store: Store, column: str) -> Lengths:
         # A shard begins with uint32: the number of samples, where each begins, and their end.
         head_bytes = 4 * (shard.samples + 2)
         name = shard.raw.basename
-        local = name.under(source.folder)
-        if shard.zip is not None and not os.path.isfile(local):
+        has_file = is_local(shard)
+        if shard.zip is not None and not has_file:
             raise _no_lengths(place, column, "its shards are compressed")
-        if os.path.isfile(local):
-            with open_regular(local) as file:
+        if has_file:
+            with open_regular(name.under(source.folder)) as file:
                 data = file.read(head_bytes)
         else:
             data = store.get_range(name, 0, head_bytes)

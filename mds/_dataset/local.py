@@ -15,23 +15,20 @@ from torch.utils.data import Dataset
 
 from mds._arguments import check_arguments, no_attribute, takes_names
 from mds._cache.index_copy import no_index_error
+from mds._dataset.columns import HasColumns, ShardList, Spanner
 from mds._dataset.indexing import resolve
-from mds._dataset.shard_map import (
-    HasColumns,
-    ShardList,
-    ShardMap,
-    Spanner,
-)
 from mds._index.table import Index, column_encodings, read_index
+from mds._iteration.shard_map import ShardMap
 from mds._process.mmaps import make_room
 from mds._readers import open_reader
 from mds._readers.base import Reader, Rows
 from mds._readers.fields import ColumnSelection, check_columns, check_images
 from mds._units import format_bytes, parse_count
+from mds._words import plural
 from mds.errors import ConfigError, NotFoundError
 from mds.storage import Store, open_store
 from mds.storage._relative_name import split_folder
-from mds.storage._url import path_on_disk
+from mds.storage._url import absolute_path, path_on_disk
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -104,10 +101,10 @@ class LocalDataset(HasColumns, Dataset[Any]):
         self.split = split_folder(split)
         self.allow_unsafe_types = allow_unsafe_types
         self._columns = ColumnSelection(None if columns is None else tuple(columns), images, copy)
-        self._folder = os.path.join(self.local, self.split)
+        self._folder = os.path.join(absolute_path(self.local), self.split)
         path = os.path.join(self._folder, "index.json")
         if not os.path.exists(path):
-            raise no_index_error(self._folder.rstrip(os.sep), "local")
+            raise no_index_error(self._folder.rstrip(os.sep), "local", self.split)
         self._index = read_index(path)
         self._index.check_safe(allow_unsafe_types, path)
         for schema in self._index.schemas:
@@ -310,9 +307,9 @@ class LocalDataset(HasColumns, Dataset[Any]):
 
     def __repr__(self) -> str:
         size, shards = format_bytes(int(self._index.raw_size.sum())), len(self._index)
-        folder = self._folder.rstrip(os.sep)
+        folder = os.path.join(self.local, self.split).rstrip(os.sep)
         return (
-            f"<{type(self).__name__} of {folder}: {self.num_samples:,} samples in "
+            f"<{type(self).__name__} of {folder}: {plural(self.num_samples, 'sample')} in "
             f"{shards:,} shard{'s' * (shards != 1)}, {size}>"
         )
 
@@ -367,5 +364,5 @@ class _LocalPart(LocalDataset):
         return runner.run(sample, key_of_number(_SEED, sample_id))
 
     def __repr__(self) -> str:
-        content = f"{self.num_samples:,} samples" if self._chain is None else f"{self._chain}"
+        content = plural(self.num_samples, "sample") if self._chain is None else f"{self._chain}"
         return f"<LocalDataset: {content} of {self._source!r}>"

@@ -24,6 +24,7 @@ import numpy as np
 
 from mds._arguments import no_attribute, shown, takes_names
 from mds._dataset.steps import TrainingSteps
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import (
     MAX_DROPPED,
@@ -373,7 +374,7 @@ def _parse_numbers(samples: Iterable[int], count: int) -> list[int]:
     wrong = [number for number in sorted_numbers if not 0 <= number < count]
     if wrong:
         raise ConfigError(
-            f"replace_samples(): there is no sample {wrong[0]}. The {count:,} samples of all "
-            "streams are numbered from 0."
+            f"replace_samples(): there is no sample {wrong[0]}. The {plural(count, 'sample')} of "
+            "all streams are numbered from 0."
         )
     return sorted_numbers

@@ -16,15 +16,18 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mds._arguments import ShuffleFlag, check_arguments, shown
-from mds._dataset.settings import DATASET_RULES
-from mds._dataset.stream import check_files, name_data, other_data
+from mds._arguments import shown
+from mds._dataset.stream import name_data, other_files, other_shards
 from mds._dataset.worker_point import refuse_worker_state
+from mds._process.fork_safe import cached_property
 from mds._redaction import get_logger
-from mds.errors import ConfigError
+from mds._shardfile.hashing import digest
+from mds._words import plural
+from mds.errors import ConfigError, PlanError, StateError
 from mds.plan import EpochPlan
+from mds.plan._packers import find_packer
 from mds.plan._spec import OrderSpec
 from mds.plan._state import MAX_SAMPLES, VERSION, Position, ResumePoint, emit_state, parse_state
 from mds.plan._weights import no_weights, resolve_passes, resolve_weights
@@ -33,11 +36,12 @@ from mds.world import RankFile
 if TYPE_CHECKING:
     from mds._cache.source import Source
     from mds._dataset.lengths import SelectedLengths
-    from mds._dataset.shard_map import ShardMap
     from mds._dataset.stream import Stream
-    from mds._dataset.worker_epoch import WorkerEpoch
+    from mds._iteration.shard_map import ShardMap
+    from mds._iteration.worker_epoch import EpochProgress, WorkerEpoch
     from mds._readers.fields import ColumnSelection
     from mds.plan._order import Order
+    from mds.plan._pack_plan import PackPlan
     from mds.plan._schedule import ScheduledRun
     from mds.world import World
 
@@ -56,7 +60,7 @@ class RunningLoop(Protocol):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
+        """True if batches were given and more may come."""
 
     @property
     def position(self) -> Position | None:
@@ -64,7 +68,7 @@ class RunningLoop(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether a change of the order can begin with any batch; else only with an epoch."""
+        """True if a change of the order can begin with any batch; else only with an epoch."""
         ...
 
     def change_at(self, epoch: int, place: int) -> None:
@@ -74,25 +78,29 @@ class RunningLoop(Protocol):
         """Warn once if a class of the user makes the position inexact."""
 
 
-class LoopCount(Protocol):
-    """Count of the batches of one iteration of a StreamingDataLoader, which outlives it.
+class Iteration(Protocol):
+    """Iteration that states may be about: of samples, of packs, or of the batches of a loader.
 
-    It refers to neither the loader nor the dataset, so it keeps none of them alive.
+    It outlives the loop, and refers to neither the dataset nor a loader, which it would keep.
     """
 
-    begin: Position | None  # where the iteration began; None before its first batch
-    is_finished: bool  # whether it came to the end of the epoch
+    @property
+    def progress(self) -> EpochProgress | None:
+        """Progress of all ranks; None before the first pack or batch."""
 
     @property
-    def worker_place(self) -> tuple[Position, int, int] | None:
-        """Position of this worker in packs, see `WorkerPoint`; None for a loader."""
+    def worker_count(self) -> tuple[WorkerEpoch, Position, int, int] | None:
+        """What this worker took: arguments of `Run.worker_point`; None for a loader."""
+
+    @property
+    def is_finished(self) -> bool:
+        """True if it came to the end of the epoch."""
+        ...
 
     @property
     def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
-
-    def position(self, order: OrderState, ranks: int) -> Position | None:
-        """Return the position of all ranks after the last batch; None before the first batch."""
+        """True if something was given and more may come."""
+        ...
 
 
 def no_loop() -> None:
@@ -153,8 +161,13 @@ class OrderState:
             self.schedule,
             may_lack_batches=self.may_lack_batches,
         )
-        fresh._shards, fresh._sources, fresh.epochs = shards, sources, SharedEpochCounter()
-        fresh._names = [stream._name for stream in streams]  # None without a dict of streams
+        fresh._use(shards, streams, sources)
+        return fresh
+
+    def _use(self, shards: ShardMap, streams: Sequence[Stream], sources: Sequence[Source]) -> None:
+        """Set shards, weights, names and data; see `reset`, which calls it on a new object."""
+        self._shards, self._sources, self.epochs = shards, sources, SharedEpochCounter()
+        self._names = [stream._name for stream in streams]  # None without a dict of streams
         samples = shards.samples_per_stream.tolist()
         is_chosen = shards.selection is not None
         if not sum(samples) and not is_chosen:
@@ -162,32 +175,38 @@ class OrderState:
                 f"there are no samples in {', '.join(map(repr, streams))}. Leave this source out, "
                 "or write it again."
             )
+        contents = [source.content() for source in sources]
+        self._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
+        if 0 in samples and not is_chosen and self.schedule is None:
+            entry = self._data["streams"][samples.index(0)]
+            title = [*self.samples_by_stream()][samples.index(0)]
+            raise ConfigError(
+                f"stream {title} has no samples: {self._data.get('root', '')}{entry['at']}. Leave "
+                "the stream out, or write it again."
+            )
         if sum(samples) and self._epoch_size != 0:
             # A selection may leave a stream without samples; its weight then no longer counts.
             # With a schedule, the weights are for one pass of each stream.
             resolve = resolve_weights if self.schedule is None else resolve_passes
-            fresh.weights = resolve(
+            self.weights = resolve(
                 samples,
                 [
                     {**share, "name": name}
-                    for share, name in zip(self._shares, fresh._names, strict=True)
+                    for share, name in zip(self._shares, self._names, strict=True)
                 ],
                 self._epoch_size,
                 self.spec.shuffle_seed,
                 skip_empty=is_chosen,
             )
-        proportion: Sequence[float] = fresh.weights.proportion
+        proportion: Sequence[float] = self.weights.proportion
         if self.schedule is not None and sum(samples):
             from mds.plan._pack_schedule import first_shares
 
             # The shares change later; a Stream shows those with which the training begins.
-            proportion = first_shares(self.schedule, fresh.weights.choose)
+            proportion = first_shares(self.schedule, self.weights.choose)
         for i, stream in enumerate(streams):
-            stream._take_weights(proportion[i], fresh.weights.repeat[i], fresh.weights.choose[i])
-        fresh._file_changes = [stream._file_changes for stream in streams]
-        contents = [source.content() for source in sources]
-        fresh._data = name_data(streams, shards, contents, self._shares, self._epoch_size)
-        return fresh
+            stream._take_weights(proportion[i], self.weights.repeat[i], self.weights.choose[i])
+        self._file_changes = [stream._file_changes for stream in streams]
 
     # ------------------------------------------------------------------ the order of an epoch
 
@@ -202,6 +221,27 @@ class OrderState:
         from mds.plan import PackPlan
 
         return PackPlan(plan, self.lengths)
+
+    def check_packer(self, plan: PackPlan, group: int) -> None:
+        """Raise PlanError if a packer of the user packs the same documents in several ways.
+
+        The first window is packed again, twice in each worker, and compared among the workers of an
+        iteration (``group``). Documents would be lost if workers had other packs.
+        """
+        packer, cursor = find_packer(plan.packing.packer), plan.begin.cursor
+        window = cursor.windows[0][0] if cursor is not None else 0
+        if packer.is_built_in or not len(plan.windows) or window >= int(plan.windows[0]):
+            return
+        digests = set()
+        for _ in range(2):
+            packs = plan.load(0, window)
+            digests.add(digest(packs.ids, packs.starts, packs.sizes, packs.bounds))
+        if len(digests) > 1 or not self.epochs.agree(group, digests.pop()):
+            raise PlanError(
+                f"packer {packer.name!r} packed the same documents in two ways, so workers and "
+                "ranks would lose documents. It must depend on its arguments alone. For random "
+                "numbers, call np.random.default_rng(0) in it."
+            )
 
     def warn_of_late_milestones(self, order: Order) -> None:
         """Warn about milestones of a schedule that take effect only after their step."""
@@ -310,7 +350,7 @@ class OrderState:
         return dataclasses.replace(spec, packing=dataclasses.replace(packing, column=column))
 
     def _lacks_batches(self, spec: OrderSpec, world: World) -> bool:
-        """Whether samples are read one by one, because no batch size is given or needed.
+        """Return True if samples are read one by one, because no batch size is given or needed.
 
         This is possible in a single process without a loader. Several ranks or workers get whole
         batches, so their order depends on the batch size.
@@ -319,7 +359,7 @@ class OrderState:
         return is_free and world.num_workers == 1 and self.may_lack_batches
 
     def _has_order(self, world: World) -> bool:
-        """Whether all settings of the order are known, so that it can be computed."""
+        """Return True if all settings of the order are known, so that it can be computed."""
         return bool(self.spec.batch_size) or self._lacks_batches(self.spec, world)
 
     def shares(self, world: World, begin: Position) -> tuple[int, int]:
@@ -358,25 +398,28 @@ class OrderState:
         world: World,
         num_samples: int | None,
         from_beginning: bool,
-        running: WorkerEpoch | None,
+        iteration: Iteration | None,
+        coming_epoch: int = -1,
     ) -> Position:
         """Return the position after ``num_samples`` samples of all ranks.
 
         Args:
-            world: World, whose number of ranks is multiplied with the samples of ``running``.
-            num_samples: Samples that all ranks have seen; None: those of ``running``.
+            world: World, whose number of ranks is multiplied with the samples of ``iteration``.
+            num_samples: Samples that all ranks have seen; None: those of ``iteration``.
             from_beginning: Whether they are counted from the beginning of the epoch, instead of
                 from where this epoch was resumed.
-            running: The last iteration of this process without a loader, or None.
+            iteration: The iteration that states are about, or None.
+            coming_epoch: Its epoch, also if no worker has begun it yet; -1 if unknown.
         """
         # First find the position from which ``num_samples`` counts.
         pending, last = self.epochs.pending, self.epochs.last
-        position = Position(self.epochs.next_epoch - 1)  # beginning of the current epoch
+        # Beginning of the current epoch.
+        position = Position(max(self.epochs.next_epoch - 1, coming_epoch))
         if pending is not None:  # a state was loaded, and no iteration has begun from it
             position = pending.position
-        elif num_samples is None and running is not None:
-            position = running.begin
-            num_samples = running.share * world.num_ranks
+        elif num_samples is None and iteration is not None and iteration.progress is not None:
+            position = iteration.progress.begin
+            num_samples = iteration.progress.share * world.num_ranks
         elif last is not None and last.position.epoch == position.epoch:
             position = last.position  # where the current epoch was resumed
         count: Any = num_samples or 0
@@ -388,7 +431,7 @@ class OrderState:
         if from_beginning and self.spec.packing is None:
             position = Position(position.epoch)
         end = self.position_after(position, int(count))
-        return end._replace(is_finished=self._has_ended(running, end, world))
+        return end._replace(is_finished=self._has_ended(iteration, end, world))
 
     def position_after(self, begin: Position, count: int) -> Position:
         """Return the position ``count`` samples of all ranks after ``begin``.
@@ -400,16 +443,26 @@ class OrderState:
         place = self.place_after(begin.epoch, begin.place, count)
         return Position(begin.epoch, place)
 
-    def _has_ended(self, running: WorkerEpoch | None, position: Position, world: World) -> bool:
-        """Whether ``position`` is where ``running`` has read its epoch to the end, or beyond.
+    def position_of(self, iteration: Iteration, ranks: int) -> Position | None:
+        """Return the position of all ``ranks`` in an iteration; None before its first batch."""
+        progress = iteration.progress
+        if progress is None:
+            return None
+        end = progress.end or self.position_after(progress.begin, progress.share * ranks)
+        return end._replace(is_finished=progress.is_finished)
+
+    def _has_ended(self, iteration: Iteration | None, position: Position, world: World) -> bool:
+        """Return True if ``iteration`` has finished its epoch at ``position`` or before it.
 
         A state at such a position says that the epoch is finished.
         """
-        if running is None or not running.is_finished or self.epochs.pending is not None:
+        if iteration is None or self.epochs.pending is not None:
             return False
         if self.spec.packing is not None:  # the loader alone counts packs
             return False
-        end = self.position_after(running.begin, running.share * world.num_ranks)
+        end = self.position_of(iteration, world.num_ranks)
+        if end is None or not end.is_finished:
+            return False
         return end.epoch == position.epoch and end.place <= position.place
 
     def place_after(self, epoch: int, begin: int, count: int) -> int:
@@ -442,6 +495,13 @@ class OrderState:
         """Return the state of this run at a position, as plain JSON."""
         return emit_state(self.point(world, position))
 
+    @cached_property
+    def _contents(self) -> dict[str, Any]:
+        """Digests of the shards, computed for the first state."""
+        from mds._dataset.contents import Contents
+
+        return Contents(self._shards.indexes).emit()
+
     def point(self, world: World, position: Position) -> ResumePoint:
         """Return a position of this run with its settings, the edits and the data.
 
@@ -457,7 +517,7 @@ class OrderState:
             version=VERSION,
             schedule=None if self.schedule is None else self.schedule.to_json(),
             edits=tuple(self.epochs.edits),
-            data=copy.deepcopy(self._data),
+            data={**copy.deepcopy(self._data), "contents": {**self._contents}},
         )
         if self._has_order(world):
             order = self.epoch_order(max(position.epoch, 0), world)
@@ -489,20 +549,32 @@ class OrderState:
         return facts
 
     def load(
-        self, state: Mapping[str, Any], world: World, *, follows_finished: bool = True
+        self,
+        state: Mapping[str, Any],
+        world: World,
+        *,
+        other_data: bool = False,
+        is_strict: bool = True,
     ) -> ResumePoint:
         """Begin the next iteration from a state; return its point.
 
-        ``follows_finished``: whether a state of a finished epoch begins the next one. Otherwise the
-        next iteration is empty, as in mosaicml-streaming. Raises StateError if the state does not
-        fit this dataset or its settings.
+        Args:
+            state: State to load.
+            world: Nodes and ranks of this run.
+            other_data: Whether the data may have other contents than those of the state.
+            is_strict: Whether a state of a finished epoch begins the next one, and shards with
+                other contents are an error. Otherwise, as in mosaicml-streaming, the next iteration
+                is empty, and other contents are a warning.
+
+        Raises StateError if the state does not fit this dataset or its settings.
         """
-        point = self._checked(state, world)
+        point, clauses = self._checked(state, world, other_data=other_data, is_strict=is_strict)
         refuse_worker_state(point)
         position = point.position
-        self._follow(point)
-        self._warn_of_other_data(point, world)
-        if position.is_finished and follows_finished:
+        if clauses and world.is_local_leader:
+            _warn_of_other_data(clauses, is_allowed=other_data)
+        self._follow(point, world)
+        if position.is_finished and is_strict:
             point = point.at(position._replace(epoch=max(position.epoch, 0)).following())
         self.epochs.load(point)
         return point
@@ -517,16 +589,30 @@ class OrderState:
 
         Raises StateError if the state does not fit this dataset or its settings.
         """
-        point = self._checked(state, world)
-        self._follow(point)
+        point, _ = self._checked(state, world)
+        self._follow(point, world)
         self.epochs.follow(point, has_edits=has_edits)
         return point
 
-    def _checked(self, state: Mapping[str, Any] | ResumePoint, world: World) -> ResumePoint:
-        """Return the point of a state. Raises StateError if it does not fit this dataset."""
+    def _checked(
+        self,
+        state: Mapping[str, Any] | ResumePoint,
+        world: World,
+        *,
+        other_data: bool = False,
+        is_strict: bool = True,
+    ) -> tuple[ResumePoint, list[str]]:
+        """Return the point of a state, and clauses on data that differ, for a warning.
+
+        Raises StateError if the state does not fit this dataset. For the arguments, see `load`.
+        """
         point = parse_state(state)
         position, is_packed = point.position, self.spec.packing is not None
-        check_files(point.data, self._data, self._file_changes)
+        # A worker counts from a place in ``data``, so its state needs them.
+        remedy = "" if "worker" in (point.data or {}) else _OTHER_DATA
+        files = other_files(point.data, self._data, self._file_changes)
+        if files and not other_data:
+            raise StateError(f"the state belongs to {'. '.join(files[0])}{remedy}")
         point.check_unit("packs" if is_packed else "samples")
         if point.edits:
             from mds.plan._edits import check_edits
@@ -538,11 +624,35 @@ class OrderState:
         if is_packed or self._has_order(world):
             # The order uses the state's number of canonical nodes: other settings depend on it.
             self.order(point, world).check(point)
-        return point
+        known, possible = other_shards(point.data, self._data, self._shards)
+        if known and is_strict and not other_data:
+            raise StateError(
+                f"the state was saved with other data: {_shorten(known)}. Give the dataset the "
+                f"data of the state.{remedy}"
+            )
+        return point, [f"the state is of {clause}" for clause, _ in files] + known + possible
 
-    def _follow(self, point: ResumePoint) -> None:
-        """Take the settings that a run keeps from the point of a state."""
+    def _follow(self, point: ResumePoint, world: World) -> None:
+        """Take the settings that a run keeps from the point of a state.
+
+        Warn on one rank of a node if they are not those of the dataset's arguments.
+        """
         assert point.shuffle_seed is not None
+        kept = {
+            "num_canonical_nodes": point.num_canonical_nodes,
+            "shuffle_seed": point.shuffle_seed,
+        }
+        ignored = [
+            f"{name}={getattr(self.spec, name)} (the state has {value})"
+            for name, value in kept.items()
+            if getattr(self.spec, name) not in {None, value}
+        ]
+        if ignored and world.is_local_leader:
+            log.warning(
+                "A resumed run keeps the order of its state, so this is ignored: %s. For another "
+                "order, start a new run.",
+                ", ".join(ignored),
+            )
         self.spec = dataclasses.replace(
             self.spec,
             num_canonical_nodes=point.num_canonical_nodes,
@@ -565,19 +675,6 @@ class OrderState:
         """Begin the next iteration at a position, in the order with all edits made so far."""
         self.epochs.load(parse_state(self.state(world, position)))
 
-    def _warn_of_other_data(self, point: ResumePoint, world: World) -> None:
-        """Warn on one rank of a node if shards have other contents than those of the state."""
-        clauses = other_data(point.data, self._data) if world.is_local_leader else []
-        if clauses:
-            ellipsis = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
-            log.warning(
-                "The state was written with other data: %s%s. The shards have the same numbers "
-                "of samples, so the run resumes at the same position. Continue only if the "
-                "samples are the same, too.",
-                "; ".join(clauses[:3]),
-                ellipsis,
-            )
-
     def _warn_past_end(self, position: Position, world: World) -> None:
         """Warn if a state is so far past the end of its epoch that padding cannot explain it."""
         size = self.weights.epoch_size
@@ -585,61 +682,47 @@ class OrderState:
         if position.place > size + world.num_ranks * batch:
             warnings.warn(
                 f"the state has sample_in_epoch {position.place:,}, but an epoch has only "
-                f"{size:,} samples, so epoch {position.epoch} has no samples left. Compare the "
+                f"{plural(size, 'sample')}, so epoch {position.epoch} has no samples left. "
+                "Compare the "
                 "dataset and epoch_size= with those of the saved run.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lengths": None, "find_loop": no_loop}
 
 
+#: Remedy for a state of other data.
+_OTHER_DATA = (
+    " To go on with these data, call load_state_dict(state, other_data=True); where a trainer calls"
+    " it, set state['data'] = None first."
+)
+
+
+def _warn_of_other_data(clauses: Sequence[str], *, is_allowed: bool) -> None:
+    """Warn of the data that differ from those of a state.
+
+    ``is_allowed``: whether the user wants to go on with other contents.
+    """
+    advice = "as other_data=True allows"
+    if not is_allowed:
+        advice = "but continue only if the samples are the same, too"
+    log.warning(
+        "The state was written with other data: %s. The shards have the same numbers of samples, "
+        "so the run resumes at the same position, %s.",
+        _shorten(clauses),
+        advice,
+    )
+
+
+def _shorten(clauses: Sequence[str]) -> str:
+    """Return the first three clauses as one text, and the number of those left out."""
+    ellipsis = f", and {len(clauses) - 3} more streams" if len(clauses) > 3 else ""
+    return "; ".join(clauses[:3]) + ellipsis
+
+
 def _is_real(value: object) -> bool:
     return isinstance(value, numbers.Real)
-
-
-_T = TypeVar("_T")
-
-
-class _Ordered(Protocol):
-    _order: OrderState
-    _columns: ColumnSelection
-    _is_strict: bool
-
-
-class OrderSetting(Generic[_T]):
-    """Descriptor of an order setting of a dataset, such as ``dataset.shuffle``.
-
-    The value is stored in the spec of the dataset's OrderState. An assignment makes a new spec,
-    which checks the value.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, dataset: None, owner: type | None = None) -> OrderSetting[_T]: ...
-    @overload
-    def __get__(self, dataset: _Ordered, owner: type | None = None) -> _T: ...
-    def __get__(self, dataset: _Ordered | None, owner: type | None = None) -> OrderSetting[_T] | _T:
-        if dataset is None:  # read from the class, as in ``Samples.shuffle``
-            return self
-        value: Any = getattr(dataset._order.spec, self._name)
-        if self._name == "shuffle" and dataset._is_strict:
-            value = ShuffleFlag(value)
-        return value  # type: ignore[no-any-return]
-
-    def __set__(self, dataset: _Ordered, value: _T) -> None:
-        change: dict[str, Any] = {self._name: value}
-        if dataset._is_strict:
-            check_arguments(type(dataset).__name__, change, DATASET_RULES)
-        # A subclass may assign it before it calls the constructor of this library.
-        if "_order" not in vars(dataset):
-            dataset._order = OrderState(OrderSpec())
-        spec = dataclasses.replace(dataset._order.spec, **change)
-        if self._name == "packing" and "_shards" in vars(dataset):  # its constructor has ended
-            spec = dataset._order.with_token_column(spec, dataset._columns)
-        dataset._order.spec = spec
 
 
 _MAX_REMEMBERED_STARTS = 8  # iterations whose workers may still be arriving
@@ -688,6 +771,15 @@ class SharedEpochCounter:
             start["workers"].append(worker)
             return _parse_start(start)
 
+    def agree(self, group: int, packs: str) -> bool:
+        """Record the digest of the first packs of an iteration that has begun.
+
+        Returns False if another worker of it recorded another digest.
+        """
+        with self._record() as record:
+            start = next(each for each in reversed(record["starts"]) if each["group"] == group)
+            return bool(start.setdefault("packs", packs) == packs)
+
     def load(self, point: ResumePoint) -> None:
         """Begin the next iteration at ``point``, in whatever epoch it is."""
         with self._record() as record:
@@ -714,7 +806,7 @@ class SharedEpochCounter:
 
     @property
     def is_in_workers(self) -> bool:
-        """Whether worker processes began the iteration that was started last."""
+        """True if worker processes began the iteration that was started last."""
         with self._record() as record:
             return bool(record["starts"]) and record["starts"][-1]["group"] >= 0
 

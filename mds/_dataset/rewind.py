@@ -14,7 +14,7 @@ steps; the order of an epoch has, and counts, only those that are not skipped::
 
 from __future__ import annotations
 
-import glob
+import io
 import itertools
 import json
 import os
@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mds._arguments import no_attribute, takes_names
+from mds._dataset.run import run_of, source_of
 from mds._dataset.samples import Samples
 from mds._dataset.steps import TrainingSteps
 from mds._dataset.stream import Stream
 from mds._process.fork_safe import cached_property
+from mds._words import plural
 from mds.errors import ConfigError, StateError
 from mds.formats._registry import find_recorded_format
 from mds.plan._edits import describe_edit, skips_of
@@ -36,6 +38,8 @@ from mds.plan._packing import Packing
 from mds.plan._partition import Gaps
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import ResumePoint, differences, parse_state
+from mds.storage._files import open_regular
+from mds.storage._local import unlisted_error
 from mds.storage._url import redact
 from mds.world import World
 
@@ -152,8 +156,8 @@ class RunHistory:
     the samples by number.
 
     Raises StateError for a state without the facts of its order or with facts of other data and for
-    a file without a state, OSError for a file that cannot be opened, and the errors of reading an
-    index.
+    a file without a state, OSError for a file or folder that cannot be opened, and the errors of
+    reading an index.
 
     >>> history = mds.RunHistory("checkpoint.pt")  # doctest: +SKIP
     >>> history.step(12_345)[0].sample  # doctest: +SKIP
@@ -205,7 +209,8 @@ class RunHistory:
         if select is not None:
             self.dataset = self.dataset.select(select)
         self.dataset.load_state_dict(state)
-        self._steps = TrainingSteps(self.dataset._order, self.dataset._world())
+        run = run_of(self.dataset)
+        self._steps = TrainingSteps(run.order, run.world())
         self._orders: dict[int, Order] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -249,7 +254,8 @@ class RunHistory:
         last_epoch, next_step = self.position
         if not 0 <= number < self.dataset.num_samples:
             raise StateError(
-                f"there is no sample {number:,}: the {self.dataset.num_samples:,} samples of all "
+                f"there is no sample {number:,}: the "
+                f"{plural(self.dataset.num_samples, 'sample')} of all "
                 "streams are numbered from 0."
             )
         batch, occurrences = self._steps.batch, []
@@ -340,7 +346,7 @@ class RunHistory:
         if step < 0 or number is None or number >= self._order_of(epoch).steps:
             raise StateError(
                 f"there is no step {step:,}: no epoch of this run has it. Epochs have "
-                f"{self.steps_per_epoch:,} steps, counted from 0."
+                f"{plural(self.steps_per_epoch, 'step')}, counted from 0."
             )
         return epoch, step_in_epoch
 
@@ -370,7 +376,7 @@ class RunHistory:
 
     def _row(self, rank: int, sample: int, tokens: tuple[int, int] | None = None) -> StepRow:
         """Return a sample of a rank with the place where it is stored; see StepRow."""
-        shards = self.dataset._shards
+        shards = source_of(self.dataset).shards
         shard, row = shards.locate(sample)
         stream = int(shards.stream_per_shard[shard])
         shard_in_stream = shard - int(shards.shard_offset_per_stream[stream])
@@ -394,7 +400,7 @@ class RunHistory:
     @cached_property
     def _names(self) -> list[str]:
         """Names of the streams: the schedule's, else of their folders, else their numbers."""
-        run = self.dataset._order.schedule
+        run = run_of(self.dataset).order.schedule
         if run is not None:
             return list(run.names)
         folders = [stream.folder.rstrip("/") for stream in self.dataset.streams]
@@ -451,7 +457,8 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
                 "the selection out."
             )
         raise StateError(
-            f"the state belongs to {data['selected']:,} samples that select(), limit() or split() "
+            f"the state belongs to {plural(data['selected'], 'sample')} that select(), limit() "
+            "or split() "
             "chose, but it does not record which. Pass the argument of select() as select= or "
             "--select FILE.npy."
         )
@@ -461,7 +468,8 @@ def _data_of(point: ResumePoint, *, is_selected: bool) -> Mapping[str, Any]:
             raise StateError(f"the state has data with {name} {str(value)[:60]!r}.")
     if data["batch_size"] * data["ranks"] > _MAX_GLOBAL_BATCH or point.position.epoch > _MAX_EPOCHS:
         raise StateError(
-            f"the state has epoch {point.position.epoch} and {data['ranks']} ranks with batches "
+            f"the state has epoch {point.position.epoch} and {plural(data['ranks'], 'rank')} "
+            "with batches "
             f"of {data['batch_size']}, which no training can reach."
         )
     streams = data["streams"]
@@ -479,7 +487,8 @@ def _streams(
     entries = data["streams"]
     if places and len(places) != len(entries):
         raise StateError(
-            f"the state has {len(entries)} streams, but data= (--data) has {len(places)} places. "
+            f"the state has {plural(len(entries), 'stream')}, but data= (--data) has "
+            f"{plural(len(places), 'place')}. "
             "Give one place for each stream, in the order of the streams."
         )
     streams = []
@@ -517,13 +526,14 @@ def _format_of(entry: Mapping[str, Any]) -> str | Format | None:
 def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
     """Return the path of the file that was read, None for a dict, and the state in it.
 
-    Raises StateError if there is no state, or if there are several.
+    Raises StateError if there is no state, or if there are several, and the errors of
+    `open_regular`.
     """
     if isinstance(state, Mapping):
         states = _states_in(state, 0)
         if len(states) > 1:
             raise StateError(
-                f"the dict has {len(states)} states of a loader. Pass one of them, as "
+                f"the dict has {plural(len(states), 'state')} of a loader. Pass one of them, as "
                 "loader.state_dict() returned it."
             )
         return None, states[0] if states else state  # parse_state() refuses a dict without a state
@@ -541,14 +551,16 @@ def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
     if os.path.isdir(path):
         path = _newest_file(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            checkpoint: Any = json.loads(file.read(_MAX_BYTES))
+        with io.TextIOWrapper(open_regular(path), "utf-8") as file:
+            size = min(os.path.getsize(path), _MAX_BYTES)  # `read` allocates what it is asked for
+            checkpoint: Any = json.loads(file.read(size))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         checkpoint = _read_torch(path)
     states = _states_in(checkpoint, 0)
     if len(states) != 1:
         raise StateError(
-            f"{path} has {len(states)} states of a loader; expected one, as loader.state_dict() "
+            f"{path} has {plural(len(states), 'state')} of a loader; expected one, as "
+            "loader.state_dict() "
             "returns it. Save one as JSON: json.dump(loader.state_dict(), file)."
         )
     return path, states[0]
@@ -557,21 +569,30 @@ def _read_state(state: Any) -> tuple[str | None, Mapping[str, Any]]:
 def _newest_file(folder: str) -> str:
     """Return the newest file in a folder, or one level below, that may hold a state.
 
-    Raises StateError if there is none.
+    Raises StateError if there is none, and StoreError for a folder that cannot be listed.
     """
-    root = glob.escape(folder)
-    paths = [
-        path
-        for pattern in ("*", "*/*")
-        for path in glob.glob(os.path.join(root, pattern))
-        if path.endswith(_ENDINGS) and os.path.isfile(path)
-    ]
+    files, folders = _list_states(folder)
+    paths = [*files, *(path for subfolder in folders for path in _list_states(subfolder)[0])]
     if not paths:
         raise StateError(
             f"the folder {folder} has no file that ends with {', '.join(_ENDINGS)}. Name the file "
             "with the state of the run."
         )
     return max(paths, key=lambda path: (os.path.getmtime(path), path))
+
+
+def _list_states(folder: str) -> tuple[list[str], list[str]]:
+    """Return the paths of the files in a folder that may hold a state, and of its subfolders.
+
+    Hidden names are left out. Raises StoreError for a folder that cannot be listed.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise unlisted_error(folder, error) from error
+    paths = [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    states = [path for path in paths if path.endswith(_ENDINGS) and os.path.isfile(path)]
+    return states, [path for path in paths if os.path.isdir(path)]
 
 
 def _read_torch(path: str) -> Any:

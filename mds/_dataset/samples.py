@@ -1,19 +1,20 @@
 """Samples of streams, by number and in order.
 
-A dataset consists of objects that do not know it: the order of its epochs (`OrderState`), changes
-of that order (`OrderEdits`), the shards of all streams (`ShardMap`), their cache (`ShardCache`),
-and the caller's functions (`SampleFilter`). Its constructor reads the indexes and nothing else: no
-process group, no accelerator, no thread, no barrier. Copies in worker processes agree on the epoch
-through a `SharedEpochCounter`, and exchange nothing else.
+A dataset consists of objects that do not know it: the position of the training (`Run`) in the order
+of its epochs (`OrderState`), changes of that order (`OrderEdits`), the shards of all streams
+(`ShardMap`), their cache (`ShardCache`), and the caller's functions (`SampleFilter`). Its
+constructor reads the indexes and nothing else: no process group, no accelerator, no thread, no
+barrier. Copies in worker processes agree on the epoch through a `SharedEpochCounter`, and exchange
+nothing else.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
@@ -22,9 +23,9 @@ import numpy as np
 
 from mds._arguments import check_arguments, no_attribute, plain_scalar, takes_names
 from mds._cache.shard_cache import ShardCache
-from mds._cache.source import cache_root
-from mds._dataset.filtering import DropCount, SampleFilter, SkippedSample
-from mds._dataset.order_state import SETTING_NAMES, LoopCount, OrderSetting, OrderState
+from mds._dataset.columns import HasColumns, ShardList, Spanner
+from mds._dataset.order_state import SETTING_NAMES, OrderState
+from mds._dataset.run import HasRun, OrderSetting, Run, begin_epoch, own_run, seek
 from mds._dataset.settings import (
     DATASET_RULES,
     LIMIT_RULES,
@@ -34,13 +35,6 @@ from mds._dataset.settings import (
     check_settings,
     raise_fixed,
     resolve_predownload,
-)
-from mds._dataset.shard_map import (
-    SIZES,
-    HasColumns,
-    ShardList,
-    ShardMap,
-    Spanner,
 )
 from mds._dataset.stream import (
     PLACE,
@@ -53,23 +47,17 @@ from mds._dataset.stream import (
     refuse_store_settings,
     streams_of_places,
 )
-from mds._dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch, collected_epochs, lent
-from mds._dataset.worker_point import (
-    WorkerPoint,
-    parse_worker_point,
-    point_of_state,
-)
-from mds._index.table import column_encodings
+from mds._index.table import column_encodings, describe_dtypes
+from mds._iteration.filtering import SampleFilter, SkippedSample
+from mds._iteration.reading import SampleSource, all_rows
+from mds._iteration.shard_map import SIZES, ShardMap
+from mds._iteration.worker_epoch import collected_epochs, lent
 from mds._readers.fields import ColumnSelection, check_images
 from mds._units import parse_bytes, parse_count
 from mds.errors import ConfigError
 from mds.plan._spec import OrderSpec
 from mds.plan._state import Position, ResumePoint
 from mds.world import (
-    Ranks,
-    World,
-    find_ranks,
-    in_worker,
     refuse_second_sharding,
     worker_group,
     worker_place,
@@ -79,6 +67,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+    from mds._cache.source import Source
     from mds._dataset.order_edits import OrderEdits
     from mds._index.table import Index
     from mds._readers.base import Reader, Rows
@@ -93,12 +82,13 @@ if TYPE_CHECKING:
         ShuffleAlgo,
     )
     from mds.formats._base import Format
+    from mds.formats._dataset import FormatData
     from mds.plan._packing import Packing
     from mds.plan._schedule import Schedule
     from mds.storage import Store
 
 
-class Samples(HasColumns):
+class Samples(HasRun, HasColumns):
     """Samples of one or several streams, in an order that depends only on the arguments.
 
     `StreamingDataset` inherits from this class and from torch's IterableDataset; its docstring
@@ -133,8 +123,7 @@ class Samples(HasColumns):
     streams: FixedSetting[list[Stream]] = FixedSetting()
     topology: FixedSetting[Any] = FixedSetting()
 
-    #: Whether an argument that breaks a rule is refused. The classes of `mds.compat` accept it.
-    _is_strict = True
+    _kind_of_run = Run
 
     @takes_names
     def __init__(
@@ -187,10 +176,9 @@ class Samples(HasColumns):
         # Arguments that determine the order are kept in its spec alone; OrderSetting reads them.
         order_settings = {name: arguments[name] for name in SETTING_NAMES}
         spec = OrderSpec(**order_settings, skip_empty_streams=True)
-        replication = plain_scalar(replication)
         if isinstance(topology, tuple):
             topology = tuple(map(plain_scalar, topology))
-        self.replication, self.topology = replication, topology
+        self.topology = topology
         self.allow_unsafe_types = allow_unsafe_types
         self.initial_physical_nodes = None
         self.predownload = resolve_predownload(
@@ -205,13 +193,20 @@ class Samples(HasColumns):
         # The order needs the numbers of samples, which `_reset` adds once the indexes are read.
         size = None if epoch_size is None else parse_count(epoch_size)
         shares = [stream._share for stream in self.streams]
-        run = check_schedule(schedule, arguments["streams"], batching_method, spec.packing)
-        self._order = OrderState(spec, shares, size, run, may_lack_batches=self._is_strict)
+        scheduled = check_schedule(schedule, arguments["streams"], batching_method, spec.packing)
+        self._dataset_run = self._kind_of_run(
+            OrderState(spec, shares, size, scheduled, may_lack_batches=self._is_strict),
+            owner=type(self).__name__,
+            topology=self.topology,
+            replication=plain_scalar(replication),
+            is_strict=self._is_strict,
+        )
         Stream.validate_weights(self.streams)
         sources = find_sources(self.streams)
-        self._filter = SampleFilter(skip_broken=on_error == "skip")
+        skips_broken = on_error == "skip"
+        self._filter = SampleFilter(skip_broken=skips_broken)
         names = tuple(columns) if columns is not None else None
-        self._columns = ColumnSelection(names, images, copy)
+        self._columns = ColumnSelection(names, images, copy, loads_images=skips_broken)
         self._cache = ShardCache(
             sources,
             limit=self.cache_limit,
@@ -223,9 +218,21 @@ class Samples(HasColumns):
             check_images(type(self).__name__, encodings, self._columns)
         if self._is_strict:
             refuse_store_settings(type(self).__name__, storage_options, self.streams, sources)
-        self._ranks: Ranks | None = None
+            if spec.packing is None:  # packs have one dtype
+                self._warn_of_dtypes(sources)
         self._reset(ShardMap([source.index for source in sources]))
-        self._order.spec = self._order.with_token_column(spec, self._columns)
+        order = self._dataset_run.order
+        order.spec = order.with_token_column(spec, self._columns)
+
+    def _warn_of_dtypes(self, sources: Sequence[Source]) -> None:
+        """Warn of each column that is decoded and has numbers of several dtypes."""
+        schemas = (schema for source in sources for schema in source.index.schemas)
+        for column, text in describe_dtypes(schemas):
+            if column in self._columns:
+                warnings.warn(
+                    f"{text}, unless map() converts it. Write all shards with one encoding.",
+                    stacklevel=3,
+                )
 
     def _check_streams(self) -> None:
         """Refuse streams that this kind of dataset cannot have, before any of them is opened."""
@@ -235,22 +242,21 @@ class Samples(HasColumns):
         self._shards = shards
         # Assigned through vars(), because `FixedSetting` refuses an assignment from now on.
         vars(self)["streams"] = [copy.copy(stream) for stream in self.streams]
-        self._order = self._order.reset(shards, self.streams, self._cache.sources)
-        vars(self)["epoch_size"] = self._order.weights.epoch_size
-        self._dropped = DropCount()
-        # The iteration without a loader that state_dict() is about, unless a loader came later.
-        self._running: WorkerEpoch | None = None
-        self._loop_count: LoopCount | None = None  # that of the last loader, in its last iteration
-        self._has_loader = False  # whether a StreamingDataLoader of this dataset was made
-        # Whether batches of that loader have as many rows as they took samples of the order.
-        self._has_row_per_sample = True
-        # Where the next iteration of this worker process begins, if it has loaded a state.
-        self._worker_start: WorkerPoint | None = None
+        order = self._dataset_run.order.reset(shards, self.streams, self._cache.sources)
+        self._dataset_run = self._dataset_run.again(
+            order, is_filtered=not self._filter.keeps_everything
+        )
+        vars(self)["epoch_size"] = order.weights.epoch_size
 
     def _part(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Return a dataset of the samples of these numbers, of which no epoch has begun."""
+        return self._again(type(self), self._shards.part(numbers), self._filter)
+
+    def _again(self, kind: type, shards: ShardMap, sample_filter: SampleFilter) -> Self:
+        """Return a copy of class ``kind`` that reads other samples; no epoch of it has begun."""
         part = copy.copy(self)
-        part._reset(self._shards.part(numbers))
+        part.__class__, part._filter = kind, sample_filter
+        part._reset(shards)
         return part
 
     # ------------------------------------------------------------------ sizes
@@ -288,7 +294,7 @@ class Samples(HasColumns):
     @property
     def length(self) -> int:
         """Samples of an epoch divided by the ranks, rounded up."""
-        return math.ceil(self.epoch_size / self._world().num_ranks)
+        return math.ceil(self.epoch_size / self._dataset_run.world().num_ranks)
 
     def __len__(self) -> int:
         return self.length
@@ -321,13 +327,13 @@ class Samples(HasColumns):
     def _indexes(self) -> list[Index]:
         return [source.index for source in self._cache.sources]
 
-    def _sidecar_stores(self) -> Iterator[Store | None]:
+    def _sidecar_stores(self) -> Iterator[Store | FormatData]:
         from mds.storage import open_store
         from mds.storage._base import settings_for
 
         for source in self._cache.sources:
             if source.data is not None:
-                yield None  # made of files such as Parquet, so no sidecars exist
+                yield source.data  # of files such as Parquet, which have no sidecars
                 continue
             place = source.remote or source.folder
             options = settings_for(place, source.options)
@@ -338,22 +344,19 @@ class Samples(HasColumns):
 
         Raises ConfigError if functions or a class of the user change what is stored.
         """
-        from mds._dataset.reading import all_rows
-
         if not self._is_plain:
             raise ConfigError(
                 f"{type(self).__name__}.to_arrow_reader() gives rows as they are stored, but "
                 "functions or your class change the samples of this dataset. Call it before "
                 "map() and filter(), or choose rows with select(where=function)."
             )
-        part = copy.copy(self)
-        part._cache = ShardCache(
+        cache = ShardCache(
             self._cache.sources,
             limit=self.cache_limit,
             allow_unsafe_types=self.allow_unsafe_types,
             columns=columns,
         )
-        return all_rows(part)
+        return all_rows(replace(self._sample_source(), cache=cache))
 
     def __repr__(self) -> str:
         from mds._dataset.explain import describe
@@ -368,18 +371,18 @@ class Samples(HasColumns):
         from mds._dataset.explain import explain
         from mds._dataset.steps import count_packs
 
-        epochs, world = self._order.epochs, self._world()
+        order_state, world = self._dataset_run.order, self._dataset_run.world()
+        epochs = order_state.epochs
         # The epoch that began last, else the one that comes next.
         start = epochs.last or epochs.pending or ResumePoint(Position(epochs.next_epoch))
-        order = self._order.order(start, world)
+        order = order_state.order(start, world)
         packs = None if order.packs is None else count_packs(order.packs)
-        assert self._ranks is not None
         sources = self._cache.sources
         return explain(
             type(self).__name__,
             self._shards,
             order.samples,
-            self._ranks,
+            self._dataset_run.find_ranks(),
             self.predownload,
             self.cache_limit,
             self._filter.chain,
@@ -433,10 +436,9 @@ class Samples(HasColumns):
             choice, where = None, choice
         if choice is not None:
             self._filter.refuse_numbers("select(numbers)", ".select(numbers)")
-        part = self._part(choose_numbers(self, choice, where, key))
-        if where is not None:
-            part._filter = part._filter.as_decided()
-        return part
+        numbers = choose_numbers(self._sample_source(), choice, where, key)
+        chosen = self._filter if where is None else self._filter.as_decided()
+        return self._again(type(self), self._shards.part(numbers), chosen)
 
     @takes_names
     def limit(self, samples: int | str) -> Self:
@@ -499,10 +501,11 @@ class Samples(HasColumns):
         from mds._dataset.subsets import choose_parts
 
         self._filter.refuse_numbers("split(...)", ".split(...)")
+        source, get = self._sample_source(), self.get_item
         if isinstance(shares, (list, tuple)):
-            by_number = choose_parts(self, dict(enumerate(shares)), by, seed)
+            by_number = choose_parts(source, get, dict(enumerate(shares)), by, seed)
             return [self._part(numbers) for numbers in by_number.values()]
-        parts = choose_parts(self, shares, by, seed)
+        parts = choose_parts(source, get, shares, by, seed)
         return {name: self._part(numbers) for name, numbers in parts.items()}
 
     @takes_names
@@ -582,18 +585,15 @@ class Samples(HasColumns):
 
         ``kind`` is the name of the method that adds it: "map", "filter" or "map_batches".
         """
-        part = copy.copy(self)
-        part._filter = self._filter.with_function(kind, function)
         from mds._dataset.indexing import applying_class
 
-        part.__class__ = applying_class(type(self))
-        part._reset(self._shards)
-        return part
+        changed = self._filter.with_function(kind, function)
+        return self._again(applying_class(type(self)), self._shards, changed)
 
     @property
     def skipped(self) -> list[SkippedSample]:
         """Samples that a filter or on_error="skip" dropped; the first 10,000 of them."""
-        return self._dropped.listed
+        return self._dataset_run.dropped.listed
 
     # ------------------------------------------------------------------ samples by number
 
@@ -642,139 +642,26 @@ class Samples(HasColumns):
         loader collects the epochs that begin here, to count their samples (`collect_epochs`).
         """
         self._filter.chain.refuse_samples()
-        refuse_second_sharding(self.num_ranks, has_loader=self._has_loader)
+        run = self._dataset_run
+        refuse_second_sharding(self.num_ranks, has_loader=run.has_loader)
         if self.packing is not None:
-            # Imported by name: the package of the loader makes packs, and imports this module.
-            module = importlib.import_module("mds._loader.pack_iterator")
-            packs: Iterator[Any] = module.PackIterator(self)
-            return packs
+            from mds._dataset.pack_iterator import PackIterator
+
+            return PackIterator(self)
         epochs = collected_epochs(self)
-        epoch = self._begin_epoch(*worker_place(), worker_group(), for_loader=epochs is not None)
-        point, self._worker_start = self._worker_start, None
+        epoch = begin_epoch(self, *worker_place(), worker_group(), for_loader=epochs is not None)
+        point, run.worker_start = run.worker_start, None
         if point is not None:
-            epoch = self._seek(point)
+            epoch = seek(self, point)
         if epochs is not None:
             epochs.append(epoch)
         from mds._dataset.epoch_iterator import EpochIterator
 
         return EpochIterator.over(self, epoch)
 
-    def _begin_epoch(
-        self, worker: int, workers: int, group: int, *, for_loader: bool = False
-    ) -> WorkerEpoch:
-        """Begin the next epoch, or that of a loaded state, and return this worker's part of it.
-
-        It is called when an iteration starts and not at its first sample, because all workers of a
-        loader must agree on the epoch, and the last of them may start much later than the first.
-
-        Args:
-            worker: Number of this worker of the rank.
-            workers: Number of workers of the rank.
-            group: Number that all workers of one iteration share.
-            for_loader: Whether a loader counts the samples. Then padding of ``remainder="mask"`` is
-                given with a mask; otherwise it is left out.
-        """
-        start = self._order.epochs.begin_epoch(group, worker)
-        world = self._world(workers, worker)
-        epoch = self._worker_epoch(start, world, for_loader=for_loader)
-        if world.is_leader and not start.position.epoch:
-            self._order.warn_of_late_milestones(epoch.order)
-        # state_dict() is about an iteration that is under way until this one gives a sample.
-        if self._running is None or not self._running.is_under_way:
-            self._running = epoch
-        if not for_loader and self._loop_count is not None and not self._loop_count.is_under_way:
-            self._loop_count = None
-        return epoch
-
-    def _worker_epoch(
-        self, start: ResumePoint, world: World, position: int = 0, *, for_loader: bool = False
-    ) -> WorkerEpoch:
-        """Return the part of a worker in an epoch.
-
-        Args:
-            start: Point of the run at which the epoch begins.
-            world: World, with the number of the worker.
-            position: Places of this worker that are left out, because they were taken before.
-            for_loader: Whether a loader counts the samples, see `_begin_epoch`.
-        """
-        order = self._order.order(start, world)
-        if order.long_orders:  # they take long to compute, so one process of the node does it
-            from mds._cache.order_files import share_order
-
-            order = share_order(order, os.path.join(cache_root(), "orders"))
-        kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
-        return kind(order, world, position, is_counted=for_loader)
-
-    # ------------------------------------------------------------------ states of a worker
-
-    def _seek(self, point: WorkerPoint) -> WorkerEpoch:
-        """Return this worker's part of the epoch of ``point``; set the next epoch after it."""
-        self._order.epochs.next_epoch = point.start.position.epoch + 1
-        world = self._world(worker_place()[1], point.lane)
-        is_packed = self.packing is not None
-        position = 0 if is_packed else point.taken  # packs of a step are left out later
-        epoch = self._worker_epoch(point.start, world, position, for_loader=is_packed)
-        self._running = epoch
-        return epoch
-
-    def _worker_point(
-        self, epoch: WorkerEpoch, begin: Position, taken: int, lane: int
-    ) -> WorkerPoint:
-        """Return the point of this worker, ``taken`` samples or packs after ``begin``.
-
-        ``epoch``: the iteration of this worker; ``lane``: see `WorkerPoint`.
-        """
-        if epoch.resume_point is None:  # the same in the whole iteration, but for the edits
-            epoch.resume_point = self._order.point(self._world(), begin)
-        start = replace(epoch.resume_point.at(begin), edits=tuple(self._order.epochs.edits))
-        facts = self._order.worker_facts(epoch.world)
-        return WorkerPoint(start, taken, lane, facts)
-
-    def _load_worker_point(self, state: Any) -> WorkerPoint:
-        """Return the point of a worker's state in the world of this run.
-
-        ``state``: result of `WorkerPoint.emit`, or of `state_dict` in a worker process. Raises
-        StateError if it does not fit this dataset or this world.
-        """
-        worker, workers = worker_place()
-        world = self._world(workers, worker)
-        is_of_iterator = isinstance(state, Mapping) and "turn" in state
-        if is_of_iterator:
-            point = parse_worker_point(state, worker)
-            self._order.load_in_worker(point.start, world, has_edits=False)
-        else:
-            start = self._order.load_in_worker(state, world, has_edits=True)
-            point = point_of_state(start, worker)
-        facts = self._order.worker_facts(world)
-        return point.moved(facts, is_alone=not in_worker())
-
-    def _worker_state(self) -> dict[str, Any]:
-        """Return the position of this worker process as a state, for `load_state_dict` in it.
-
-        Torchdata's loader asks for it when it begins an epoch, after each batch and at the end. A
-        wrapper around this dataset may not have begun its epoch then. So after the state of the
-        end, the next one is that of the next epoch.
-        """
-        epoch, count = self._running, self._loop_count
-        if self._worker_start is not None:  # loaded, and not begun
-            return self._worker_start.as_state()
-        if epoch is not None and not epoch.is_end_reported:
-            place = epoch.begin, epoch.position, epoch.world.worker_of_rank
-            epoch.is_end_reported = epoch.is_exhausted
-            if count is not None and count.worker_place is not None:
-                place, epoch.is_end_reported = count.worker_place, count.is_finished
-            return self._worker_point(epoch, *place).as_state()
-        worker, workers = worker_place()
-        start = self._order.epochs.upcoming(worker_group(), worker)
-        world = self._world(workers, worker)
-        begin = self._order.order(start, world).begin
-        start = self._order.point(self._world(), begin)
-        facts = self._order.worker_facts(world)
-        return WorkerPoint(start, 0, worker, facts).as_state()
-
     @property
     def _is_plain(self) -> bool:
-        """Whether samples are as stored: neither a subclass nor a function changes them."""
+        """True if samples are as stored: neither a subclass nor a function changes them."""
         return (
             self._filter.keeps_everything
             and not self._filter.chain.maps
@@ -784,36 +671,54 @@ class Samples(HasColumns):
 
     @property
     def _has_own_items(self) -> bool:
-        """Whether the user's class overrides ``__getitem__`` or ``get_item``."""
+        """True if the user's class overrides ``__getitem__`` or ``get_item``."""
         # `map` makes a subclass; the user's class is then its ``_stored_kind``.
         own = getattr(type(self), "_stored_kind", type(self))
         return own.__getitem__ is not Samples.__getitem__ or own.get_item is not Samples.get_item
 
+    def _sample_source(self) -> SampleSource:
+        return SampleSource(
+            shards=self._shards,
+            cache=self._cache,
+            columns=self._columns,
+            filter=self._filter,
+            dropped=self._dataset_run.dropped,
+            predownload=self.predownload,
+            seed=self.shuffle_seed,
+            # With functions of map(), ``__getitem__`` would apply them here already; with functions
+            # of filter() and map_batches() it refuses to give samples by number.
+            get=self._stored_item if self._filter.chain.links else self.__getitem__,
+            has_own_items=self._has_own_items,
+            is_plain=self._is_plain,
+            kind=type(self),
+        )
+
     # ------------------------------------------------------------------ state
+
+    @property
+    def replication(self) -> int | None:
+        """Number of neighbouring ranks that get the same samples; None for one."""
+        return self._dataset_run.replication
+
+    @replication.setter
+    def replication(self, ranks: int | None) -> None:
+        if self._is_strict:
+            check_arguments(type(self).__name__, {"replication": ranks}, DATASET_RULES)
+        own_run(self).replication = ranks
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks that see different samples: ranks of the world over ``replication``."""
-        return self._world().num_ranks
-
-    def _world(self, workers: int = 1, worker: int = 0) -> World:
-        """Return the world after replication, for worker number ``worker`` of ``workers``.
-
-        Ranks are looked up once, when first needed.
-        """
-        if self._ranks is None:
-            self._ranks = find_ranks(self.topology)
-        world = self._ranks.world(workers, worker)
-        return world.replicate(self.replication) if self.replication is not None else world
+        return self._dataset_run.world().num_ranks
 
     @property
     def next_epoch(self) -> int:
         """Epoch of the next iteration, unless a state is loaded."""
-        return self._order.epochs.next_epoch
+        return self._dataset_run.order.epochs.next_epoch
 
     @next_epoch.setter
     def next_epoch(self, epoch: int) -> None:
-        self._order.epochs.next_epoch = epoch
+        self._dataset_run.order.epochs.next_epoch = epoch
 
     def state_dict(
         self, num_samples: int | None = None, from_beginning: bool = False
@@ -849,122 +754,32 @@ class Samples(HasColumns):
         >>> state["sample_in_epoch"]
         2
         """
-        if self.packing is not None and num_samples:
-            if not from_beginning:
-                raise ConfigError(
-                    f"state_dict(num_samples={num_samples}): with packing=, a position counts "
-                    "packs, which only the loader knows. Use state_dict() of the "
-                    "StreamingDataLoader."
-                )
-            num_samples = None
-        if num_samples is None and self._is_strict and in_worker():
-            return self._worker_state()
-        world = self._world()
-        position = None
-        running = self._running
-        if from_beginning and num_samples == 0:
-            position = self._end_of_epoch(world)
-        elif self._is_strict and from_beginning and num_samples:
-            position = self._position_for_rows(world, num_samples)
-        if num_samples is None and self._is_strict:
-            position = self._loader_position(world)
-            # The epoch of a loader counts batches when they are made, before they are read.
-            if running is not None and running.is_counted:
-                running = None
-        if position is None:
-            position = self._order.position(world, num_samples, from_beginning, running)
-        return self._order.state(world, position)
+        return self._dataset_run.state(num_samples, from_beginning)
 
-    def _end_of_epoch(self, world: World) -> Position | None:
-        """Return the end of the last iteration of a loader, or None while it goes on.
-
-        In `mds.compat` it is the beginning of the next epoch.
-        """
-        epochs, count = self._order.epochs, self._loop_count
-        if count is None or count.begin is None or count.is_under_way:
-            return None
-        if epochs.pending is not None or epochs.next_epoch != count.begin.epoch + 1:
-            return None  # a state was loaded, or another iteration has begun since
-        end = count.position(self._order, world.num_ranks)
-        if end is None:
-            return None
-        # Code of mosaicml-streaming would take a finished epoch for an empty one, see
-        # `load_state_dict`.
-        return end._replace(is_finished=True) if self._is_strict else end.following()
-
-    def _position_for_rows(self, world: World, rows: int) -> Position | None:
-        """Return the position of the loader if a number of rows cannot tell it, else None.
-
-        For example, Composer counts 40 rows after 64 samples of which a filter dropped 24. With
-        ``replication=2`` it counts 128 rows, because two ranks get the same 64 samples.
-
-        ``rows``: rows of the epoch in the batches of all ranks, as the trainer counted them.
-        """
-        pending, count, position = self._order.epochs.pending, self._loop_count, None
-        if pending is not None:
-            position = pending.position
-        elif count is not None:
-            position = count.position(self._order, world.num_ranks)
-        if position is None or (self._has_row_per_sample and rows <= position.place):
-            return None
-        return position
-
-    def _loader_position(self, world: World) -> Position | None:
-        """Return the position of the loader that runs or ran last.
-
-        It is None before the first batch, after a state was loaded, and if the last iteration was
-        one without a loader. Raises ConfigError if that was one of torch's worker processes.
-        """
-        epochs, count = self._order.epochs, self._loop_count
-        if epochs.pending is not None or (count is not None and count.begin is None):
-            return None
-        last = epochs.last
-        is_elsewhere = epochs.is_in_workers and not in_worker()
-        if count is not None and count.begin is not None and last is not None:
-            # Every iteration has its own epoch, so another epoch belongs to another loader.
-            is_elsewhere = is_elsewhere and last.position.epoch != count.begin.epoch
-        if count is not None and not is_elsewhere:
-            loop = self._order.find_loop()
-            if loop is not None:
-                loop.warn_if_inexact()
-            return count.position(self._order, world.num_ranks)
-        if is_elsewhere:
-            other_way = (
-                " Or call state_dict(num_samples) with the number of samples that all ranks have "
-                "seen."
-            )
-            raise ConfigError(
-                f"{type(self).__name__}.state_dict(): worker processes of torch's DataLoader read "
-                "this dataset, and only they know their position. Use "
-                "mds.StreamingDataLoader(dataset, num_workers=...), which counts the samples."
-                f"{other_way if self.packing is None else ''}"
-            )
-        return None
-
-    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+    def load_state_dict(self, obj: Mapping[str, Any], *, other_data: bool = False) -> None:
         """Begin the next iteration from a state, of this library or of mosaicml-streaming.
 
         - ``obj`` (Mapping[str, Any]): A result of `state_dict`.
+        - ``other_data`` (bool, default False): Whether the shards may have other contents than when
+          the state was saved. The differences are then a warning. The number of samples of each
+          shard must be the same in any case.
 
         Call it on every rank. A state that was saved when an epoch had ended begins the next epoch.
-        (If mosaicml-streaming saved it, an empty epoch comes first, as it does there.) Raises
-        StateError (a ValueError), listing the differences, when the state is of another dataset or
-        order.
+        (If mosaicml-streaming saved it, an empty epoch comes first, as it does there.) The state's
+        ``shuffle_seed`` and ``num_canonical_nodes`` replace those of the dataset, with a warning.
+
+        Raises StateError (a ValueError), listing the differences, when the state is of another
+        dataset or order. Contents are compared by the digests in the index, if the dataset of the
+        state and this one have them.
 
         >>> dataset = mds.StreamingDataset("data/train", batch_size=2)
         >>> dataset.load_state_dict(dataset.state_dict(num_samples=6))
         >>> [sample["id"] for sample in dataset]
         [6, 7]
         """
-        if in_worker():
-            # Torchdata's loader does this; the next iteration of this worker begins there. An
-            # iterator of this class gets the position from that loader as well.
-            if self._is_strict:
-                self._worker_start = self._load_worker_point(obj)
-            return
-        point = self._order.load(obj, self._world(), follows_finished=self._is_strict)
-        self._loop_count = None
-        vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
+        point = self._dataset_run.load(obj, other_data=other_data)
+        if point is not None:
+            vars(self)["initial_physical_nodes"] = point.initial_physical_nodes
 
     @property
     def edits(self) -> OrderEdits:
@@ -978,7 +793,7 @@ class Samples(HasColumns):
         """
         from mds._dataset.order_edits import OrderEdits
 
-        return OrderEdits(self._order, self._world())
+        return OrderEdits(self._dataset_run.order, self._dataset_run.world())
 
     # ------------------------------------------------------------------ the cache
 
@@ -1012,27 +827,16 @@ class Samples(HasColumns):
 
         Worker processes are counted too, also those that have ended. docs/cache.md lists the names.
         """
-        counts = self._dropped
+        counts = self._dataset_run.dropped
         dropped = {} if self._filter.keeps_everything and not counts.count else counts.as_dict()
         return {**self._cache.stats(node=node), **dropped}
 
     # ------------------------------------------------------------------ inside
 
     def __getstate__(self) -> dict[str, Any]:
-        # ``topology`` may be a process group, which cannot be pickled and does not exist in worker
-        # processes. So the ranks are found here, and the copy has them without the topology.
-        if self._ranks is None:
-            self._ranks = find_ranks(self.topology)
-        # Worker processes that are spawned get a copy.
-        refuse_second_sharding(self.num_ranks, has_loader=self._has_loader)
-        return {
-            **self.__dict__,
-            "topology": None,
-            "_order": copy.copy(self._order),
-            "_running": None,
-            "_loop_count": None,
-            "_worker_start": None,
-        }
+        # Worker processes that are spawned get a copy, and so does ``copy.copy``.
+        refuse_second_sharding(self.num_ranks, has_loader=self._dataset_run.has_loader)
+        return {**self.__dict__, "topology": None, "_dataset_run": copy.copy(self._dataset_run)}
 
 
 #: Arguments of the constructor, and those that no attribute of the same name is assigned to.

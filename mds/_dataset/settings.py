@@ -212,7 +212,8 @@ def check_assignment(
     if name.startswith("_") or not kind.__module__.startswith("mds."):
         return
     if name in vars(owner):
-        check_arguments(kind.__name__, {name: value}, rules)
+        if name in rules:
+            check_arguments(kind.__name__, {name: value}, {name: rules[name]})
     elif not hasattr(kind, name):
         # For a new attribute only.
         from difflib import get_close_matches

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mds._cache.order_files import PackFile
 from mds._cache.source import cache_root
 from mds._process.fork_safe import cached_property, new_lock
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._edits import skips_of
 from mds.plan._partition import Gaps
@@ -101,7 +102,8 @@ class TrainingSteps:
         while step_in_epoch >= (steps := self.in_epoch(epoch)) > 0:
             if epoch >= current_epoch + self._most_ahead:
                 raise ConfigError(
-                    f"step {step:,} is more than {self._most_ahead:,} epochs of packs ahead, and "
+                    f"step {step:,} is more than {plural(self._most_ahead, 'epoch')} of packs "
+                    "ahead, and "
                     "each of them would have to be packed to find it. Name a step before "
                     f"{step - step_in_epoch + steps:,}, or make this edit later in the training."
                 )
@@ -141,6 +143,86 @@ class TrainingSteps:
         """Return the number in the run of the first step that begins at or after a place."""
         epoch, step_in_epoch = self.next_at(epoch, place)
         return self.before(epoch) + step_in_epoch
+
+
+class RankSteps:
+    """Steps of one rank in the rest of an epoch of samples, counted in the samples of its batches.
+
+    With ``remainder="short"``, ranks may get different numbers of samples. For example, with
+    batches of 8, rank 0 gets 17 samples, as batches of 8, 8 and 1, and rank 1 gets 16. Their states
+    must be equal all the same, so what a state says is computed from the numbers of all ranks.
+
+    Args:
+        order: Order of the dataset.
+        world: Nodes and ranks.
+        begin: Position at which the rest begins.
+        batch_size: Samples of a batch.
+        microbatches: Batches of a step.
+        drop_last: Whether a last step that is not full is left out.
+    """
+
+    def __init__(
+        self,
+        order: OrderState,
+        world: World,
+        begin: Position,
+        *,
+        batch_size: int,
+        microbatches: int,
+        drop_last: bool,
+    ) -> None:
+        self._order, self._world, self._begin = order, world, begin
+        self._batch_size, self._microbatches = batch_size, microbatches
+        self._drop_last = drop_last
+        self._size = batch_size * microbatches  # samples of a step
+
+    @cached_property
+    def _shares(self) -> tuple[int, int]:
+        """The fewest and the most samples that a rank gets: 16 and 17 in the example."""
+        return self._order.shares(self._world, self._begin)
+
+    @property
+    def most_samples(self) -> int:
+        """Maximum number of samples of a rank."""
+        return self._shares[1]
+
+    def share_after(self, samples: int, *, is_full: bool) -> tuple[int, bool]:
+        """Return what every rank has taken after a batch, and whether that is the whole epoch.
+
+        In the example, both ranks have taken 16 samples after two batches. Then rank 0 gets its
+        third batch, while rank 1 finds that the epoch has ended. So after this batch both have
+        taken 17 samples, and the epoch is finished. If rank 1 gets 8, 8 and 2 samples, it is 18 for
+        both after the third batch.
+
+        Args:
+            samples: Samples of this rank, including those of the batch.
+            is_full: Whether the batch has ``batch_size`` samples.
+        """
+        fewest, most = self._shares
+        if is_full and samples < most:  # not the last batch
+            return samples, False
+        return max(samples, most), self._batches_of(fewest) < self._batches_of(most)
+
+    def is_end(self, samples: int) -> bool:
+        """Return True if no rank gets a batch after so many samples of this rank."""
+        return self._batches_of(samples) >= self._batches_of(self.most_samples)
+
+    def _batches_of(self, samples: int) -> int:
+        """Return the number of batches that a rank gets of so many samples."""
+        if self._drop_last:
+            return samples // self._size * self._microbatches
+        return -(-samples // self._batch_size)  # rounded up
+
+    @cached_property
+    def samples_of_full_steps(self) -> int:
+        """Number of samples of this rank in steps that ``drop_last`` does not leave out.
+
+        Unless ranks repeat samples, all of them leave a step out if it is not full on one.
+        """
+        if self._order.spec.remainder != "repeat":
+            return self._order.full_step_samples(self._world, self._begin)
+        remaining = self._order.remaining_samples(self._world, self._begin)
+        return remaining - remaining % self._size
 
 
 _COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
@@ -190,7 +272,8 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     total, _, is_exact = count_packs(plan)
     if not is_exact:
         warnings.warn(
-            f"len() is an estimate: about {total:,} packs an epoch. It becomes exact when a "
+            f"len() is an estimate: about {plural(total, 'pack')} an epoch. It becomes exact "
+            "when a "
             "thread of this process has packed the epoch, and when this run restarts.",
             stacklevel=3,
         )

@@ -15,23 +15,34 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mds._arguments import check_arguments, did_you_mean, plain_scalar, shown, takes_names
-from mds._cache.source import Source, default_folder
+from mds._cache.source import Source, cache_root, default_folder
 from mds._dataset.settings import STREAM_RULES, check_assignment, raise_fixed
 from mds._index.table import FilesIndexError
 from mds._redaction import mask_foreign
-from mds.errors import ArgumentError, ConfigError, StateError
+from mds.errors import ArgumentError, ConfigError
 from mds.storage._relative_name import split_folder
-from mds.storage._url import Url, is_local, join, local_path, path_on_disk, redact
+from mds.storage._url import (
+    Url,
+    absolute_path,
+    absolute_place,
+    is_local,
+    join,
+    local_path,
+    path_on_disk,
+    redact,
+)
 
 if TYPE_CHECKING:
-    from mds._dataset.shard_map import ShardMap
+    from mds._index.table import Index
+    from mds._iteration.shard_map import ShardMap
     from mds._words import Digest
     from mds.formats import Format
     from mds.formats._facts import FileCosts
 
+_RETRIES, _TIMEOUT = 2, 60.0
 _DEFAULTS = {
-    "download_retry": 2,
-    "download_timeout": 60.0,
+    "download_retry": _RETRIES,
+    "download_timeout": _TIMEOUT,
     "validate_hash": None,
     "keep_zip": False,
 }
@@ -41,6 +52,7 @@ Streams = (
 )
 #: Arguments of a dataset without ``streams`` from which its only stream is made.
 PLACE = ("remote", "local", "split", "format")
+_TAKEN = {*_DEFAULTS, "storage_options"}
 _MAX_NAME = 100  # letters of the name of a stream
 #: Arguments of a dataset that its streams take if they have none of their own.
 STREAM_SETTINGS = ("split", *_DEFAULTS, "storage_options", "columns")
@@ -61,6 +73,8 @@ class Stream:
       without ``remote`` the data are read there in place, with ``remote`` alone they are kept in a
       folder of this user (``$MDS_CACHE_DIR``, else ``~/.cache/mds``).
     - ``split`` (str | os.PathLike[str] | None, default None): Sub-folder of both, as ``"train"``.
+      In another format than MDS, also the split in the names of files, as in ``train-0.parquet``,
+      or ``"all"`` to mix all splits.
     - ``proportion`` (float | None, default None): Share of the epoch.
     - ``repeat`` (float | None, default None): How often an epoch takes each of its samples.
     - ``choose`` (int | None, default None, samples): Number of its samples in an epoch.
@@ -87,6 +101,9 @@ class Stream:
 
     _is_strict = True
     _name: str | None = None  # in a mapping of streams
+    # `remote` and `local` in absolute form, since they name the same places after an os.chdir.
+    _absolute_remote: Url | None
+    _absolute_local: str
 
     @takes_names
     def __init__(
@@ -149,12 +166,18 @@ class Stream:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. Raises an error if it looks like a setting and has no effect."""
-        if "_is_in_use" in vars(self) and name in STREAM_RULES:
-            remedy = ", or call dataset.edits.set_weights()" if name == "proportion" else ""
-            raise_fixed(self, name, value, remedy)
-        if "_file_costs" in vars(self) and self._is_strict:  # __init__ has set it, so it is over
-            check_assignment(self, name, value, STREAM_RULES, STREAM_RULES)
+        if "_file_costs" in vars(self):  # __init__ has set it, so it is over
+            if "_is_in_use" in vars(self) and name in STREAM_RULES:
+                remedy = ", or call dataset.edits.set_weights()" if name == "proportion" else ""
+                raise_fixed(self, name, value, remedy)
+            if self._is_strict:
+                check_assignment(self, name, value, STREAM_RULES, STREAM_RULES)
         super().__setattr__(name, value)
+        if name == "local":
+            self._absolute_local = absolute_path(os.fspath(value))
+        elif name == "remote":
+            place = None if value is None else absolute_place(os.fspath(value))
+            self._absolute_remote = None if place is None else Url(place)
 
     def _take_weights(self, proportion: float, repeat: float, choose: int) -> None:
         """Set the resolved weights; from now on the stream belongs to a dataset."""
@@ -191,7 +214,9 @@ class Stream:
     def apply_default(self, default: Mapping[str, Any]) -> None:
         """Take the settings of ``default``, by name, that this stream does not have."""
         for name, value in default.items():
-            if name in (*_DEFAULTS, "storage_options") and getattr(self, name, None) is None:
+            if value is None:
+                continue  # nothing to take
+            if name in _TAKEN and getattr(self, name, None) is None:
                 setattr(self, name, value)
             elif name == "split" and not self.split:
                 self.split = split_folder(value)
@@ -216,20 +241,30 @@ class Stream:
 
     @property
     def folder(self) -> str:
-        """Local folder, split included."""
-        return os.path.join(self.local, self.split) if self.split else self.local
+        """Absolute path of the local folder, split included."""
+        local = self._absolute_local
+        return os.path.join(local, self.split) if self.split else local
 
     @property
     def remote_folder(self) -> Url | None:
-        """Remote URL, split included; None when the data are read in place."""
-        if self.remote is None:
+        """Remote URL or absolute path, split included; None when the data are read in place."""
+        if self._absolute_remote is None:
             return None
-        url = Url(join(self.remote, self.split))
+        url = Url(join(self._absolute_remote, self.split))
         # ``remote=`` may be the path of the folder that ``local=`` names too.
-        is_local_folder = os.path.abspath(url.removeprefix("file://")) == os.path.abspath(
-            self.folder
-        )
+        path, folder = url.removeprefix("file://"), os.path.normpath(self.folder)
+        is_local_folder = os.path.abspath(path) == folder
         return None if is_local_folder else url
+
+    @property
+    def _place(self) -> str:
+        """URL or absolute path of the data, split included."""
+        return join(self._absolute_remote or self._absolute_local, self.split)
+
+    @property
+    def _url_and_split(self) -> tuple[str, str]:
+        """URL or absolute path of the files in another format of all splits, and the split."""
+        return self._absolute_remote or self._absolute_local, self.split
 
     @property
     def safe_keep_zip(self) -> bool:
@@ -246,76 +281,93 @@ class Stream:
         """
         from mds._cache.index_copy import find_index
 
-        filled = self._filled({})  # with the general defaults for retries and timeout
         kind = self._format()
         if kind is not None:
-            return self._find_in(kind, filled)
+            return self._find_in(kind)
+        remote = self.remote_folder
+        timeout, attempts = self._patience
         try:
             source = find_index(
-                self.remote_folder,
+                remote,
                 self.folder,
                 options=self.storage_options,
-                timeout=float(filled.download_timeout or 60.0),
-                attempts=int(filled.download_retry or 0),
+                timeout=timeout,
+                attempts=attempts,
+                split=self.split or "",
             )
         except FilesIndexError as error:
             from mds.formats._dataset import pinned_format
 
-            return self._find_in(pinned_format(error), filled, error)
+            return self._find_in(pinned_format(error), error)
         return Source(
             index=source.index,
-            remote=self.remote_folder,
+            remote=remote,
             folder=source.folder,
             version=source.version,
             store=source.store,
             options=self.storage_options,
-            keep_zip=self.safe_keep_zip,
+            keep_zip=bool(self.keep_zip) or remote is None,
             validate_hash=self.validate_hash or None,
-            attempts=int(filled.download_retry or 0),
-            timeout=float(filled.download_timeout or _DEFAULTS["download_timeout"]),  # type: ignore[arg-type]
+            attempts=attempts,
+            timeout=timeout,
+            source_name=source.source,
+            user_cache=cache_root() if remote is None else "",  # it serves folders of the user
         )
+
+    @property
+    def _patience(self) -> tuple[float, int]:
+        """Timeout in seconds and number of tries; the general defaults for those not set."""
+        timeout, attempts = self.download_timeout, self.download_retry
+        return float(timeout or _TIMEOUT), int(_RETRIES if attempts is None else attempts)
 
     def _format(self) -> Format | None:
         """Return the format as given, else by the endings of the files; None for MDS."""
         if self.format is not None:
             return self.format
-        place = join(self.remote if self.remote is not None else self.local, self.split)
+        place = self._place
         if is_local(place) and os.path.exists(os.path.join(local_path(place), "index.json")):
             return None
-        from mds.formats._registry import format_of_files
+        from mds.formats._detect import format_of_split
 
-        return format_of_files(place)
+        return format_of_split(*self._url_and_split)
 
-    def _find_in(
-        self, kind: Format, filled: Stream, pinned: FilesIndexError | None = None
-    ) -> Source:
+    def _find_in(self, kind: Format, pinned: FilesIndexError | None = None) -> Source:
         """Return the Source of files of another format than MDS.
 
         Args:
             kind: Format of the files.
-            filled: Copy of this stream with defaults for retries and timeout.
             pinned: Error with the contents of an index.json, if `mds index` has written one that
                 lists the files. Then exactly these files are read (they are pinned).
 
         Raises what `mds._cache.find_table.find_table` raises.
         """
         from mds._cache.find_table import find_table
+        from mds.formats._dataset import open_split
 
         if self.validate_hash:
             raise ConfigError(
                 f"validate_hash={self.validate_hash!r} does not work with {kind.name} files, "
                 "which have no digests. Leave validate_hash out."
             )
-        source = find_table(
-            kind,
-            join(self.remote if self.remote is not None else self.local, self.split),
-            self.folder if self.remote is not None else None,
-            self._columns_wanted,
-            self.storage_options,
-            timeout=float(filled.download_timeout or 60.0),
-            attempts=int(filled.download_retry or 0),
-            pinned=pinned,
-        )
+        timeout, attempts = self._patience
+
+        def open_at(url: str, split: str) -> Source:
+            return find_table(
+                kind,
+                url,
+                self.folder if self.remote is not None else None,
+                self._columns_wanted,
+                self.storage_options,
+                timeout=timeout,
+                attempts=attempts,
+                pinned=pinned,
+                split=split,
+            )
+
+        if pinned is not None:  # an index of one split is in its folder
+            source = open_at(self._place, "")
+        else:
+            source = open_split(kind, *self._url_and_split, open_at)
         assert source.data is not None  # it reads the files; only sources of MDS have None
         costs = source.data.costs()
         # Facts for `explain` and for states, which name the files that were read. Files behind a
@@ -347,7 +399,7 @@ class Stream:
             name: getattr(self, name)
             for name in ("remote", "local", "split", "proportion", "repeat", "choose")
         }
-        if self.remote is not None and self.local == default_folder(self.remote):
+        if self._absolute_remote and self.local == default_folder(self._absolute_remote):
             del attributes["local"]
         arguments = ", ".join(f"{name}={value!r}" for name, value in attributes.items() if value)
         return f"{type(self).__name__}({arguments})"
@@ -523,11 +575,23 @@ def fill_streams(
 
 
 def find_sources(streams: Sequence[Stream]) -> list[Source]:
-    """Return the source of every stream, looking up many at once: most of the time is waiting."""
-    if len(streams) == 1:
-        return [streams[0]._find()]
+    """Return the source of every stream.
+
+    Many are looked up at once, since most of the time is waiting. But on the disks of this machine
+    threads only wait for each other.
+    """
+    if len(streams) == 1 or all(_is_near(stream) for stream in streams):
+        return [stream._find() for stream in streams]
     with ThreadPoolExecutor(min(len(streams), 32)) as pool:
         return list(pool.map(Stream._find, streams))
+
+
+def _is_near(stream: Stream) -> bool:
+    """Whether the data of a stream are in a folder on a disk of this machine."""
+    from mds.storage._local import network_kind
+
+    place = stream._place
+    return is_local(place) and network_kind(local_path(place)) is None
 
 
 def refuse_store_settings(
@@ -609,10 +673,7 @@ def name_data(
         shares: Requested proportion, repeat or choose of each stream.
         epoch_size: Requested size of an epoch, in samples.
     """
-    places = [
-        mask_foreign(str(stream.remote_folder or os.path.abspath(stream.folder)))
-        for stream in streams
-    ]
+    places = [mask_foreign(str(stream.remote_folder or stream.folder)) for stream in streams]
     # Streams are often in one folder; its path is stored once, to keep states small.
     root = os.path.commonprefix(places) if len(places) > 1 else ""  # noqa: RUF071 - cut below
     root = root[: root.rfind("/") + 1]
@@ -632,12 +693,12 @@ def name_data(
     return facts
 
 
-def check_files(
+def other_files(
     recorded: Mapping[str, Any] | None,
     current: Mapping[str, Any],
     changes: Sequence[tuple[str, str]],
-) -> None:
-    """Raise StateError if files that are read in place differ from those of a state.
+) -> list[tuple[str, str]]:
+    """Describe each stream whose files, read in place, differ from those of a state.
 
     A copy in another format has the same order, so only files of the same format are compared.
 
@@ -646,27 +707,33 @@ def check_files(
         current: Entry ``data`` of this run.
         changes: For each stream, the digest of its files before their last change, and a
             description of the change.
+
+    Returns pairs of a clause on the difference, and a sentence with a remedy.
     """
     before = (recorded or {}).get("streams")
     streams = current.get("streams", ())
+    pairs: list[tuple[str, str]] = []
     if not isinstance(before, list) or len(before) != len(streams):
-        return
+        return pairs
     for old, new, (digest, description) in zip(before, streams, changes, strict=True):
         if not isinstance(old, dict) or "list" not in old or old.get("kind") != new.get("kind"):
             continue
         if old["list"] != new.get("list"):  # digests of the lists of files
             # The change can be described only if this cache folder had the files of the state.
             differences = description if old["list"] == digest else "their names or sizes differ"
-            raise StateError(
-                f"the state belongs to {_files(old)}, but {current.get('root', '')}{new['at']} "
-                f"has {_files(new)}: {differences}. {_way_back(old)}"
+            clause = (
+                f"{_files(old)}, but {current.get('root', '')}{new['at']} "
+                f"has {_files(new)}: {differences}"
             )
+            pairs.append((clause, _way_back(old)))
+    return pairs
 
 
 def _files(stream: Mapping[str, Any]) -> str:
     """Describe the files of a stream of a state: number, format, and version of a table."""
     pins = "".join(f", {name} {value}" for name, value in _pin(stream).items())
-    return f"{stream.get('files')} files of {stream.get('kind')}{pins}"
+    count = stream.get("files")
+    return f"{count} file{'' if count == 1 else 's'} of {stream.get('kind')}{pins}"
 
 
 def _pin(stream: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -694,34 +761,65 @@ def _way_back(old: Mapping[str, Any]) -> str:
     return "Restore the files of the state. Use `mds index` to pin the files of a run."
 
 
-def other_data(
-    recorded_data: Mapping[str, Any] | None, current_data: Mapping[str, Any]
-) -> list[str]:
-    """Describe each stream whose data differ from the data that a state names, for a warning.
+def other_shards(
+    recorded: Mapping[str, Any] | None, current: Mapping[str, Any], shards: ShardMap
+) -> tuple[list[str], list[str]]:
+    """Describe the streams whose shards have, or may have, other contents than in a state.
 
-    ``recorded_data`` is the entry ``data`` of the state, and ``current_data`` that of this run.
+    ``recorded`` is the entry ``data`` of the state, and ``current`` that of this run.
 
-    Copies of one index in two places do not differ, nor does a version of a table that was given
-    by number from the same version read as the latest.
+    Returns clauses on the streams that are known to differ, by the digests of their shards, and on
+    those that may differ, because their indexes do. Copies of one index in two places do not
+    differ, nor does a version of a table that was given by number from the same version read as the
+    latest, nor do shards with equal digests and other names.
     """
-    clauses = []
+    from mds._dataset.contents import Contents
+
+    blocks = Contents(shards.indexes).compare((recorded or {}).get("contents"))
     # The state may have other streams (not strict); its order is checked elsewhere.
-    for recorded, current in zip(_contents(recorded_data), _contents(current_data), strict=False):
-        old_place, old_digest, old_version = recorded
-        place, digest, version = current
-        if old_digest == digest or (old_version and old_version == version):
+    before = _contents(recorded)
+    known, possible = [], []
+    for stream, (place, digest, version) in enumerate(_contents(current)):
+        first = int(shards.shard_offset_per_stream[stream])
+        end = first + int(shards.shards_per_stream[stream])
+        own_blocks = [block for block in blocks if block[0] < end and block[1] > first]
+        other_blocks = [block for block in own_blocks if block[2] is False]
+        is_compared = bool(own_blocks) and own_blocks[0][0] <= first and own_blocks[-1][1] >= end
+        if other_blocks:
+            bounds = max(other_blocks[0][0], first), min(other_blocks[-1][1], end)
+            known.append(_other_contents(place, shards.indexes[stream], first, bounds))
+        elif is_compared and all(is_equal for _, _, is_equal in own_blocks):
             continue
-        if old_place == place:
-            clauses.append(
-                f"the index of {place} changed from {old_digest} to {digest}, so the dataset was "
-                "replaced"
-            )
-        else:
-            clauses.append(
-                f"this run reads {place} with the index {digest}, but the state was saved with "
-                f"{old_place} and the index {old_digest}"
-            )
-    return clauses
+        elif stream < len(before):
+            old_place, old_digest, old_version = before[stream]
+            if old_digest == digest or (old_version and old_version == version):
+                continue
+            if old_place == place:
+                possible.append(
+                    f"the index of {place} changed from {old_digest} to {digest}, so the dataset "
+                    "was replaced"
+                )
+            else:
+                possible.append(
+                    f"this run reads {place} with the index {digest}, but the state was saved with "
+                    f"{old_place} and the index {old_digest}"
+                )
+    return known, possible
+
+
+def _other_contents(place: str, index: Index, offset: int, bounds: tuple[int, int]) -> str:
+    """Return a clause that names the shards of a stream whose contents differ.
+
+    ``offset`` is the number of the stream's first shard, ``bounds`` are the first shard that
+    differs and the end; both count through all streams.
+    """
+    first, last = bounds[0] - offset, bounds[1] - offset - 1
+    names = [index.shard(number).raw.basename for number in dict.fromkeys((first, last))]
+    numbers = f"shard {first}" if first == last else f"shards {first} to {last}"
+    return (
+        f"{numbers} of {len(index)} in {place} ({' to '.join(names)}) had other contents, by the "
+        "numbers of samples and the digests in the index"
+    )
 
 
 def _contents(data: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:

@@ -93,7 +93,8 @@ class StreamingDataset(Samples, IterableDataset[Any]):
     - ``images`` ("pil" or "array", or a mapping to them, default 'pil'): Form of images: ``"pil"``,
       or ``"array"`` for decoded, upright pixels. ``{"image": "array"}`` sets it for some columns.
     - ``on_error`` ("raise" or "skip", default 'raise'): Whether a sample that cannot be decoded is
-      an error; ``"skip"`` leaves it out, see ``skipped``.
+      an error; ``"skip"`` leaves it out, see ``skipped``. Then the pixels of images are decoded at
+      once, to find damaged ones.
     - ``copy`` (bool, default True): Whether arrays are copies. False gives read-only views of the
       files; writing into one through torch ends the process.
     - ``format`` (str | Format | None, default None): Format of files that are read without

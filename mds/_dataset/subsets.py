@@ -27,12 +27,13 @@ import numpy as np
 
 from mds._arguments import shown
 from mds._cache.source import cache_root
-from mds._dataset.filtering import Fate
-from mds._dataset.reading import ReadableDataset, all_items, judge_all
+from mds._dataset.columns import column_names
 from mds._dataset.settings import check_function, find_column
-from mds._dataset.shard_map import column_names
+from mds._iteration.filtering import Fate
+from mds._iteration.reading import SampleSource, all_items, judge_all
 from mds._redaction import get_logger
 from mds._shardfile.hashing import hexdigest
+from mds._words import plural
 from mds.errors import ArgumentError, ConfigError, NotFoundError
 from mds.storage._files import make_folder, open_regular, publish
 from mds.storage._locks import lock_within
@@ -53,22 +54,22 @@ _calls = itertools.count()
 
 
 def choose_numbers(
-    dataset: ReadableDataset, choice: Any, where: Callable[[Any], Any] | None, key: str | None
+    source: SampleSource, choice: Any, where: Callable[[Any], Any] | None, key: str | None
 ) -> Ids:
     """Return the sorted numbers, int64, of the samples that `Samples.select` chooses.
 
     ``choice``, ``where`` and ``key`` are the arguments of `Samples.select`. Raises ConfigError for
     arguments that are invalid or exclude each other.
     """
-    check_choice(type(dataset).__name__, choice, where)
+    check_choice(source.kind.__name__, choice, where)
     if key is not None and (where is None or not isinstance(key, str)):
         raise ConfigError(
             f"select(key={shown(key)}): key must be a text that names the selection of where=, as "
             "in select(where=lambda sample: ..., key='long')."
         )
     if where is None:
-        return parse_selection(choice, dataset._shards.num_samples)
-    return _evaluate(dataset, where, key)
+        return parse_selection(choice, source.shards.num_samples)
+    return _evaluate(source, where, key)
 
 
 def check_choice(owner: str, choice: Any, where: Any) -> None:
@@ -86,12 +87,13 @@ def check_choice(owner: str, choice: Any, where: Any) -> None:
 
 
 def choose_parts(
-    dataset: ReadableDataset, shares: Any, by: str | None, seed: int
+    source: SampleSource, get: Callable[[int], Any], shares: Any, by: str | None, seed: int
 ) -> dict[Any, Ids]:
     """Return the sorted numbers, int64, of the samples of each part of `Samples.split`.
 
     Args:
-        dataset: Dataset to split.
+        source: Samples to split.
+        get: Returns a sample by its number, to read the column ``by``.
         shares: Share of the samples by name of the part, such as ``{"train": 0.9, "val": 0.1}``,
             or by its number; or numbers of samples, such as ``{"train": 900, "val": 100}``. Other
             values are refused.
@@ -100,7 +102,7 @@ def choose_parts(
 
     Raises ConfigError for invalid arguments.
     """
-    count = dataset._shards.num_samples
+    count = source.shards.num_samples
     if not isinstance(shares, Mapping):
         is_share = isinstance(shares, float) and 0 < shares < 1
         example = f"[{shares:g}, {1 - shares:g}]" if is_share else "[0.9, 0.1]"
@@ -129,8 +131,8 @@ def choose_parts(
                 "parts cannot have exact numbers of samples. Use shares, as in split([0.9, 0.1], "
                 f"by={by!r})."
             )
-        find_column(f"split(by={by!r})", by, column_names(dataset._shards.indexes))
-        values = (sample[by] for sample in all_items(dataset, dataset.get_item))
+        find_column(f"split(by={by!r})", by, column_names(source.shards.indexes))
+        values = (sample[by] for sample in all_items(source, get))
         keys = np.fromiter(map(key_of, values), np.uint64, count)
     parts = split_by_hash(keys, shares, seed)
     _warn_of_sizes(count, shares, parts, by)
@@ -164,35 +166,33 @@ def _warn_of_sizes(
     )
 
 
-def _evaluate(dataset: ReadableDataset, where: Callable[[Any], Any], key: str | None) -> Ids:
+def _evaluate(source: SampleSource, where: Callable[[Any], Any], key: str | None) -> Ids:
     """Return the sorted numbers of the samples for which ``where`` is true.
 
     Other processes of the node, and later runs if ``key`` is given, use the same result, see
     `evaluate_once`.
     """
-    sample_filter = dataset._filter.with_function("filter", where, "select(where={})")
+    sample_filter = source.filter.with_function("filter", where, "select(where={})")
 
     def evaluate() -> Ids:
-        fates = judge_all(dataset, sample_filter)
+        fates = judge_all(source, sample_filter)
         return np.array([number for number, _, fate in fates if fate is Fate.KEPT], np.int64)
 
-    if dataset._filter.chain.links:
+    if source.filter.chain.links:
         return evaluate()  # not shared: the result depends on functions without a digest
     folder = os.path.join(cache_root(), "selections")
-    ids = evaluate_once(folder, _data_name(dataset), where, key, evaluate)
-    if len(ids) and not 0 <= ids[0] <= ids[-1] < dataset._shards.num_samples:
+    ids = evaluate_once(folder, _data_name(source), where, key, evaluate)
+    if len(ids) and not 0 <= ids[0] <= ids[-1] < source.shards.num_samples:
         return evaluate()  # the stored result is of other data
     return ids
 
 
-def _data_name(dataset: ReadableDataset) -> str:
+def _data_name(source: SampleSource) -> str:
     """Return a text that identifies the samples: their data, how they are read, and the class."""
-    kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    sources = [
-        (s.index.fingerprint, s.remote or s.folder, s.version) for s in dataset._cache.sources
-    ]
-    skips = dataset._filter.skip_broken
-    return repr((sources, dataset._shards.fingerprint, dataset._columns, skips, kind))
+    kind = f"{source.kind.__module__}.{source.kind.__qualname__}"
+    sources = [(s.content(), s.remote or s.folder, s.version) for s in source.cache.sources]
+    skips = source.filter.skip_broken
+    return repr((sources, source.shards.fingerprint, source.columns, skips, kind))
 
 
 def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
@@ -207,7 +207,7 @@ def parse_selection(choice: Any, samples: int) -> npt.NDArray[np.int64]:
     if array.dtype == bool:
         if array.shape != (samples,):
             raise ConfigError(
-                f"a mask of shape {array.shape} cannot select from {samples} samples."
+                f"a mask of shape {array.shape} cannot select from {plural(samples, 'sample')}."
             )
         return np.flatnonzero(array).astype(np.int64)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or not array.size):
@@ -326,7 +326,10 @@ def split_by_hash(
 
 
 def are_counts(shares: Mapping[Any, float]) -> bool:
-    """Whether the argument of `Samples.split` has numbers of samples: integers of a sum above 1."""
+    """Return True if shares of `Samples.split` are numbers of samples.
+
+    They are integers whose sum is above 1.
+    """
     return sum(shares.values()) > 1 and all(
         isinstance(share, numbers.Integral) for share in shares.values()
     )
@@ -349,7 +352,8 @@ def split_by_counts(
     if any(count < 0 for count in counts.values()) or sum(counts.values()) != len(keys):
         total = sum(counts.values())
         raise ConfigError(
-            f"split() got {total:,} samples in all, but the dataset has {len(keys):,} samples: "
+            f"split() got {total:,} samples in all, but the dataset has "
+            f"{plural(len(keys), 'sample')}: "
             f"{shown(dict(counts))}. Use shares, as in "
             f"split({[round(count / total, 3) for count in counts.values()]}), or change a number."
         )

@@ -34,7 +34,8 @@ class WorkerPoint(NamedTuple):
             step that it is in the middle of.
         lane: Worker of the rank to which its next steps belong, counted from ``start``.
         world: Nodes, ranks, workers, batches of a step and their size, by name, on which the
-            samples of a worker depend. Empty if they were not recorded.
+            samples of a worker depend. With several ranks and a filter, also the rank. Empty if
+            they were not recorded.
     """
 
     start: ResumePoint
@@ -63,7 +64,15 @@ class WorkerPoint(NamedTuple):
         Raises StateError if the point does not lead to a position in ``world``.
         """
         before = {**world, **self.world}
-        if before == world:
+        # Behind a filter, ranks take different numbers of samples for equally many that they keep.
+        if self.taken and "rank" in self.world and before != world:
+            raise StateError(
+                f"the state of rank {before['rank']} behind a filter or on_error='skip' counts "
+                "only the samples of that rank. Save a state on each rank, and load each on its "
+                f"own rank, on as many ranks, {_REMEDY}."
+            )
+        before = {name: before[name] for name in world}
+        if before == world or before == {**world, "rank": before.get("rank")}:
             return self
         batch, is_packed = before["batch_size"], self.start.position.unit == "packs"
         if before["workers"] == world["workers"]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mds._arguments import did_you_mean
 from mds._index.sidecar import pack_sidecar, read_sidecar, sidecar_name
+from mds._words import plural
 from mds.errors import ConfigError, IndexFileError
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def parse_notes(payload: bytes | memoryview, location: str) -> dict[str, ColumnN
         ) from error
     if len(notes) > _MAX_COLUMNS:
         raise IndexFileError(
-            f"{location} describes {len(notes)} columns, more than {_MAX_COLUMNS}. Remove the file."
+            f"{location} describes {plural(len(notes), 'column')}, more than {_MAX_COLUMNS}. "
+            "Remove the file."
         )
     return notes
 

@@ -11,6 +11,9 @@ Objects that match cost about 2 us each and make no Python objects. An object th
 (another schema, a strange name, a wrong number) is parsed and checked as JSON again. The expression
 only makes parsing faster; it never decides what is valid.
 
+So do the indexes of many small datasets, each with one shard: the text of a whole index becomes the
+expression for the next ones.
+
 A *schema* (`ShardSchema`) is what the shard objects of one writer have in common. It lists the
 files of a shard, each of one *kind* (`KINDS`): the data file, its compressed form, and for split
 formats (a data file and a file with offsets) the meta file and its compressed form.
@@ -27,7 +30,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mds._index.shard_object import KINDS, LARGEST, VERSION, ShardSchema, parse_shard
+from mds._index.shard_object import (
+    KINDS,
+    LARGEST,
+    VERSION,
+    ShardSchema,
+    has_encoded_sizes,
+    parse_shard,
+)
+from mds._words import plural
 from mds.errors import IndexFileError
 from mds.storage._relative_name import INDEX_NAME, MAX_PLAIN_BYTES, PLAIN_NAME, RelativeName, shown
 
@@ -45,6 +56,8 @@ _NUMBER = rb"(0|[1-9][0-9]{0,9})"
 _NAME = b'"(%s)"' % PLAIN_NAME.encode()
 _INDEX_NAME = INDEX_NAME.encode()
 
+#: Shards; making a template for them would take longer than parsing them.
+FEW = 8
 
 #: Columns of the table of shards, with the dtype of each.
 COLUMN_DTYPES = {
@@ -73,15 +86,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 # Returns the value at the start of a text, and the position after it.
-_DECODE = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
+_DECODE = _DECODER.raw_decode
 
 
 class Template(NamedTuple):
     """The regular expression for objects of one schema.
 
     - ``match``: the method ``match`` of the compiled expression, called with bytes and a position.
-      It matches one object and the comma after it.
+      It matches one object and the comma after it, or the whole text of an index of one shard.
     - ``samples``, ``sizes``, ``names``, ``digests``: which groups of a match hold these values,
       counted from 0. ``sizes`` and ``names`` have one group for each file of a shard, ``digests``
       one for each digest. In the example of the module, ``samples`` is 0, ``names`` (1,) and
@@ -93,6 +107,10 @@ class Template(NamedTuple):
     sizes: tuple[int, ...]
     names: tuple[int, ...]
     digests: tuple[int, ...]
+
+
+#: Templates for indexes of one shard, by schema. None: one index had it, which needs no template.
+_single: dict[ShardSchema, Template | None] = {}
 
 
 class NamesSeen:
@@ -127,7 +145,7 @@ class NamesSeen:
           were added. They are only read if two hashes are equal.
         - ``location`` (str): Name of the index, for errors.
         """
-        if not self._hashes:
+        if len(self._hashes) < 2:  # the only file has no other name than its own
             return
         hashes = np.sort(np.frombuffer(self._hashes, np.int64))
         # Neighbours in the sorted hashes that are equal: two files may have one name.
@@ -309,6 +327,15 @@ class _Parser:
 
     def run(self) -> Builder:
         """Parse the outermost object ``{"shards": [...], "version": 2}``; return the columns."""
+        if self._matches_single():
+            return self.builder
+        few_shards = self._few_shards()
+        if few_shards is not None:
+            for raw in few_shards:
+                schema = self.builder.add(raw, self.location)
+            if len(few_shards) == 1:
+                self._note_single(schema)
+            return self.builder
         if not self.data.strip():
             raise IndexFileError(f"{self.location}: the file is empty.")
         # The version is usually the last key. Check it first: shards of another version would fail
@@ -344,6 +371,52 @@ class _Parser:
             raise self._broken("the end of the file")
         return self.builder
 
+    def _matches_single(self) -> bool:
+        """Append the only shard if the whole text matches a template; return whether it does."""
+        if len(self.data) > min(_WINDOW, self.largest_object):
+            return False
+        for schema, template in list(_single.items()):
+            if template is None or (match := template.match(self.data)) is None:
+                continue
+            if has_encoded_sizes(schema.columns):  # none was registered anew since then
+                self.builder.schemas[schema] = 0
+                self.builder.extend(schema, template, [match.groups()], self.location)
+                return True
+        return False
+
+    def _note_single(self, schema: ShardSchema) -> None:
+        """Make a template of an index of one shard, unless it is the first one of its schema."""
+        if schema.is_split or len(_single) >= _MAX_TEMPLATES or _single.get(schema) is not None:
+            return
+        if schema not in _single:
+            _single[schema] = None
+            return
+        # The second brace, also after white space; the value of the other key is a number.
+        start = self.data.find(b"{", self.data.find(b"{") + 1)
+        text = self.data[start:].decode()
+        size = len(text[: _DECODE(text)[1]].encode())
+        before, behind = re.escape(self.data[:start]), re.escape(self.data[start + size :])
+        text = self.data[start : start + size].decode()
+        _single[schema] = make_template(schema, text, before, behind + rb"\Z")
+
+    def _few_shards(self) -> list[object] | None:
+        """Return the parsed objects of a small index with few shards; None for another index.
+
+        Also None if anything is wrong with it: walking through its text raises the error.
+        """
+        data = self.data
+        if len(data) > min(_WINDOW, self.largest_object) or data.count(b'"raw_data"') > FEW:
+            return None
+        try:
+            index = _DECODER.decode(data.decode())
+        except (ValueError, RecursionError, _RepeatedKeyError):
+            return None
+        if not isinstance(index, dict) or index.keys() != {"shards", "version"}:
+            return None
+        version, shards = index["version"], index["shards"]
+        is_known = type(version) is int and version == VERSION
+        return shards if is_known and isinstance(shards, list) else None
+
     def _check_version(self, version: object) -> None:
         """Raise IndexFileError unless the index has the version that can be read."""
         if type(version) is not int or version != VERSION:
@@ -365,14 +438,14 @@ class _Parser:
                 pass
             raw, text = self._value()
             schema = self.builder.add(raw, self.location)
-            if schema not in self.tried and len(self.templates) < _MAX_TEMPLATES:
-                self.tried.add(schema)
-                if (template := make_template(schema, text)) is not None:
-                    self.templates.append((schema, template))
             if self._peek() == b"]":
                 self._expect(b"]", "the end of the list")
                 return
             self._expect(b",", "a comma or the end of the list of shards")
+            if schema not in self.tried and len(self.templates) < _MAX_TEMPLATES:
+                self.tried.add(schema)
+                if (template := make_template(schema, text)) is not None:
+                    self.templates.append((schema, template))
             self._peek()  # skips spaces, since templates begin at an object
 
     def _take_matches(self, schema: ShardSchema, template: Template) -> bool:
@@ -449,7 +522,12 @@ class _Parser:
         )
 
 
-def make_template(schema: ShardSchema, text: str) -> Template | None:
+def make_template(
+    schema: ShardSchema,
+    text: str,
+    before: bytes = b"",
+    behind: bytes = rb"[ \t\n\r]*,[ \t\n\r]*",
+) -> Template | None:
     """Make a template for objects of a schema from the text of one; return None if that fails.
 
     Values that differ between shards become groups; the text between them must match exactly. See
@@ -458,6 +536,7 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
     Args:
         schema: Schema of the object: which files and digests a shard has.
         text: JSON text of the object, which was parsed and checked before.
+        before, behind: Regular expressions of what surrounds the object.
     """
     pattern: list[bytes] = []  # parts of the regular expression
     offset = 0  # up to which the text is in the pattern
@@ -486,7 +565,7 @@ def make_template(schema: ShardSchema, text: str) -> Template | None:
     group_of = {path: group for group, path in enumerate(fields)}
     kinds = [file.kind for file in schema.stored]
     return Template(
-        match=re.compile(expression + rb"[ \t\n\r]*,[ \t\n\r]*").match,
+        match=re.compile(before + expression + behind).match,
         samples=group_of["samples",],
         sizes=tuple(group_of[kind, "bytes"] for kind in kinds),
         names=tuple(group_of[kind, "basename"] for kind in kinds),
@@ -541,6 +620,7 @@ def _check_sizes(schema: ShardSchema, samples: int, sizes: tuple[int, ...], loca
             f"{location}: a shard of {sizes[0]:,} bytes is too large: the limit is 4 GiB."
         )
     raise IndexFileError(
-        f"{location}: {samples:,} samples do not fit into a file of {sizes[schema.is_split]:,} "
+        f"{location}: {plural(samples, 'sample')} do not fit into a file of "
+        f"{sizes[schema.is_split]:,} "
         f"bytes; their offsets alone take {4 + 4 * (samples + 1):,}."
     )

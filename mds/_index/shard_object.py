@@ -284,6 +284,14 @@ def _parse_columns(raw: Mapping[str, Any], name: str, location: str) -> Columns:
     return Columns(tuple(names), tuple(encodings), tuple(sizes))
 
 
+def has_encoded_sizes(columns: Columns) -> bool:
+    """Whether columns of MDS shards have the sizes of their encodings, which are all known."""
+    try:
+        return [*columns.sizes] == [parse_encoding(name).size for name in columns.encodings]
+    except EncodingError:
+        return False
+
+
 def _encoded_size(encoding: str, name: str, location: str) -> int | None:
     """Return the bytes of every value of an encoding, or None if they vary.
 
@@ -375,7 +383,7 @@ def _texts(value: object, location: str) -> list[str]:
 
 def _is_unicode(text: str) -> bool:
     # A lone surrogate is legal in JSON and can be neither stored nor compared as UTF-8.
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _size_limit(value: object, location: str) -> int | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mds._index import binary_copy
-from mds._index.parse import COLUMN_DTYPES, Builder, parse_index
+from mds._index.parse import COLUMN_DTYPES, FEW, Builder, parse_index
 from mds._index.shard_object import FileInfo, JsonShape, ShardInfo, ShardSchema, refuse_unsafe
-from mds.errors import IndexFileError, NotFoundError, StoreError
+from mds._words import plural
+from mds.encodings import parse_encoding
+from mds.errors import IndexFileError, NotFoundError, StoreError, UnknownEncodingError
 from mds.storage._files import open_regular
 from mds.storage._relative_name import RelativeName
 
@@ -68,20 +71,19 @@ class Index:
         self, columns: dict[str, npt.NDArray[Any]], schemas: Sequence[ShardSchema], fingerprint: str
     ) -> None:
         for name in self.COLUMNS:
-            column = columns[name]
-            column.flags.writeable = False
-            setattr(self, name, column)
+            columns[name].flags.writeable = False
+        vars(self).update(columns)
         self.schemas = list(schemas)
         self._fingerprint = fingerprint
         self.offsets: Int64s = np.zeros(len(self.samples) + 1, np.int64)
-        np.cumsum(self.samples, out=self.offsets[1:])
+        self.samples.cumsum(out=self.offsets[1:])
         self.offsets.flags.writeable = False
         # Bytes of the digests of a shard of each schema. With one schema, those of shard n begin at
         # n times this width. With several, the end of each shard's digests is kept.
-        widths = np.array([_digest_bytes(schema) for schema in self.schemas] or [0], np.int64)
-        self._digest_width = int(widths[0]) if len(widths) == 1 else None
+        widths = [*map(_digest_bytes, self.schemas)] or [0]
+        self._digest_width = widths[0] if len(widths) == 1 else None
         self._digest_ends = (
-            np.cumsum(widths[self.schema_of]) if self._digest_width is None else None
+            np.cumsum(np.array(widths)[self.schema_of]) if self._digest_width is None else None
         )
 
     @classmethod
@@ -116,17 +118,19 @@ class Index:
         ``fingerprint`` is that of the index, ``location`` names it in errors. Raises IndexFileError
         if two files have one name.
         """
-        sizes = {kind: np.frombuffer(column, np.int64) for kind, column in builder.sizes.items()}
+        # A view keeps three objects alive, a copy of a few numbers only itself.
+        column = np.array if len(builder.samples) <= FEW else np.frombuffer
+        sizes = {kind: column(values, np.int64) for kind, values in builder.sizes.items()}
         columns: dict[str, npt.NDArray[Any]] = {
-            "samples": np.frombuffer(builder.samples, np.int64),
+            "samples": column(builder.samples, np.int64),
             "raw_size": sizes["raw_data"],
             "raw_meta_size": sizes["raw_meta"],
             "zip_size": sizes["zip_data"],
             "zip_meta_size": sizes["zip_meta"],
-            "schema_of": np.frombuffer(builder.schema_of, np.int32),
-            "name_ends": np.cumsum(np.frombuffer(builder.name_sizes, np.uint32), dtype=np.int64),
-            "names": np.frombuffer(builder.names, np.uint8),
-            "digests": np.frombuffer(builder.digests, np.uint8),
+            "schema_of": column(builder.schema_of, np.int32),
+            "name_ends": np.frombuffer(builder.name_sizes, np.uint32).cumsum(dtype=np.int64),
+            "names": column(builder.names, np.uint8),
+            "digests": column(builder.digests, np.uint8),
         }
         index = cls(columns, list(builder.schemas), fingerprint)
         builder.names_seen.check(map(index._names, range(len(index))), location)
@@ -138,7 +142,7 @@ class Index:
     def __repr__(self) -> str:
         count = len(self.schemas)
         return (
-            f"<Index: {len(self):,} shards, {self.total_samples:,} samples, "
+            f"<Index: {plural(len(self), 'shard')}, {plural(self.total_samples, 'sample')}, "
             f"{count} schema{'' if count == 1 else 's'}>"
         )
 
@@ -155,6 +159,40 @@ class Index:
         """Return the bytes, raw and compressed together, of the largest shard."""
         shard_bytes = self.raw_size + self.raw_meta_size + self.zip_size + self.zip_meta_size
         return int(shard_bytes.max(initial=0))
+
+    def raw_contents(self) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+        """Return three arrays that tell the raw data of the shards apart, with one entry a shard.
+
+        - int64: first 8 bytes of the digests of the raw data file; 0 without digests.
+        - int64: digest of the settings that are part of an MDS file, such as its compression. The
+          first array can be compared only between shards with equal settings.
+        - bool: whether the shard has digests.
+        """
+        import xxhash
+
+        widths = np.array([_digest_bytes(schema) for schema in self.schemas] or [0], np.int64)
+        ends = np.cumsum(widths[self.schema_of])
+        contents = np.zeros((len(self), 8), np.uint8)
+        settings = np.zeros(len(self.schemas) or 1, np.int64)
+        has_digests = np.zeros(len(self.schemas) or 1, np.bool_)
+        for number, schema in enumerate(self.schemas):
+            hashes = next(file.hashes for file in schema.stored if file.kind == "raw_data")
+            facts: tuple[Any, ...] = schema.format, hashes
+            if not schema.is_split:
+                facts += schema.compression, schema.hashes, schema.size_limit
+            settings[number] = xxhash.xxh3_64_intdigest(repr(facts).encode()) >> 1
+            # "raw_data" is the first kind of file, so its digests are the first of a shard.
+            size = min(sum(digits for _, digits in hashes) // 2, 8)
+            has_digests[number] = size > 0
+            rows = np.flatnonzero(self.schema_of == number)
+            starts = ends[rows] - widths[number]
+            for byte in range(size):
+                contents[rows, byte] = self.digests[starts + byte]
+        return (
+            contents.view("<i8").reshape(-1).astype(np.int64),
+            settings[self.schema_of],
+            has_digests[self.schema_of],
+        )
 
     def check_safe(self, allow_unsafe_types: bool, location: str = "index.json") -> None:
         """Raise UnsafeTypeError (a ValueError) if a column holds pickles that are not allowed."""
@@ -247,6 +285,33 @@ def column_encodings(indexes: Sequence[Index]) -> dict[str, str]:
     return encodings_by_name
 
 
+def describe_dtypes(schemas: Iterable[ShardSchema]) -> Iterator[tuple[str, str]]:
+    """Yield each column whose numbers differ in dtype between shards, and a description of it.
+
+    Batches of such a column differ in dtype, too. Encodings of any dtype, and of values that are no
+    numbers, are not compared.
+    """
+    encodings: dict[str, dict[str, None]] = {}  # the inner dicts are ordered sets
+    for columns in {schema.columns: None for schema in schemas}:
+        for name, encoding in zip(columns.names, columns.encodings, strict=True):
+            encodings.setdefault(name, {})[encoding] = None
+    for name, names in encodings.items():
+        if len(names) < 2:
+            continue
+        by_dtype: dict[np.dtype[Any], str] = {}
+        for encoding in names:
+            with contextlib.suppress(UnknownEncodingError):  # opening a shard reports it
+                parsed = parse_encoding(encoding)
+                dtype = parsed.dtype or parsed.element_dtype
+                if dtype is not None:
+                    by_dtype.setdefault(dtype, encoding)
+        if len(by_dtype) > 1:
+            first, *others = by_dtype.values()
+            text = f"column {name!r} has the encoding {first!r} in some shards and "
+            text += f"{', '.join(map(repr, others))} in others, so the dtype of its batches changes"
+            yield name, text
+
+
 def fingerprint_of(data: bytes | memoryview) -> str:
     """Return the digest that identifies an index: xxh3_128 of its bytes, in hex."""
     import xxhash
@@ -275,9 +340,10 @@ def read_index(
     """
     if table_copy is None:
         return Index.parse(_read(path), path)
+    with contextlib.suppress(OSError):  # `_read` explains why there is no index
+        if os.stat(path).st_size < min_copied_bytes:
+            return Index.parse(_read(path), path)
     size, digest = _digest(path)
-    if size < min_copied_bytes:
-        return Index.parse(_read(path), path)
     index = load_copy(table_copy, size, digest)
     if index is None:
         index = Index.parse(_read(path), path)
@@ -341,7 +407,10 @@ def explain_missing_index(folder: str) -> str:
     if ".mds-convert" in names:
         return " A conversion there was not finished. Continue with mds-convert --resume."
     if any(name.startswith("shard.") for name in names):
-        return " It has shards, but their writer never finished. Write the dataset again."
+        return (
+            " It has shards, but their writer never finished, or the index was lost. If no shard "
+            f"is missing, write the index again: mds index {shlex.quote(folder)}"
+        )
     return ""
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.multiprocessing  # how torch sends tensors of other kinds
 
-from mds._loader.tensor_buffers import is_plain, numpy_dtype
+from mds._iteration.rows import is_plain, numpy_dtype
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -26,13 +26,15 @@ from mds._arguments import (
     shown,
     whole,
 )
+from mds._dataset.run import run_of, source_of
 from mds._dataset.streaming import StreamingDataset
-from mds._words import WorkerType
+from mds._iteration.batch_maker import is_default_collate
+from mds._words import WorkerType, plural
 from mds.errors import ArgumentError, ConfigError
 
 
 def _is_pad_word(value: Any) -> bool:
-    """Whether a value is a text by which other libraries mean a collate function that pads."""
+    """Return True if a value is a text that names padding in other libraries."""
     return isinstance(value, str) and value.lower() in ("pad", "padded", "padding", "longest")
 
 
@@ -102,7 +104,7 @@ def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
     ``dataset``: StreamingDataset that the loader reads, or None.
     """
     count, size = loader.microbatches, loader.batch_size
-    if dataset is None or not dataset._is_strict:
+    if dataset is None or not run_of(dataset).is_strict:
         kind = type(loader.dataset)
         raise ConfigError(
             f"microbatches={count}: steps are divided for a StreamingDataset of mds, but this "
@@ -116,8 +118,38 @@ def check_microbatches(loader: Any, dataset: StreamingDataset | None) -> None:
     if size != dataset.batch_size:
         raise ConfigError(
             f"microbatches={count}: batch_size is {size} for the loader but {dataset.batch_size} "
-            f"for the dataset. It is the size of one of the {count} batches of a step, so it must "
+            f"for the dataset. It is the size of one of the {plural(count, 'batch')} of a step, "
+            "so it must "
             f"be {size} for both, or be given to only one of them."
+        )
+
+
+def check_packs(loader: Any, streaming: StreamingDataset) -> None:
+    """Refuse a loader and its dataset with packing if their settings contradict each other.
+
+    Raises ConfigError.
+    """
+    from mds._iteration.packed_batches import check_packing
+    from mds.transforms._collate import ColumnFunction
+
+    if streaming is not loader.dataset or type(streaming).__iter__ is not StreamingDataset.__iter__:
+        raise ConfigError(
+            f"packing= needs a StreamingDataset, but {type(loader.dataset).__name__} has its own "
+            "__iter__ over samples. Give the loader the StreamingDataset, and change samples in "
+            "map()."
+        )
+    order = run_of(streaming).order
+    check_packing(source_of(streaming), order.spec, order.samples_by_stream())
+    if loader.batch_size != streaming.batch_size:
+        raise ConfigError(
+            f"batch_size counts packs here, and is {loader.batch_size} for the loader but "
+            f"{streaming.batch_size} for the dataset. Give it only to the dataset."
+        )
+    is_ours = isinstance(loader.collate_fn, ColumnFunction)
+    if not is_ours and not is_default_collate(loader.collate_fn):
+        raise ConfigError(
+            "packing= makes the batches, so collate_fn= would get no samples. Move its code into "
+            "map(), for each document, or map_batches(), for the packed batch."
         )
 
 
@@ -176,7 +208,8 @@ def check_wrapper(dataset: Any, num_samples_seen: int | None) -> None:
         return
     if num_samples_seen == wrapped.length < wrapped.num_samples:
         warnings.warn(
-            f"{type(dataset).__name__} has {num_samples_seen} of {wrapped.num_samples} samples, "
+            f"{type(dataset).__name__} has {num_samples_seen} of "
+            f"{plural(wrapped.num_samples, 'sample')}, "
             "because len() of a StreamingDataset counts the samples of one rank. Use "
             "dataset.num_samples in the wrapper.",
             stacklevel=4,
@@ -188,12 +221,13 @@ def check_same_columns(dataset: StreamingDataset) -> None:
 
     The columns that functions or a class of the user return are not known here, and not checked.
     """
-    if not dataset._is_plain or dataset.batching_method.endswith("per_stream"):
+    source = source_of(dataset)
+    if not source.is_plain or dataset.batching_method.endswith("per_stream"):
         return
     first: tuple[int, set[str]] | None = None  # number of the first stream, and its columns
-    for stream, index in enumerate(dataset._shards.indexes):
+    for stream, index in enumerate(source.shards.indexes):
         for schema in index.schemas:
-            names = {name for name in schema.columns.names if name in dataset._columns}
+            names = {name for name in schema.columns.names if name in source.columns}
             if first is not None and names != first[1]:
                 raise ConfigError(
                     f"samples of {_stream_name(first[0], dataset)} have {_list_names(first[1])}, "
@@ -211,7 +245,7 @@ def check_generators(dataset: StreamingDataset) -> None:
     """
     from mds.transforms._randomness import Seeded
 
-    for link in dataset._filter.chain.links:
+    for link in source_of(dataset).filter.chain.links:
         if isinstance(link.function, Seeded):
             raise ConfigError(
                 f"worker_type='threads': {link.function!r} seeds the global random generators, "
@@ -224,8 +258,7 @@ def _stream_name(stream: int, dataset: StreamingDataset) -> str:
     """Return words for a stream in a message; ``stream`` is its number from 0."""
     if dataset.num_streams == 1:
         return "some shards"
-    name = dataset.streams[stream]._name
-    return f"stream {stream}" if name is None else f"stream {name!r}"
+    return f"stream {[*run_of(dataset).order.samples_by_stream()][stream]}"
 
 
 def _list_names(names: set[str]) -> str:

@@ -7,27 +7,38 @@ from its samples.
 
 *Places* are the numbers of samples in the order of an epoch, from 0, over all ranks. A rank's batch
 of 8 samples takes 8 places. With ``remainder="short"``, the last batch of some ranks is smaller or
-missing: then each rank counts as many places as the rank with the most (`CountedBatches._level`),
-so that all ranks save the same state.
+missing: then each rank counts as many places as the rank with the most (`RankSteps`), so that all
+ranks save the same state.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mds._loader.rows import SUM_BITS
+import torch
+
+from mds._dataset.streaming import StreamingDataset
+from mds._iteration.rows import SUM_BITS
+from mds._iteration.worker_epoch import EpochProgress
 from mds._process.fork_safe import call_in_child
 from mds._redaction import get_logger
-from mds.errors import repeatable
+from mds._words import plural
+from mds.errors import ConfigError, repeatable
 from mds.plan import OrderHash
 from mds.report._account import WaitAccount
+from mds.world import worker_group
 
 if TYPE_CHECKING:
-    from mds._dataset.order_state import OrderState
-    from mds._loader.rows import BatchInfo
+    from torch.utils.data import DataLoader
+
+    from mds._dataset.run import Run
+    from mds._dataset.steps import RankSteps
+    from mds._iteration.rows import BatchInfo
+    from mds._process.stopwatch import Clock
     from mds.plan._state import Position, ResumePoint
 
 log = get_logger("mds.loader")
@@ -50,7 +61,7 @@ class EpochCount:
         wrapper_samples: Number of samples that a wrapper around the dataset has returned. It may
             return lists of samples, which are counted in two ways: (2, 16) for two lists of 8.
         is_finished: Whether the epoch has ended on all ranks.
-        is_over: Whether the iteration has ended, by the end of the epoch, an error or deletion.
+        is_closed: Whether no more batches come, by the end of the epoch, an error or deletion.
         order_hash: Hash of the samples that came.
         hash_of_steps: Hash of those in whole steps; the same object if each step is one batch.
         waits: Times that the trainer waited for batches, for `StreamingDataLoader.report`.
@@ -63,22 +74,189 @@ class EpochCount:
         self.begin: Position | None = None
         self.end: Position | None = None
         self.wrapper_samples = (0, 0)
-        self.is_over = self.is_finished = False
-        self.worker_place: None = None  # a loader counts all workers
+        self.is_closed = self.is_finished = False
+        self.worker_count: None = None  # a loader counts all workers
         self.waits = WaitAccount()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
-        return self.batches > 0 and not self.is_over
+        """True if batches were given and more may come."""
+        return self.batches > 0 and not self.is_closed
 
-    def position(self, order: OrderState, ranks: int) -> Position | None:
-        """Return the position of all ranks after the last step; None before the first batch."""
-        begin = self.begin
-        if begin is None:
+    @property
+    def progress(self) -> EpochProgress | None:
+        """Progress of all ranks after the last step; None before the first batch."""
+        if self.begin is None:
             return None
-        end = self.end or order.position_after(begin, self.share * ranks)
-        return end._replace(is_finished=self.is_finished)
+        return EpochProgress(self.begin, self.share, self.end, self.is_finished)
+
+
+@dataclasses.dataclass(eq=False)
+class LoaderState:
+    """What a StreamingDataLoader and its iterators share; it refers to none of them.
+
+    A copy has neither ``run`` nor ``reader``; the loader of the copy sets both.
+
+    Args:
+        run: Run of the dataset.
+        reader: Class of the object that the loader iterates: the dataset, or a wrapper around it.
+        workers: Number of workers.
+        batch_size: Samples of a batch; None for single samples.
+        microbatches: Batches of a step.
+        drop_last: Whether a last batch that is not full is left out.
+        is_of_order: Whether a batch of n samples takes n places of the order, because no class of
+            the user iterates.
+        is_strict: Whether the rules of mds hold, and not those of mosaicml-streaming.
+        advises_on_lists: Whether the first batch may have lists of tensors that the user did not
+            ask for.
+        clock: Clock, in seconds, that times the waits.
+
+    Attributes:
+        count: Count of the iteration that the state of the loader is about.
+        inner: torch's loader of the messages of worker processes, while it is used.
+        is_in_processes: Whether batches of the last iteration came from worker processes, which
+            count dropped samples for themselves.
+        samples_read: Samples of all iterations.
+        has_warned: Whether a warning was given that the position is not exact.
+    """
+
+    run: Run
+    reader: type
+    workers: int
+    batch_size: int | None
+    microbatches: int
+    drop_last: bool
+    is_of_order: bool
+    is_strict: bool
+    advises_on_lists: bool
+    clock: Clock
+    count: EpochCount = dataclasses.field(default_factory=EpochCount)
+    inner: DataLoader[Any] | None = None
+    is_in_processes: bool = False
+    samples_read: int = 0
+    has_warned: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy starts its own workers. The class that `map` makes cannot be pickled by its name.
+        return {**self.__dict__, "run": None, "reader": None, "inner": None}
+
+    @property
+    def step_samples(self) -> int:
+        """Number of samples of this rank in a step of the optimizer."""
+        return (self.batch_size or 1) * self.microbatches
+
+    def begin(self, batches: CountedBatches) -> None:
+        """Make an iterator that gave no batch yet the present one, unless one is under way."""
+        if not self.count.is_under_way:
+            self._present(batches)
+            self.run.begin(batches.count, batches.epoch)
+
+    def take_over(self, batches: CountedBatches) -> None:
+        """Make an iterator that gives a batch the one that states and changes are about."""
+        self._present(batches)
+        self.run.take_over(batches.count)
+
+    def _present(self, batches: CountedBatches) -> None:
+        """Make an iterator that of this loader, and warn if another loader came in between."""
+        run, count = self.run, self.count
+        is_of_other = isinstance(run.iteration, EpochCount) and run.iteration is not count
+        if self.is_strict and count.batches and is_of_other:
+            warnings.warn(
+                "another loader has iterated the dataset of this loader since its last batch. Both "
+                "share the epoch and the position, so each changes the order of the other. Create "
+                "a StreamingDataset for each loader.",
+                stacklevel=4,
+            )
+        self.count = batches.count
+        # A function that returns the iterator, or None after the iterator has been deleted.
+        run.order.find_loop = weakref.ref(batches)
+
+    def add_dropped(self, info: BatchInfo) -> None:
+        """Add samples that were dropped from a batch to the counts of the dataset.
+
+        Only worker processes report dropped samples here: threads have counted theirs already. A
+        batch without samples is counted in any case.
+        """
+        if self.is_in_processes:
+            self.run.dropped.add(info.skipped, info.dropped, info.is_empty)
+        else:
+            self.run.dropped.empty += info.is_empty
+
+    def advise_on_lists(self, batch: Any) -> None:
+        """Warn about columns of the first batch whose arrays have several shapes, on one rank."""
+        self.advises_on_lists = False
+        columns = batch.items() if isinstance(batch, dict) else ()
+        names = [
+            name
+            for name, values in columns
+            if isinstance(values, list) and values and isinstance(values[0], torch.Tensor)
+        ]
+        if names and self.run.world().is_local_leader:
+            shown_names = ", ".join(map(repr, names[:5]))
+            log.warning(
+                "The arrays of %s have different shapes, so a batch has a list of tensors. For one "
+                "tensor, pass collate_fn=pad(%s) or ragged(%s) of mds.transforms, or images() for "
+                "pictures.",
+                shown_names,
+                shown_names,
+                shown_names,
+            )
+
+    def empty_epoch_error(self) -> ConfigError:
+        """Return the error for a dataset that is smaller than a step of all ranks."""
+        steps = f" {self.microbatches} times" if self.microbatches > 1 else ""
+        worker = ", in one of its workers" if self.workers > 1 else ""
+        remedy = " Give more data, or a smaller batch size."
+        if self.drop_last:
+            fewer = ", fewer workers" if worker else ""
+            remedy = (
+                " drop_last=True leaves out a smaller step, so nothing comes. Give "
+                f"drop_last=False, a smaller batch size{fewer} or more data."
+            )
+        return ConfigError(
+            f"an epoch has no step of {self.batch_size} samples or packs{steps} on "
+            "each of "
+            f"{plural(self.run.world().num_ranks, 'rank')}{worker}.{remedy}"
+        )
+
+    def warn_if_inexact(self, stacklevel: int = 3) -> None:
+        """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
+
+        A wrapper with a state_dict() of its own may save them, unless it runs in workers.
+        ``stacklevel``: number of frames from the warning to the caller's line.
+        """
+        count, run = self.count, self.run
+        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
+        # a resume would lose. Batches of packs report their position, and after the whole epoch the
+        # position is its end in any case.
+        if run.order.spec.packing is not None or self.is_of_order or count.is_finished:
+            return
+        own_states = {None, StreamingDataset.state_dict}
+        has_own_state = getattr(self.reader, "state_dict", None) not in own_states
+        if self.has_warned or not self.is_strict or (has_own_state and not self.workers):
+            return
+        name = self.reader.__name__
+        samples = count.samples - count.dropped  # that the wrapper has read
+        # A sample of the wrapper may be one of ours, or a list of ours. If either of its counts is
+        # the number that it has read, it holds none back.
+        if samples not in count.wrapper_samples:
+            self.has_warned = True
+            warnings.warn(
+                f"the position is not exact: {name} has read {plural(samples, 'sample')} of the "
+                f"dataset and returned {count.wrapper_samples[0]:,}. A resume loses the samples "
+                "that it holds. Use Packing or dataset.filter(), or save those samples in a "
+                f"state_dict() of {name}, with num_workers=0.",
+                stacklevel=stacklevel,
+            )
+        # With a filter, each worker reads other numbers of places for its batches.
+        elif count.dropped and run.world().num_ranks * max(1, self.workers) > 1:
+            self.has_warned = True
+            warnings.warn(
+                f"the position is not exact: the filter below {name} leaves each rank and worker "
+                f"at a different position. Move the code of {name} into dataset.map() or "
+                "collate_fn.",
+                stacklevel=stacklevel,
+            )
 
 
 class CountedBatches:
@@ -91,40 +269,31 @@ class CountedBatches:
     raises the error again. The count is that after the last batch that was returned.
 
     Args:
-        loader: StreamingDataLoader of the batches.
-        inner: Iterator of pairs (`BatchInfo`, batch).
+        state: What the loader and its iterators share.
+        make: Begins an epoch, or the rest of one, and returns its pairs (`BatchInfo`, batch).
 
     Attributes:
+        epoch: Epoch of the iteration.
         is_followed: Whether the caller iterates the next epoch if this one has no batch.
     """
 
-    def __init__(self, loader: Any, inner: Iterator[Any]) -> None:
+    def __init__(self, state: LoaderState, make: Callable[[], Iterator[Any]]) -> None:
         self.is_followed = False
-        self._loader = loader
-        self._inner: Iterator[Any] = inner
-        self._clock = loader._clock
-        self._microbatches: int = loader.microbatches
-        self.count = EpochCount(self._microbatches)
+        self._state, self._run, self._make = state, state.run, make
+        self.count = EpochCount(state.microbatches)
+        self.epoch = self._run.order.epochs.upcoming(worker_group(), 0).position.epoch
+        self._inner = make()
         self._failure: Exception | None = None
         # Value of count.samples at which batches are made anew, see `change_at`.
         self._until = _NEVER
-        self._streaming = streaming = loader._streaming
+        self._steps: RankSteps | None = None  # set by `_steps_from`, where it is needed
+        spec = self._run.order.spec
         # Whether ranks may get different numbers of samples. Their states must be equal all the
-        # same, so `_level` then adjusts the counts.
-        self._is_uneven = (
-            streaming.remainder == "short" and streaming.packing is None and self.is_exact
-        )
-        # Fewest and most samples of a rank from the beginning of this iteration on; None until
-        # `_find_shares` computes them.
-        self._shares: tuple[int, int] | None = None
+        # same, so `RankSteps` then adjusts the counts.
+        self._is_uneven = spec.remainder == "short" and spec.packing is None and self.is_exact
         # With packs, the position after the step of the last batch.
         self._end_of_step: Position | None = None
-        # Value of count.samples after which whole steps are left out by ``drop_last``; None until
-        # `_is_dropped` computes it. A worker leaves out only batches that are not full.
-        self._most_samples: int | None = None
-        self._may_drop = loader.drop_last and (
-            loader.microbatches > 1 or streaming.remainder != "repeat"
-        )
+        self._may_drop = state.drop_last and (state.microbatches > 1 or spec.remainder != "repeat")
         _living.add(self)  # all iterators of this process, for `_leave_to_parent`
 
     def __iter__(self) -> CountedBatches:
@@ -138,8 +307,8 @@ class CountedBatches:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         try:
-            count = self.count
-            begin_of_wait = self._clock()
+            count, state = self.count, self._state
+            begin_of_wait = state.clock()
             if count.samples >= self._until:
                 self._make_anew()
             try:
@@ -148,23 +317,26 @@ class CountedBatches:
                     info, batch = next(self._inner)
             except StopIteration:
                 self._finish()
-                self._warn_if_empty()
+                self._check_if_empty()
                 raise
-            count.waits.add(begin_of_wait, self._clock(), info.making)
+            if not count.batches and state.advises_on_lists:
+                state.advise_on_lists(batch)
+            count.waits.add(begin_of_wait, state.clock(), info.making)
             # Compute the new counts.
             # state_dict() of the loader and of the dataset is about the last active iterator.
-            if self._loader._count is not count or self._streaming._loop_count is not count:
-                self._loader._take_over(self)
-            self._loader._samples_read += info.samples
+            if state.count is not count or self._run.iteration is not count:
+                state.take_over(self)
+            state.samples_read += info.samples
             if info.dropped or info.is_empty:
-                self._loader._note_dropped(info)
+                state.add_dropped(info)
             samples = share = count.samples + info.samples
             # Only the first batch sets it: batches that were made anew report a later beginning.
             begin = count.begin or info.begin
             is_finished = count.is_finished
-            if self._is_uneven:
-                share, is_finished = self._level(info.samples, samples, begin)
-            ends_step = self._microbatches == 1 or self._ends_step(samples, begin)
+            if self._is_uneven and begin is not None:
+                is_full = info.samples >= (state.batch_size or 1)
+                share, is_finished = self._steps_from(begin).share_after(samples, is_full=is_full)
+            ends_step = state.microbatches == 1 or self._ends_step(samples, begin)
             order_hash, (added, places) = count.order_hash, info.order
             hash_of_steps = count.hash_of_steps
             # Store the new counts. No function is called from here to the return: CPython handles
@@ -198,13 +370,13 @@ class CountedBatches:
             "To start the next epoch, iterate the loader again. To continue this epoch, call "
             "loader.load_state_dict(loader.state_dict()) first.",
         )
-        self.count.is_over = True
-        self._loader._inner = None  # its worker processes, which may be dead
+        self.count.is_closed = True
+        self._state.inner = None  # its worker processes may be dead
         _close(inner)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether batches were given and more may come."""
+        """True if batches were given and more may come."""
         return self.count.is_under_way
 
     @property
@@ -213,8 +385,9 @@ class CountedBatches:
 
         After the last batch it is the beginning of the next epoch.
         """
-        count, order = self.count, self._loader._streaming._order
-        position = count.position(order, self._ranks)
+        count, order = self.count, self._run.order
+        ranks = self._run.world().num_ranks
+        position = order.position_of(count, ranks)
         if position is None or count.begin is None:
             return None
         if position.is_finished:
@@ -222,18 +395,29 @@ class CountedBatches:
         if count.samples <= count.share:
             return position
         # In the middle of a step.
-        steps = -(-count.samples // self._step_samples)  # rounded up
-        end = order.position_after(count.begin, steps * self._step_samples * self._ranks)
+        size = self._state.step_samples
+        steps = -(-count.samples // size)  # rounded up
+        end = order.position_after(count.begin, steps * size * ranks)
         return self._end_of_step or end
 
-    @property
-    def _step_samples(self) -> int:
-        """Number of samples of this rank in a step of the optimizer."""
-        size: int = self._loader.batch_size or 1
-        return size * self._microbatches
+    def _steps_from(self, begin: Position) -> RankSteps:
+        """Return the steps of this rank from ``begin`` on, where the iteration began."""
+        if self._steps is None:
+            from mds._dataset.steps import RankSteps
+
+            state, run = self._state, self._run
+            self._steps = RankSteps(
+                run.order,
+                run.world(),
+                begin,
+                batch_size=state.batch_size or 1,
+                microbatches=state.microbatches,
+                drop_last=state.drop_last,
+            )
+        return self._steps
 
     def _ends_step(self, samples: int, begin: Position | None) -> bool:
-        """Whether a step of all ranks ends with the batch that comes next in ``count``.
+        """Return True if a step of all ranks ends with the batch that comes next in ``count``.
 
         The last step may have fewer batches than others. For example, with batches of 4, two in a
         step, and 11 samples of this rank, the third batch ends the second step.
@@ -242,51 +426,36 @@ class CountedBatches:
             samples: Samples of this rank, including those of the batch.
             begin: Position at which the iteration began.
         """
-        if (self.count.batches + 1) % self._microbatches == 0:
+        if (self.count.batches + 1) % self._state.microbatches == 0:
             return True
-        streaming = self._loader._streaming
-        if begin is None or streaming.packing is not None or streaming.remainder == "mask":
+        spec = self._run.order.spec
+        if begin is None or spec.packing is not None or spec.remainder == "mask":
             return False  # the last step is padded
-        _, most_samples = self._find_shares(begin)
-        return self._batches_of(samples) >= self._batches_of(most_samples)
-
-    def _batches_of(self, samples: int) -> int:
-        """Return the number of batches that a rank gets of so many samples."""
-        size: int = self._loader.batch_size
-        if self._loader.drop_last:
-            return samples // self._step_samples * self._microbatches
-        return -(-samples // size)  # rounded up
+        return self._steps_from(begin).is_end(samples)
 
     def _is_dropped(self, info: BatchInfo) -> bool:
-        """Whether ``drop_last`` leaves a batch out, because its step is not full on this rank.
+        """Return True if ``drop_last`` leaves a batch out, because its step is not full.
 
-        Unless ranks repeat samples, all of them leave the step out if it is not full on one.
+        A worker leaves out only batches that are not full, and the last step of packs.
         """
-        streaming, begin = self._loader._streaming, self.count.begin or info.begin
-        if begin is None or streaming.packing is not None:
-            return False  # workers leave out the last step of packs
-        if self._most_samples is None and streaming.remainder != "repeat":
-            self._most_samples = streaming._order.full_step_samples(streaming._world(), begin)
-        elif self._most_samples is None:
-            remaining = streaming._order.remaining_samples(streaming._world(), begin)
-            self._most_samples = remaining - remaining % self._step_samples
-        return self.count.samples + info.samples > self._most_samples
+        begin = self.count.begin or info.begin
+        if begin is None or self._run.order.spec.packing is not None:
+            return False
+        return self.count.samples + info.samples > self._steps_from(begin).samples_of_full_steps
 
     def warn_if_inexact(self) -> None:
         """Warn once if a class of the user makes the position inexact."""
-        self._loader._warn_of_wrapper(stacklevel=5)
+        self._state.warn_if_inexact(stacklevel=6)
 
     @property
     def is_exact(self) -> bool:
-        """Whether a batch is ``batch_size`` consecutive places of this rank's order.
+        """True if a batch is ``batch_size`` consecutive places of this rank's order.
 
         Then a change of the order can begin with any batch. It is false if a class of the user
         iterates, or if the loader's batch size is not the dataset's.
         """
-        loader = self._loader
-        return bool(
-            loader._batches.is_of_order and loader.batch_size == loader._streaming.batch_size
-        )
+        state = self._state
+        return state.is_of_order and state.batch_size == self._run.order.spec.batch_size
 
     def change_at(self, epoch: int, sample: int) -> None:
         """Plan to make batches anew from the place at which the order changes, if in this epoch.
@@ -301,19 +470,16 @@ class CountedBatches:
             sample: Place in that epoch's order, over all ranks, from which the change holds.
         """
         begin = self.count.begin
-        if self.count.is_over or begin is None or begin.epoch != epoch:
+        if self.count.is_closed or begin is None or begin.epoch != epoch:
             return
-        order = self._loader._streaming._order
+        order = self._run.order
         # Samples that this rank gets in this iteration before the change; skipped ones do not come.
-        samples: int = order.given_before(epoch, begin.place, sample) // self._ranks
-        self._shares = self._most_samples = None  # fewer samples may follow than before
+        ranks = self._run.world().num_ranks
+        samples: int = order.given_before(epoch, begin.place, sample) // ranks
+        self._steps = None  # fewer samples may follow than before
         # Round down to a whole step: the change may begin inside a step if the state was saved
         # with another global batch.
-        self._until = min(self._until, samples - samples % self._step_samples)
-
-    @property
-    def _ranks(self) -> int:
-        return int(self._loader._streaming.num_ranks)
+        self._until = min(self._until, samples - samples % self._state.step_samples)
 
     def _make_anew(self) -> None:
         """Discard the batches that were made ahead, and continue in the changed order.
@@ -322,43 +488,42 @@ class CountedBatches:
         """
         self._until = _NEVER
         position = self.position
-        if self.count.is_over or self.count.is_finished or position is None:
+        if self.count.is_closed or self.count.is_finished or position is None:
             return
-        streaming = self._loader._streaming
         # Deleting the old iterator stops its workers, which may be in the middle of a batch.
         self._inner = iter(())
-        streaming._order.begin_again(streaming._world(), position)
-        self._inner = self._loader._make_batches()
+        self._run.order.begin_again(self._run.world(), position)
+        self._inner = self._make()
 
     def _finish(self) -> None:
         """Count the end of the epoch."""
-        count, loader = self.count, self._loader
+        count = self.count
         # Batches report where the iteration began. If none came, the epoch itself knows it.
-        if not count.is_over and count.begin is None:
-            start = loader._streaming._order.epochs.last  # None if no epoch has begun
+        if not count.is_closed and count.begin is None:
+            start = self._run.order.epochs.last  # None if no epoch has begun
             if start is not None:
                 count.begin = start.position
-                loader._take_over(self)
+                self._state.take_over(self)
                 self._log_nothing_left(start)
         count.share = max(count.share, count.samples)
         if self._is_uneven and count.begin is not None:
-            _, most_samples = self._find_shares(count.begin)
+            most_samples = self._steps_from(count.begin).most_samples
             count.share = max(count.share, most_samples)  # equal on all ranks
         count.hash_of_steps = count.order_hash
-        count.is_over = count.is_finished = True
+        count.is_closed = count.is_finished = True
 
     def _log_nothing_left(self, start: ResumePoint) -> None:
         """Log that the first iteration after loading a state has no batches, and say why.
 
         ``start``: where the iteration began.
         """
-        streaming, epoch = self._loader._streaming, start.position.epoch
+        epoch = start.position.epoch
         # The reason below is right only for a state of mds that was saved after a batch.
         if self.is_followed or not start.is_ours or not start.position.place:
             return
         # For users of mosaicml-streaming, and for a rank with fewer batches than others, it is no
         # mistake.
-        if streaming._is_strict and not self._is_uneven:
+        if self._run.is_strict and not self._is_uneven:
             log.warning(
                 "Epoch %d has no batches left, because the state was saved inside the loop, "
                 "after the last batch. Epoch %d comes next. Save the state after the loop to "
@@ -367,48 +532,36 @@ class CountedBatches:
                 epoch + 1,
             )
 
-    def _level(self, added: int, samples: int, begin: Position | None) -> tuple[int, bool]:
-        """Return ``share`` and ``is_finished`` of `EpochCount` after a batch, equal on all ranks.
+    def _check_if_empty(self) -> None:
+        """Warn if a filter dropped every sample of an epoch.
 
-        For example, with ``batch_size=8``, rank 0 gets batches of 8, 8 and 1 samples in the rest of
-        the epoch, and rank 1 gets batches of 8 and 8. After two batches ``share`` is 16 on both.
-        Then rank 0 gets its third batch, while rank 1 finds that the epoch has ended (`_finish`).
-        So this batch makes ``share`` 17 and the epoch finished, as on rank 1. If rank 1 gets 8, 8
-        and 2 samples, ``share`` is 18 on both after the third batch.
-
-        Args:
-            added: Samples of the batch.
-            samples: Samples of this rank, including those of the batch.
-            begin: Position at which the iteration began.
+        Raises ConfigError if ``drop_last`` leaves out every batch of a whole epoch, on all ranks.
         """
-        fewest, largest = self._find_shares(begin)  # samples of a rank: 16 and 17 in the example
-        if added >= self._loader.batch_size and samples < largest:  # not the last batch
-            return samples, self.count.is_finished
-        return max(samples, largest), self._batches_of(fewest) < self._batches_of(largest)
-
-    def _find_shares(self, begin: Position | None) -> tuple[int, int]:
-        """Return the fewest and the most samples that a rank gets in this iteration.
-
-        ``begin``: position at which the iteration began.
-        """
-        if self._shares is None:
-            assert begin is not None
-            streaming = self._loader._streaming
-            self._shares = streaming._order.shares(streaming._world(), begin)
-        return self._shares
-
-    def _warn_if_empty(self) -> None:
-        """Warn if a filter dropped every sample of an epoch."""
-        batches = self.count.batches
+        batches, state, order = self.count.batches, self._state, self._run.order
+        last = order.epochs.last
+        if (
+            not batches
+            and state.drop_last
+            and state.is_strict
+            and (order.spec.packing is not None or state.is_of_order)
+            and last is not None
+            and not last.position.place
+            # A schedule may end the training, edits may skip all steps, a selection may be empty.
+            and order.schedule is None
+            and not order.epochs.edits
+            and order.weights.epoch_size
+        ):
+            raise state.empty_epoch_error()
         if batches and batches == self.count.empty_batches:
             warnings.warn(
-                f"all {batches} batches of this rank are empty: the filter or on_error='skip' "
+                f"all {plural(batches, 'batch')} of this rank are empty: the filter or "
+                "on_error='skip' "
                 "dropped every sample. See dataset.skipped for the reasons.",
                 stacklevel=3,
             )
 
     def __del__(self) -> None:
-        self.count.is_over = True
+        self.count.is_closed = True
 
     def __getattr__(self, name: str) -> Any:
         # Tools look into a DataLoader's iterator (for its workers, say): show them the real one.
@@ -440,7 +593,7 @@ def _leave_to_parent() -> None:
         abandon(batches._inner)  # torch would end the parent's workers with it
         batches._inner = iter(())
         batches._failure = fork_error()
-        batches.count.is_over = True
+        batches.count.is_closed = True
 
 
 call_in_child(_leave_to_parent)

@@ -9,12 +9,13 @@ gathered column by column into the memory of its tensors.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import errno
 import inspect
 import os
 import time
 import warnings
-import weakref
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,17 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from mds._arguments import check_arguments, no_attribute, plain_scalar
+from mds._dataset.run import run_of, source_of
 from mds._dataset.settings import check_assignment, raise_fixed
 from mds._dataset.streaming import StreamingDataset
-from mds._loader.batch_maker import is_default_collate
+from mds._iteration.batch_maker import is_default_collate
 from mds._loader.batches import Batches
 from mds._loader.checks import (
     LOADER_RULES,
     check_generators,
     check_loader,
     check_microbatches,
+    check_packs,
     check_same_columns,
     check_threads,
     check_wrapper,
@@ -38,11 +41,12 @@ from mds._loader.checks import (
     find_wrapped,
     refuse_sampling,
 )
-from mds._loader.counted_batches import CountedBatches, EpochCount
+from mds._loader.counted_batches import CountedBatches, EpochCount, LoaderState
 from mds._loader.messages import BatchIterator
-from mds._loader.rows import BatchInfo
-from mds._words import WorkerType
-from mds.errors import ConfigError, PlanError, StateError
+from mds._process.mmaps import explain_limit
+from mds._redaction import get_logger
+from mds._words import WorkerType, plural
+from mds.errors import ConfigError, NoSpaceError, PlanError, StateError
 from mds.plan import OrderHash
 from mds.plan._spec import OrderSpec
 from mds.plan._state import ALL_KEYS, Position
@@ -50,6 +54,8 @@ from mds.plan._state import ALL_KEYS, Position
 if TYPE_CHECKING:
     from mds.report import WaitReport
     from mds.report._account import CacheUse, LoaderSetup
+
+log = get_logger("mds.loader")
 
 # Arguments of the DataLoader inside; Batches handles the rest.
 _PASSED_ON = (
@@ -187,8 +193,6 @@ class StreamingDataLoader(DataLoader[Any]):
             check_microbatches(self, self._streaming)
         self._check_fit(dataset)
         if self._streaming is not None and self._is_packed:
-            from mds._loader.packed_batches import check_packs
-
             check_packs(self, self._streaming)
         self._batches = Batches(
             dataset, self.batch_size, self.drop_last, self.collate_fn, self._clock
@@ -198,22 +202,34 @@ class StreamingDataLoader(DataLoader[Any]):
         self._threaded = worker_type == "threads" or (
             worker_type == "auto" and self._may_use_threads(kwargs)
         )
-        self._inner: DataLoader[Any] | None = None
-        self._count = EpochCount()
-        self._samples_read = 0  # in all iterations
         # Settings of the order, number of workers, and the batches of an epoch with these.
         self._counted: tuple[OrderSpec, int, int] | None = None
         self._has_warned_of_length = False
-        self._has_warned = False  # of a position that is not exact
+        self._samples_yielded = 0  # that code of mosaicml-streaming has set, without a state
+        state = None
         if self._streaming is not None:
             # Accelerate's prepare() hands loaders with this mark back as they are. It would deal
             # out again what rank 0 reads, and the other ranks' samples would never be seen.
             self._is_accelerate_prepared = True
-            self._streaming._has_loader = True
-            self._streaming._has_row_per_sample = self._batches.has_row_per_sample
-            order = self._streaming._order
+            run = run_of(self._streaming)
+            run.has_loader = True
+            run.has_row_per_sample = self._batches.has_row_per_sample
+            order = run.order
             if order.spec.microbatches != microbatches:
                 order.spec = dataclasses.replace(order.spec, microbatches=microbatches)
+            state = LoaderState(
+                run,
+                type(dataset),
+                workers=self.num_workers,
+                batch_size=self.batch_size,
+                microbatches=microbatches,
+                drop_last=self.drop_last,
+                is_of_order=self._batches.is_of_order,
+                is_strict=self._is_strict,
+                advises_on_lists=self._is_strict and self.collate_fn is default_collate,
+                clock=self._clock,
+            )
+        self._loader_state = state  # set last, see __setattr__
 
     def _check_steps(self) -> None:
         """Raise ConfigError if the dataset no longer divides its steps as this loader does."""
@@ -221,7 +237,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         if self.microbatches > 1:
             check_microbatches(self, self._streaming)  # batch_size may have been assigned
-        count = self._streaming._order.spec.microbatches
+        count = run_of(self._streaming).order.spec.microbatches
         if count != self.microbatches:
             raise ConfigError(
                 f"microbatches={self.microbatches}: another StreamingDataLoader has divided the "
@@ -258,9 +274,9 @@ class StreamingDataLoader(DataLoader[Any]):
         check_threads(kwargs, _ABOUT_PROCESSES)
 
     def _may_use_threads(self, kwargs: Mapping[str, Any]) -> bool:
-        """Whether ``worker_type="auto"`` may use threads instead of processes.
+        """Return True if ``worker_type="auto"`` uses threads instead of processes.
 
-        That is so if nobody could notice but by the speed: no code of the user runs in the workers
+        Nobody can notice that but by the speed, because no code of the user runs in the workers
         (``is_made_here``), and no option of worker processes is given.
         """
         return (
@@ -332,11 +348,8 @@ class StreamingDataLoader(DataLoader[Any]):
         assert streaming is not None
         if self._is_packed:
             return self.steps_per_epoch * self.microbatches
-        if (
-            self.microbatches > 1
-            or streaming._order.spec.is_exact
-            or streaming._order.schedule is not None
-        ):
+        order = run_of(streaming).order
+        if self.microbatches > 1 or order.spec.is_exact or order.schedule is not None:
             return self._batches_per_epoch
         length = super().__len__()
         try:
@@ -347,7 +360,8 @@ class StreamingDataLoader(DataLoader[Any]):
             self._has_warned_of_length = True
             warnings.warn(
                 f"len() of this loader is {length:,}, from the number of samples, but an epoch "
-                f"has {steps:,} batches: padding adds samples, or batching_method drops some. Use "
+                f"has {plural(steps, 'batch')}: padding adds samples, or batching_method drops "
+                "some. Use "
                 "loader.steps_per_epoch for a learning rate schedule.",
                 stacklevel=2,
             )
@@ -355,7 +369,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _is_packed(self) -> bool:
-        """Whether batches are made of packs of documents."""
+        """True if batches are made of packs of documents."""
         return self._streaming is not None and self._streaming.packing is not None
 
     @property
@@ -371,7 +385,8 @@ class StreamingDataLoader(DataLoader[Any]):
             from mds._dataset.steps import count_steps
 
             self._check_steps()
-            return count_steps(streaming._order, streaming._world(), drop_last=self.drop_last)
+            run = run_of(streaming)
+            return count_steps(run.order, run.world(), drop_last=self.drop_last)
         batches = self._batches_per_epoch if self._counts_steps else super().__len__()
         return -(-batches // self.microbatches)
 
@@ -381,7 +396,7 @@ class StreamingDataLoader(DataLoader[Any]):
         streaming = self._streaming
         assert streaming is not None
         self._check_steps()
-        spec, workers = streaming._order.spec, max(1, self.num_workers)
+        spec, workers = run_of(streaming).order.spec, max(1, self.num_workers)
         counted = self._counted
         # Counting is slow, so count again only for other settings. Loading a state makes another
         # spec, which may have equal values; so compare the objects.
@@ -391,7 +406,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     @property
     def _counts_steps(self) -> bool:
-        """Whether the order determines the number of batches, and no class of the user."""
+        """True if the order determines the number of batches, and no class of the user."""
         if self._streaming is None:
             return False
         if self._is_packed:
@@ -402,11 +417,12 @@ class StreamingDataLoader(DataLoader[Any]):
     def _count_batches(self, streaming: StreamingDataset, workers: int) -> int:
         """Count the batches of all ``workers`` of this rank in a whole epoch."""
         # Each worker makes batches of its own samples, so each may have a last one that is smaller.
-        samples = streaming._order.worker_samples(streaming._world(workers))
+        run = run_of(streaming)
+        world = run.world(workers)
+        samples = run.order.worker_samples(world)
         size = self.batch_size or 1
         if self.drop_last and streaming.remainder != "repeat":
-            world = streaming._world(workers)
-            return streaming._order.full_step_samples(world, Position(0)) // size
+            return run.order.full_step_samples(world, Position(0)) // size
         if self.drop_last and self.microbatches > 1:  # only whole steps come
             return sum(samples) // (size * self.microbatches) * self.microbatches
         return sum(count // size if self.drop_last else -(-count // size) for count in samples)
@@ -414,16 +430,23 @@ class StreamingDataLoader(DataLoader[Any]):
     @property
     def num_samples_yielded(self) -> int:
         """Number of places of the order that the batches of this rank took in this iteration."""
-        return self._count.samples
+        return (
+            self._samples_yielded
+            if self._loader_state is None
+            else self._loader_state.count.samples
+        )
 
     @num_samples_yielded.setter
     def num_samples_yielded(self, samples: int) -> None:
-        self._count.samples = self._count.share = samples
+        if self._loader_state is None:
+            self._samples_yielded = samples
+        else:
+            self._loader_state.count.samples = self._loader_state.count.share = samples
 
     @property
     def order_hash(self) -> OrderHash:
         """Hash of the samples of this rank in this iteration; the sum over ranks is the plan's."""
-        return self._count.order_hash
+        return OrderHash() if self._loader_state is None else self._loader_state.count.order_hash
 
     def report(self) -> WaitReport:
         """Return why the trainer waits for batches, and which argument would help.
@@ -436,7 +459,7 @@ class StreamingDataLoader(DataLoader[Any]):
         >>> loader.report().cause  # before the first batch
         'none'
         """
-        if self._streaming is None:
+        if self._loader_state is None or self._streaming is None:
             raise ConfigError(
                 "report() needs a StreamingDataset, but this loader reads a "
                 f"{type(self.dataset).__name__}. Give the loader a StreamingDataset, or an "
@@ -445,16 +468,16 @@ class StreamingDataLoader(DataLoader[Any]):
         from mds.report._diagnosis import explain_waits
 
         return explain_waits(
-            self._count.waits,
+            self._loader_state.count.waits,
             _loader_setup(self, self._streaming, is_threaded=self._threaded),
-            _cache_use(self._streaming, self._samples_read),
+            _cache_use(self._streaming, self._loader_state.samples_read),
         )
 
     def __getattr__(self, name: str) -> Any:
         raise no_attribute(self, name, "StreamingDataLoader")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_count" in vars(self):  # __init__ has set _count, so it is over
+        if "_loader_state" in vars(self):  # __init__ has set _loader_state, so it is over
             if name in _FIXED:
                 raise_fixed(self, name, value)
             if self._is_strict and not name.startswith("_"):  # not for what a batch changes
@@ -462,19 +485,27 @@ class StreamingDataLoader(DataLoader[Any]):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts its own workers.
-        return {**self.__dict__, "_inner": None}
+        return {**self.__dict__, "_loader_state": copy.copy(self._loader_state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._loader_state is not None and self._streaming is not None:
+            self._loader_state.run, self._loader_state.reader = (
+                run_of(self._streaming),
+                type(self.dataset),
+            )
 
     def __iter__(self) -> Any:
         """Begin an epoch, and return an iterator over its batches."""
-        if self._streaming is None:
+        state = self._loader_state
+        if state is None:
             return super().__iter__()
+        state.run.check_ranks()
         self._check_steps()
-        batches = CountedBatches(self, self._make_batches())
+        batches = CountedBatches(state, self._make_batches)
         # While an earlier iterator is in use, state_dict() is about that one. The new one takes
         # over with its first batch.
-        if not self._count.is_under_way:
-            self._take_over(batches)
+        state.begin(batches)
         return batches
 
     def _batches_of_epoch(
@@ -487,8 +518,8 @@ class StreamingDataLoader(DataLoader[Any]):
         epoch without batches, also if a schedule has ended the training, unless that is expected
         (``may_stop``).
         """
-        assert self._streaming is not None
-        is_empty = True
+        assert self._loader_state is not None
+        run, is_empty = self._loader_state.run, True
         while is_empty:
             state = self.state_dict()
             is_whole = state["finished"] or not state["sample_in_epoch"]
@@ -498,10 +529,10 @@ class StreamingDataLoader(DataLoader[Any]):
                 is_empty = False
                 yield batch
             if is_empty and is_whole:
-                schedule = self._streaming._order.schedule
+                schedule = run.order.schedule
                 is_stopped = schedule is not None and schedule.schedule.exhausted == "stop"
                 if not is_stopped or state["epoch"] < 0:
-                    raise self._empty_epoch_error()
+                    raise self._loader_state.empty_epoch_error()
                 if may_stop:
                     return
                 raise ConfigError(
@@ -524,40 +555,23 @@ class StreamingDataLoader(DataLoader[Any]):
                 is_over = False
                 yield batch
 
-    def _empty_epoch_error(self) -> ConfigError:
-        """Return the error for a dataset that is smaller than a step of all ranks."""
-        assert self._streaming is not None
-        return ConfigError(
-            f"an epoch has no step of {self.batch_size} samples or packs on each of "
-            f"{self._streaming.num_ranks} ranks. Give more data, or a smaller batch size."
-        )
-
-    def _take_over(self, batches: CountedBatches) -> None:
-        """Make ``batches`` the iteration that `state_dict` and changes of the order are about."""
-        assert self._streaming is not None
-        other = self._streaming._loop_count
-        if self._is_strict and self._count.batches and other not in (self._count, None):
-            warnings.warn(
-                "another loader has iterated the dataset of this loader since its last batch. Both "
-                "share the epoch and the position, so each changes the order of the other. Create "
-                "a StreamingDataset for each loader.",
-                stacklevel=4,
-            )
-        self._count = batches.count
-        # A function that returns the iterator, or None after the iterator has been deleted.
-        self._streaming._order.find_loop = weakref.ref(batches)
-        self._streaming._loop_count = batches.count
-
     def _make_batches(self) -> Iterator[Any]:
         """Begin an epoch, and return its batches with their bookkeeping."""
         source: IterableDataset[Any]
-        if self.num_workers and not self._threaded:  # worker processes
-            if self._inner is None or not self.persistent_workers:
+        state = self._loader_state
+        assert state is not None
+        state.workers = self.num_workers
+        state.is_in_processes = bool(self.num_workers) and not self._threaded
+        if state.is_in_processes:
+            if state.inner is None or not self.persistent_workers:
                 from mds._loader.worker_batches import WorkerBatches
 
                 source = WorkerBatches(self._batches, self.num_workers)
-                self._inner = self._make_inner(source, **self._passed_on())
-            return BatchIterator(iter(self._inner), self.num_workers)
+                state.inner = self._make_inner(source, **self._passed_on())
+            try:
+                return BatchIterator(iter(state.inner), self.num_workers)
+            except OSError as error:
+                raise _start_error(error, self.num_workers) from error
         source = self._batches
         if self._threaded:
             workers = max(1, self.num_workers)
@@ -582,18 +596,6 @@ class StreamingDataLoader(DataLoader[Any]):
             warnings.simplefilter("ignore", UserWarning)  # the outer loader has warned already
             return DataLoader(source, batch_size=None, collate_fn=_identity, **settings)
 
-    def _note_dropped(self, info: BatchInfo) -> None:
-        """Add samples that were dropped from a batch to the counts of the dataset.
-
-        Only worker processes report dropped samples here: threads have counted theirs already. A
-        batch without samples is counted in any case.
-        """
-        assert self._streaming is not None
-        if self.num_workers and not self._threaded:
-            self._streaming._dropped.add(info.skipped, info.dropped, info.is_empty)
-        else:
-            self._streaming._dropped.empty += info.is_empty
-
     def __repr__(self) -> str:
         name = type(self).__name__
         kind = "threads" if self._threaded else "processes"
@@ -602,7 +604,8 @@ class StreamingDataLoader(DataLoader[Any]):
         head = f"<{name}: batches of {self.batch_size}{steps} by {workers}"
         if self._streaming is None:
             return f"{head}, from a {type(self.dataset).__name__}, without a state>"
-        return f"{head}, {self.num_samples_yielded:,} samples yielded, from {self._streaming!r}>"
+        samples = plural(self.num_samples_yielded, "sample")
+        return f"{head}, {samples} yielded, from {self._streaming!r}>"
 
     # Typed as never None, so that a state can be passed on: it is None only without a streaming
     # dataset, where a training has no use for it.
@@ -614,14 +617,14 @@ class StreamingDataLoader(DataLoader[Any]):
         their types are always the same, so torch.distributed.checkpoint loads all of it. Returns
         None if the dataset is not a streaming one, with a warning if a wrapper hides one.
         """
-        if self._streaming is None:
+        if self._loader_state is None or self._streaming is None:
             if find_wrapped(self.dataset) is not None:
                 warnings.warn(self._no_position(), stacklevel=2)
             return None  # type: ignore[return-value]
-        count, streaming = self._count, self._streaming
+        count, run, streaming = self._loader_state.count, self._loader_state.run, self._streaming
         self._check_steps()
-        self._warn_of_wrapper()
-        position = count.position(streaming._order, streaming.num_ranks)
+        self._loader_state.warn_if_inexact()
+        position = run.order.position_of(count, streaming.num_ranks)
         state: dict[str, Any] = {}
         # Before the first batch the dataset knows the position. A subclass that overrides
         # state_dict() is always asked, because it may add keys.
@@ -632,59 +635,19 @@ class StreamingDataLoader(DataLoader[Any]):
         if position is not None:
             # The position of this iteration, even if the dataset has begun another one.
             own_keys = {key: value for key, value in state.items() if key not in ALL_KEYS}
-            state = own_keys | streaming._order.state(streaming._world(), position)
+            state = own_keys | run.order.state(run.world(), position)
         # Before the first batch there is no hash to compare. Steps without packs add no samples to
         # the hash, but they have a position.
         order_hash = count.hash_of_steps
         has_hash = order_hash.count or count.end is not None
         return {**state, "order_hash": str(order_hash)} if has_hash else state
 
-    def _warn_of_wrapper(self, stacklevel: int = 3) -> None:
-        """Warn once if a wrapper holds samples back that it has read, or drops samples itself.
-
-        A wrapper with a state_dict() of its own may save them, unless it runs in workers.
-        ``stacklevel``: number of frames from the warning to the caller's line.
-        """
-        count, dataset = self._count, self.dataset
-        # A class of the user that iterates (``is_of_order`` is false) can hold samples back, which
-        # a resume would lose. Batches of packs report their position, and after the whole epoch the
-        # position is its end in any case.
-        if self._is_packed or self._batches.is_of_order or count.is_finished:
-            return
-        has_own_state = getattr(type(dataset), "state_dict", None) not in {
-            None,
-            StreamingDataset.state_dict,
-        }
-        if self._has_warned or not self._is_strict or (has_own_state and not self.num_workers):
-            return
-        assert self._streaming is not None
-        name = type(dataset).__name__
-        samples = count.samples - count.dropped  # that the wrapper has read
-        # A sample of the wrapper may be one of ours, or a list of ours. If either of its counts is
-        # the number that it has read, it holds none back.
-        if samples not in count.wrapper_samples:
-            self._has_warned = True
-            warnings.warn(
-                f"the position is not exact: {name} has read {samples:,} samples of the dataset "
-                f"and returned {count.wrapper_samples[0]:,}. A resume loses the samples that it "
-                "holds. Use Packing or dataset.filter(), or save those samples in a state_dict() "
-                f"of {name}, with num_workers=0.",
-                stacklevel=stacklevel,
-            )
-        # With a filter, each worker reads other numbers of places for its batches.
-        elif count.dropped and self._streaming.num_ranks * max(1, self.num_workers) > 1:
-            self._has_warned = True
-            warnings.warn(
-                f"the position is not exact: the filter below {name} leaves each rank and worker "
-                f"at a different position. Move the code of {name} into dataset.map() or "
-                "collate_fn.",
-                stacklevel=stacklevel,
-            )
-
-    def load_state_dict(self, obj: Mapping[str, Any] | None) -> None:
+    def load_state_dict(self, obj: Mapping[str, Any] | None, *, other_data: bool = False) -> None:
         """Continue from a state with the next iteration.
 
         - ``obj`` (Mapping[str, Any] | None): A result of `state_dict`.
+        - ``other_data`` (bool, default False): Whether the data may have other contents, see
+          `StreamingDataset.load_state_dict`.
 
         Call it on every rank. A state that was saved after the loop over an epoch begins the next
         epoch. Raises StateError (a ValueError) if the state is of another dataset or order, and if
@@ -698,8 +661,11 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         if self._streaming is not None:
             self._check_steps()
-            self._streaming.load_state_dict(obj)  # type: ignore[arg-type]
-            self._count = EpochCount()
+            # A subclass may have a load_state_dict() without this argument.
+            options = {"other_data": True} if other_data else {}
+            self._streaming.load_state_dict(obj, **options)  # type: ignore[arg-type]
+            assert self._loader_state is not None
+            self._loader_state.count = EpochCount()
         elif obj is not None and find_wrapped(self.dataset) is not None:
             raise StateError(self._no_position())
 
@@ -725,6 +691,19 @@ class StreamingDataLoader(DataLoader[Any]):
         )
 
 
+def _start_error(error: OSError, workers: int) -> OSError:
+    """Return an error with a remedy for worker processes that could not be started."""
+    if error.errno == errno.ENOSPC:
+        return NoSpaceError(
+            f"start {workers} worker processes: /dev/shm is full, where Python keeps their locks. "
+            "Delete old files there, give the container more (docker run --shm-size=1g), or use "
+            "worker threads: worker_type='threads'.",
+            url="/dev/shm",  # noqa: S108 - the system's own folder
+            verb="write",
+        )
+    return explain_limit(error, "a pipe to a worker process")
+
+
 def _identity(batch: Any) -> Any:
     return batch
 
@@ -737,12 +716,13 @@ def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) 
     from mds.report._account import LoaderSetup
     from mds.transforms._chain import name_of
 
-    ranks = dataset._world().ranks_per_node
+    ranks = run_of(dataset).world().ranks_per_node
+    source = source_of(dataset)
     collate = loader.collate_fn
     is_users = not is_default_collate(collate)
     columns = {  # pairs of name and encoding without parameters, such as ("x", "ndarray")
         (name, encoding.partition(":")[0])
-        for index in dataset._shards.indexes
+        for index in source.shards.indexes
         for schema in index.schemas
         for name, encoding in zip(schema.columns.names, schema.columns.encodings, strict=True)
     }
@@ -750,7 +730,7 @@ def _loader_setup(loader: Any, dataset: StreamingDataset, *, is_threaded: bool) 
         workers=loader.num_workers,
         kind="threads" if is_threaded else "processes",
         cores=max(1, _usable_cores() // max(ranks, 1)),  # for this rank
-        functions=tuple(link.name for link in dataset._filter.chain.links),
+        functions=tuple(link.name for link in source.filter.chain.links),
         collate=name_of(collate) if is_users else "",
         columns=tuple(sorted(columns)),
     )
@@ -772,9 +752,9 @@ def _cache_use(dataset: StreamingDataset, samples: int) -> CacheUse:
     """
     from mds.report._account import CacheUse
 
-    stats, indexes = dataset.stats(), dataset._shards.indexes
+    stats, indexes = dataset.stats(), source_of(dataset).shards.indexes
     shards = sum(len(index) for index in indexes)
-    world = dataset._world()
+    world = run_of(dataset).world()
     # Fraction of the dataset that this rank needs, at most 1 / number of ranks. For example, with 4
     # ranks that have each read 1,000 of 10,000 samples it is 0.1.
     part = min(samples * world.num_ranks / max(dataset.num_samples, 1), 1.0) / world.num_ranks

@@ -25,16 +25,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from mds._loader.rows import MAX_GROUP_BATCHES, BatchInfo, batch_info
-from mds._loader.tensor_buffers import is_plain, numpy_dtype
+from mds._iteration.rows import MAX_GROUP_BATCHES, BatchInfo, batch_info, is_plain, numpy_dtype
 from mds._process.stopwatch import COLLATE
 from mds.transforms._columns import batch_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._dataset.worker_epoch import WorkerEpoch
-    from mds._loader.rows import Rows
+    from mds._iteration.rows import Rows
+    from mds._iteration.worker_epoch import WorkerEpoch
     from mds._process.stopwatch import Stopwatch
 
     Batch = tuple["BatchInfo", Any]
@@ -57,7 +56,7 @@ class BatchGroup(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether the worker has no more: the last message is empty."""
+        """True if the worker has no more: the last message is empty."""
         return not self.infos
 
     def batches(self) -> Iterator[Batch]:
@@ -82,7 +81,7 @@ class BatchList(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether the worker has no more."""
+        """True if the worker has no more."""
         return not self.items
 
     def batches(self) -> Iterator[Batch]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
+from mds._iteration.rows import TensorPool
 from mds._loader.messages import BatchIterator
-from mds._loader.tensor_buffers import TensorPool
 from mds._process.fork_safe import new_condition
 
 if TYPE_CHECKING:

@@ -21,11 +21,18 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import IterableDataset
 
+from mds._iteration.rows import (
+    MAX_GROUP_BATCHES,
+    MAX_GROUP_BYTES,
+    Allocator,
+    TensorPool,
+    is_plain,
+    merge_making,
+    numpy_dtype,
+)
 from mds._loader.batch_codec import Encoded, Layout, decode, encode
 from mds._loader.messages import MAX_GROUP_SECONDS, BatchGroup, BatchList
-from mds._loader.rows import MAX_GROUP_BATCHES, MAX_GROUP_BYTES, merge_making
 from mds._loader.segments import Segment, SegmentFile, SegmentPool, SegmentReader, find_reader
-from mds._loader.tensor_buffers import Allocator, TensorPool, is_plain, numpy_dtype
 from mds._process.fork_safe import end_with_parent
 from mds.world import worker_group, worker_place
 
@@ -114,7 +121,7 @@ class SharedMessage:
         self.seconds = 0.0
 
     def has_room(self, encoded: Encoded) -> bool:
-        """Whether one more batch fits."""
+        """Return True if one more batch fits."""
         return self._end + encoded.size <= len(self._memory)
 
     def add(self, encoded: Encoded) -> None:
@@ -312,7 +319,7 @@ def stack_into(allocate: Allocator) -> None:
 
 
 def _are_alike(arrays: Any) -> bool:
-    """Whether all are NumPy arrays of the same shape and dtype."""
+    """Return True if all are NumPy arrays of the same shape and dtype."""
     first = arrays[0]
     return all(
         type(a) is np.ndarray and a.shape == first.shape and a.dtype == first.dtype for a in arrays

@@ -34,6 +34,7 @@ from mds._process.fork_safe import new_lock
 from mds._readers.gather import unique_stable
 from mds._redaction import get_logger
 from mds._units import format_bytes
+from mds._words import plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -164,7 +165,7 @@ class LimitedPrefetch:
         self._runtime.peers.forget_reader(id(self))
 
     def __repr__(self) -> str:
-        return f"{len(self._windows)} windows up to sample {self._planned}"
+        return f"{plural(len(self._windows), 'window')} up to sample {self._planned}"
 
     # ------------------------------------------------------------------ requests
 

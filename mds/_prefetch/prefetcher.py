@@ -33,6 +33,7 @@ from mds._prefetch.lookahead import (
 from mds._process.fork_safe import new_event
 from mds._readers.gather import unique_stable
 from mds._redaction import get_logger
+from mds._words import plural
 from mds.errors import NoSpaceError
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ class UnlimitedPrefetch:
         return future.result()
 
     def __repr__(self) -> str:
-        return f"{len(self._pending)} shards being fetched"
+        return f"{plural(len(self._pending), 'shard')} being fetched"
 
 
 def _samples_of_threads(catalog: Catalog, threads: int) -> int:

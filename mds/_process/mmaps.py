@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -31,6 +32,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mds._process.fork_safe import call_in_child, new_lock
+from mds._words import plural
+from mds.errors import StoreError
 
 MAX_MAPS = 16_384  # of a process, where the system allows four times as many
 UNCOUNTED_MAPS = 512  # up to this number the limits of the system are not read
@@ -171,6 +174,22 @@ def max_maps() -> int:
     return max(MIN_MAPS, min(MAX_MAPS, room))
 
 
+def explain_limit(error: OSError, place: str) -> OSError:
+    """Return an error with the limit and a remedy for "too many open files", else ``error``.
+
+    ``place`` is the file that could not be opened.
+    """
+    if error.errno != errno.EMFILE:
+        return error
+    return StoreError(
+        f"open {place}: this process has {plural(_max_descriptors(), 'file')} open, which is its "
+        "limit. "
+        "Raise the limit before it starts (ulimit -n 65536), or keep fewer datasets and loaders.",
+        url=place,
+        verb="open",
+    )
+
+
 def _max_descriptors() -> int:
     """Return the most files that this process may have open."""
     try:
@@ -193,5 +212,8 @@ def open_nameless(name: str) -> int:
             return os.memfd_create(name)
     import tempfile
 
-    with tempfile.TemporaryFile() as file:  # its name is deleted already
-        return os.dup(file.fileno())  # it lives until the copied descriptor is closed
+    try:
+        with tempfile.TemporaryFile() as file:  # its name is deleted already
+            return os.dup(file.fileno())  # it lives until the copied descriptor is closed
+    except OSError as error:
+        raise explain_limit(error, name) from error

@@ -7,6 +7,7 @@ list. `Data` are the bytes of a file: its memory map, or b"" for an empty file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -20,7 +21,9 @@ import numpy.typing as npt
 
 from mds._index.shard_object import FileInfo
 from mds._process.mmaps import count_maps, map_descriptor
-from mds.errors import NotFoundError, ShardError, StoreError
+from mds._words import plural
+from mds.errors import MdsError, NotFoundError, ShardError, StoreError
+from mds.storage._files import blocked_error
 
 if TYPE_CHECKING:
     import mmap
@@ -51,6 +54,12 @@ class Reader(ABC):
     #: Whether `as_columns` copies all values that `viewer` returns as views of the file, so that
     #: its result never refers to the file.
     is_stacked: bool = False
+    #: Raises an error if the user's own file, which is read in place, was changed; None for files
+    #: of the cache.
+    check_unchanged: Callable[[], object] | None = None
+    #: Returns the location of a sample in the user's files of another format, for errors; None for
+    #: shards of MDS.
+    locate: Callable[[int], str] | None = None
 
     def __init__(self, schema: ShardSchema, samples: int, source: str) -> None:
         self.schema = schema
@@ -111,6 +120,13 @@ class Reader(ABC):
     @abstractmethod
     def _open(self) -> Callable[[int], dict[str, Any]]:
         """Read the offsets and return the compiled ``get``."""
+
+    def where(self, row: int) -> str:
+        """Return the location of a sample, for errors."""
+        if self.locate is not None:
+            with contextlib.suppress(MdsError):  # the error that is being explained comes first
+                return self.locate(row)
+        return f"{self.source}, sample {row}"
 
     def release_pages(self) -> None:  # noqa: B027 - most readers have no mapped file
         """Give the memory of the file back to the system; later reads fetch it again."""
@@ -188,7 +204,7 @@ class Reader(ABC):
 
     def __repr__(self) -> str:
         state = ", closed" if self._is_closed else ""
-        return f"<{type(self).__name__} {self.source}: {self._count:,} samples{state}>"
+        return f"<{type(self).__name__} {self.source}: {plural(self._count, 'sample')}{state}>"
 
 
 # Opening a pipe must not block.
@@ -211,6 +227,8 @@ def map_file(folder: str, file: FileInfo) -> Data:
     except FileNotFoundError:
         raise NotFoundError(f"open {path}: there is no such file.", url=path, verb="open") from None
     except OSError as error:
+        if (blocked := blocked_error(path, error)) is not None:
+            raise blocked from error
         raise StoreError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
     try:
         state = os.fstat(handle)
@@ -234,7 +252,8 @@ def _map_handle(handle: int, path: str, size: int) -> Data:
         way_out = ""
         if error.errno in {errno.ENOMEM, errno.EMFILE}:
             way_out = (
-                f" The process maps {count_maps():,} files: drop samples that are views of them "
+                f" The process maps {plural(count_maps(), 'file')}: drop samples that are views "
+                "of them "
                 "(copy=False), or raise vm.max_map_count."
             )
         raise StoreError(

@@ -8,8 +8,8 @@ not selected are fields, too, because readers must skip their bytes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ class ColumnSelection:
         copy: Whether arrays belong to the caller (default True). Without it they are read-only
             views of the mapped file.
         stored: Columns whose values are the stored bytes, not decoded (default: none).
+        loads_images: Decode Pillow images when they are opened, so that one that is damaged raises
+            EncodingError (default False).
 
     Raises ConfigError for another value of ``images``.
     """
@@ -44,6 +46,7 @@ class ColumnSelection:
     images: str | Mapping[str, str] | tuple[tuple[str, str], ...] = "pil"
     copy: bool = True
     stored: frozenset[str] = frozenset()
+    loads_images: bool = False
 
     def __post_init__(self) -> None:
         """Replace a mapping of images by pairs, which are hashable, and check the words."""
@@ -134,7 +137,7 @@ class Fields:
         )
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def fields_of(columns: Columns, selection: ColumnSelection = ColumnSelection()) -> Fields:
     """Return the columns of an mds schema as `Fields`, those of ``selection`` marked as selected.
 
@@ -159,6 +162,8 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
     """Return the function that decodes a value, which copies arrays unless views are selected."""
     if selection.images_of(name) == "array" and encoding.decode_array is not None:
         return encoding.decode_array
+    if selection.loads_images and encoding.decode_array is not None:
+        return functools.partial(_decode_loaded, encoding)
     decode = encoding.decode
     if not selection.copy or not encoding.shares_memory:
         return decode
@@ -171,6 +176,24 @@ def _decode_of(name: str, encoding: Encoding, selection: ColumnSelection) -> Cal
         return decode_array
     # A list or a value of a user's encoding may contain views: copy the bytes first.
     return lambda data: decode(memoryview(bytearray(data)))
+
+
+def _decode_loaded(encoding: Encoding, data: Any) -> Any:
+    """Decode an image, or a list of images, and their pixels.
+
+    Raises EncodingError for one that is damaged, at any of its bytes.
+    """
+    value = encoding.decode(data)
+    for image in value if isinstance(value, list) else [value]:
+        if image is None:
+            continue
+        try:
+            image.load()
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's plugins raise errors of any class on damaged files
+            raise encoding.broken(data, f"{type(error).__name__}: {error}") from error
+    return value
 
 
 def check_images(owner: str, encodings: Mapping[str, str], selection: ColumnSelection) -> None:

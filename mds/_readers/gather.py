@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mds._readers.base import Batch, Reader, Rows
 from mds._readers.fields import Field, check_columns
 from mds._readers.joint import FixedReader, values_of
+from mds._words import plural
 from mds.errors import ShardError
 
 _MAX_SCRATCH = 8 << 20  # bytes of scratch memory that a thread keeps
@@ -74,7 +75,8 @@ def gather(
     shards, rows = np.asarray(shards), np.asarray(rows)
     if len(shards) != len(rows):
         raise ShardError(
-            f"{len(shards)} shards and {len(rows)} rows: each sample needs one of both."
+            f"{plural(len(shards), 'shard')} and {plural(len(rows), 'row')}: each sample needs "
+            "one of both."
         )
     if len(shards) == 0:
         return {}
@@ -90,6 +92,9 @@ def gather(
         check_columns(schema.columns.names, columns)
     if kind is FixedReader:
         return _gather_fixed(used, groups, shards, rows, columns, out or {})  # type: ignore[arg-type]
+    for reader in used.values():
+        if reader.check_unchanged is not None:
+            reader.check_unchanged()
     if groups.are_small:
         return _gather_few(used, shards, rows, columns, out or {}, copy=copy)
     return _gather_any(used, groups, rows, columns, out or {}, copy=copy)

@@ -113,8 +113,12 @@ def _is_small(reader: FixedReader) -> bool:
 
 
 def _are_alike(readers: Mapping[int, Reader], shards: Int64s, first: Reader) -> bool:
-    """Whether all readers of the stretch have the same columns; opens them."""
-    return all(readers[n].schema.columns == first.schema.columns for n in unique_stable(shards))
+    """Return True if all readers have the class and columns of the first one; opens them."""
+    numbers = unique_stable(shards)
+    return all(
+        type(readers[n]) is type(first) and readers[n].schema.columns == first.schema.columns
+        for n in numbers
+    )
 
 
 class _Getters(dict[int, "Callable[[int], Sample]"]):

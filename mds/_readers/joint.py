@@ -32,9 +32,9 @@ from mds._readers.codegen import (
     vector_decoder,
 )
 from mds._readers.fields import ColumnSelection, Field, Fields, fields_of
-from mds._shardfile.layout import parse_offsets, split_sample
+from mds._shardfile.layout import broken_reason, parse_offsets, split_sample
 from mds.encodings import DecodeKind
-from mds.errors import EncodingError, MissingDependencyError, ShardError
+from mds.errors import EncodingError, FormatError, MissingDependencyError, ShardError
 
 if TYPE_CHECKING:
     from mds._readers.base import Data
@@ -92,13 +92,17 @@ class JointReader(Reader):
         return self._offsets
 
     def _check_rows(self, offsets: npt.NDArray[np.uint32]) -> None:
-        """Raise ShardError if all columns are fixed and a sample has another size than they."""
+        """Raise ShardError if all columns are fixed and a sample has another size than they.
+
+        A sample that stands for a broken record (`broken_sample`) is an error when it is read.
+        """
         size = self.fields.row_size
         if size is None:
             return
-        wrong = np.flatnonzero(np.diff(offsets) != size)
-        if len(wrong):
-            row = int(wrong[0])
+        view = memoryview(self._data)
+        for row in np.flatnonzero(np.diff(offsets) != size).tolist():
+            if broken_reason(view[offsets[row] : offsets[row + 1]], size) is not None:
+                continue
             raise ShardError(
                 f"{self.source}: sample {row} has {offsets[row + 1] - offsets[row]} bytes, but its "
                 f"columns have {size} in total."
@@ -156,7 +160,7 @@ class JointReader(Reader):
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
         """Decode a sample whose row may be negative, or raise an error that says what is wrong."""
         number = self._number(row)
-        return decode(self.fields, self.sample_bytes(number), f"{self.source}, sample {number}")
+        return decode(self.fields, self.sample_bytes(number), lambda: self.where(number))
 
     def release_pages(self) -> None:
         """Give the pages of the mapped file back to the system; see `Reader.release_pages`."""
@@ -263,8 +267,26 @@ def joint_reader(
     The arguments are those of `JointReader`.
     """
     fields = fields_of(schema.columns, columns)
-    kind = FixedReader if fields.are_views else JointReader
+    kind = (
+        FixedReader
+        if fields.are_views and _is_even(fields, samples, data, offsets)
+        else JointReader
+    )
     return kind(schema, samples, data, source, columns=columns, offsets=offsets)
+
+
+def _is_even(
+    fields: Fields, samples: int, data: Data, offsets: npt.NDArray[np.uint32] | None
+) -> bool:
+    """Return True if samples together have the bytes of ``samples`` rows of fixed size.
+
+    Samples that stand for broken records are larger (`broken_sample`).
+    """
+    if offsets is not None:
+        start, end = int(offsets[0]), int(offsets[-1])
+    else:
+        start, end = int.from_bytes(memoryview(data)[4:8], "little"), len(data)
+    return end - start == samples * (fields.row_size or 0)
 
 
 def sample_decoder(fields: Fields, source: str) -> Callable[[Any], dict[str, Any]]:
@@ -274,21 +296,25 @@ def sample_decoder(fields: Fields, source: str) -> Callable[[Any], dict[str, Any
     """
 
     def decode_slowly(data: memoryview) -> dict[str, Any]:
-        return decode(fields, data, source)
+        return decode(fields, data, lambda: source)
 
     return compile_sample(fields)(decode_slowly)
 
 
-def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
+def decode(fields: Fields, data: memoryview, locate: Callable[[], str]) -> dict[str, Any]:
     """Decode the bytes of one sample, column by column; slow, but with good errors.
 
-    Raises ShardError if its sizes do not add up, and EncodingError, which names the column, for a
-    value. ``source`` is the name of the sample in errors.
+    Raises ShardError if its sizes do not add up, EncodingError, which names the column, for a
+    value, and FormatError for a sample that stands for a broken record. ``locate`` returns the
+    location of the sample, for errors.
     """
+    reason = broken_reason(data, fields.row_size)
+    if reason is not None:
+        raise FormatError(reason)
     try:
         values = split_sample(data, [field.size for field in fields.stored], fields.variable)
     except ShardError as error:
-        raise ShardError(f"{source}: {error}") from error
+        raise ShardError(f"{locate()}: {error}") from error
     sample = {}
     for field, value in zip(fields.stored, values, strict=True):
         if not field.is_selected:
@@ -299,11 +325,11 @@ def decode(fields: Fields, data: memoryview, source: str) -> dict[str, Any]:
             raise
         except RecursionError as error:
             raise EncodingError(
-                f"{source}, column {field.name!r}: it is nested too deeply."
+                f"{locate()}, column {field.name!r}: it is nested too deeply."
             ) from error
         except Exception as error:
             kind = type(error) if isinstance(error, EncodingError) else EncodingError
-            raise kind(f"{source}, column {field.name!r}: {error}") from error
+            raise kind(f"{locate()}, column {field.name!r}: {error}") from error
     return sample
 
 
@@ -335,6 +361,8 @@ def gather_columns(
         sample_sizes = offsets[numbers + 1].astype(np.int64) - starts
         if not np.array_equal(sizes_of_values.sum(axis=1) + fixed, sample_sizes):
             raise ShardError("the sizes of the columns do not add up to those of their samples.")
+    elif (offsets[numbers + 1] - offsets[numbers] != fields.row_size).any():
+        raise ShardError("a sample has another size than its columns.")
     out: Batch = {}
     size_index = 0
     for field in fields.stored:

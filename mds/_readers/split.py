@@ -16,6 +16,7 @@ from mds._readers.base import Batch, Reader, Rows
 from mds._readers.codegen import load_json
 from mds._readers.fields import ColumnSelection, check_columns
 from mds._shardfile.layout import parse_meta_offsets
+from mds._words import plural
 from mds.errors import EncodingError, ShardError
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _xsv_lines(schema: ShardSchema, columns: ColumnSelection) -> Callable[[str],
             raise ShardError(f"the line does not end with {newline!r}: {line[-80:]!r}.")
         words = line[: len(line) - len(newline)].split(separator)
         if len(words) != count:
-            raise ShardError(f"expected {count} values, got {len(words)}: {line[:80]!r}.")
+            raise ShardError(f"expected {plural(count, 'value')}, got {len(words)}: {line[:80]!r}.")
         return {name: make(words[position]) for position, name, make in makers}
 
     return parse

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import ShardError, WriterError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _pack_offsets(sizes: Sequence[int], first: int, config: bytes) -> bytes:
     end = first + int(lengths.sum(dtype=np.uint64))
     if end >= MAX_SIZE:
         raise WriterError(
-            f"a shard of {len(sizes)} samples would have {end} bytes, but the maximum is "
+            f"a shard of {plural(len(sizes), 'sample')} would have {end} bytes, but the maximum is "
             f"{MAX_SIZE - 1}. Set size_limit or samples_per_shard, or make the samples smaller."
         )
     # Filled in place, to use little memory: shards of tiny samples are mostly offsets.
@@ -157,12 +158,12 @@ def _read_offsets(data: Buffer, samples: int, path: str) -> npt.NDArray[np.uint3
     """
     if len(data) < header_size(samples):
         raise ShardError(
-            f"{path}: {len(data)} bytes cannot hold the offsets of {samples} samples; "
+            f"{path}: {len(data)} bytes cannot hold the offsets of {plural(samples, 'sample')}; "
             "the file is cut short or does not belong to the index."
         )
     (count,) = struct.unpack_from("<I", data)
     if count != samples:
-        raise ShardError(f"{path} has {count} samples, but the index says {samples}.")
+        raise ShardError(f"{path} has {plural(count, 'sample')}, but the index says {samples}.")
     # A copy: a view would keep the mapped file open for as long as the offsets live.
     return np.frombuffer(data, "<u4", samples + 1, 4).astype(np.uint32)
 
@@ -190,6 +191,34 @@ def _checked(
             "the file is cut short or was changed."
         )
     return offsets
+
+
+#: First bytes of a sample in the cache that stands for a broken record of another format. As the
+#: size of a value, they are more than a shard can have.
+_BROKEN = b"\xff\xff\xff\xffbroken record: "
+
+
+def broken_sample(reason: str, columns: Columns) -> bytes:
+    """Return the stored bytes of a record of another format that is no sample.
+
+    Args:
+        reason: Text of the error that reading the sample raises.
+        columns: Columns of the other samples. If these all have one size, this one has more bytes.
+    """
+    sizes = [size for size in columns.sizes if size is not None]
+    return (_BROKEN + reason.encode(errors="replace")).ljust(sum(sizes) + 1)
+
+
+def broken_reason(data: Buffer, row_size: int | None) -> str | None:
+    """Return the text that `broken_sample` stored, or None for any other sample.
+
+    Args:
+        data: The stored bytes of a sample.
+        row_size: Bytes of every sample, or None if they vary.
+    """
+    if bytes(data[: len(_BROKEN)]) != _BROKEN or len(data) == row_size:
+        return None
+    return bytes(data[len(_BROKEN) :]).decode(errors="replace").rstrip()
 
 
 def split_sample(data: memoryview, sizes: Sequence[int | None], variable: int) -> list[memoryview]:

@@ -28,7 +28,7 @@ from mds.errors import ConfigError, NotFoundError
 from mds.storage import RetryPolicy, open_store
 from mds.storage._files import publish
 from mds.storage._registry import schemes
-from mds.storage._url import Url, is_local, join, local_path
+from mds.storage._url import Url, absolute_path, absolute_place, is_local, join, local_path
 
 log = get_logger("mds.compat")
 
@@ -265,6 +265,8 @@ class CloudUploader(Overridable):
             folder, url = (local_path(out), None) if is_local(out) else (None, out)
         else:
             folder, url = out
+        folder = absolute_path(folder) if folder else folder
+        url = absolute_place(url) if url else url
         self.keep_local, self.retry, self.progress_bar = keep_local, retry, progress_bar
         if folder and url and is_local(url) and _is_same(folder, local_path(url)):
             url = None  # a file that is copied onto itself and then deleted would be lost

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mds._loader.checks import LOADER_RULES
 from mds._loader.dataloader import StreamingDataLoader as NativeStreamingDataLoader
 from mds.compat._overrides import Overridable
+from mds.compat._stream import refuse_texts
 from mds.errors import ConfigError
 
 
@@ -23,6 +25,8 @@ class StreamingDataLoader(Overridable, NativeStreamingDataLoader):
 
     # Defined so that help() shows the parameters of 0.13.
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        numbers = {name: kwargs.get(name) for name in ("batch_size", "num_workers")}
+        refuse_texts("StreamingDataLoader", numbers, LOADER_RULES)
         super().__init__(*args, **kwargs)
 
     def _get_batch_size(self, batch: Any) -> int:

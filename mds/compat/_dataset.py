@@ -32,13 +32,14 @@ from mds._arguments import find_faults, takes_names
 from mds._cache.ownership import source_of
 from mds._dataset.indexing import normalize, resolve
 from mds._dataset.local import LocalDataset as NativeLocalDataset
-from mds._dataset.order_state import OrderSetting
+from mds._dataset.run import OrderSetting, Run
 from mds._dataset.settings import DATASET_RULES, raise_fixed
-from mds._dataset.shard_map import ShardMap
 from mds._dataset.stream import Stream as NativeStream
 from mds._dataset.stream import streams_registry
 from mds._dataset.streaming import StreamingDataset as NativeStreamingDataset
-from mds._dataset.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
+from mds._iteration.shard_map import ShardMap
+from mds._iteration.worker_epoch import PaddedWorkerEpoch, WorkerEpoch
+from mds._words import plural
 from mds.compat._orders import (
     batching_methods,
     has_replaced_order,
@@ -58,11 +59,18 @@ from mds.compat._overrides import (
 )
 from mds.compat._ranks import find_current_ranks
 from mds.compat._readers import Array, ShardReaders, Spanner
-from mds.compat._stream import Stream
+from mds.compat._stream import Stream, refuse_texts, to_whole_number
 from mds.errors import ConfigError, NotFoundError, StateError
 from mds.plan._state import Position, ResumePoint, emit_state, parse_state
 from mds.shuffle._registry import algos
-from mds.world import World, worker_group, worker_place
+from mds.world import (
+    Ranks,
+    World,
+    has_late_ranks,
+    warn_of_late_ranks,
+    worker_group,
+    worker_place,
+)
 
 if TYPE_CHECKING:
     from mds._words import (
@@ -145,6 +153,20 @@ class _NamedSetting(OrderSetting[str]):
         super().__set__(dataset, value)
 
 
+class _StreamingRun(Run):
+    """Run of a dataset that finds its ranks as 0.13 does."""
+
+    @staticmethod
+    def _look_up(topology: Any) -> Ranks:
+        """Return the ranks by the getters that code has replaced by now."""
+        return find_current_ranks(topology)
+
+    def check_ranks(self) -> None:
+        """Keep the ranks that were found first, as 0.13 does, and warn once if there are more."""
+        if has_late_ranks(self.ranks):
+            warn_of_late_ranks(self.owner)
+
+
 class StreamingDataset(Overridable, NativeStreamingDataset, Array):
     """Dataset of shards in remote or local folders; see `mds.StreamingDataset` for the arguments.
 
@@ -154,6 +176,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
+    _kind_of_run = _StreamingRun
     #: Methods that code may set on the class, see `mds.compat._overrides.Sealed`.
     _live = _LIVE
     # Methods that mds never calls, and attributes that cannot be set on one object, with what to
@@ -241,7 +264,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
                 "result in slower batch time. Set predownload to at least batch_size.",
                 stacklevel=3,
             )
-        self._world()  # keeps the ranks of this moment, as 0.13 does
+        self._dataset_run.world()  # keeps the ranks of this moment, as 0.13 does
         _datasets[self] = os.getpid()  # for the check of local directories (_find_conflict)
 
     def _check_streams(self) -> None:
@@ -307,26 +330,15 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         """Map from samples to shards: ``spanner[sample]`` is (shard, row)."""
         return Spanner(self._shards.samples_per_shard)
 
-    def _world(self, workers: int = 1, worker: int = 0) -> World:
-        """Return the nodes and ranks, after replication, and this worker of ``workers``.
-
-        The ranks are found once, with the getters that code has replaced by then.
-        """
-        if self._ranks is None:
-            self._ranks = find_current_ranks(self.topology)
-        return super()._world(workers, worker)
-
     @property
     def _unique_rank_world(self) -> World:
         """World of ranks that see different samples: after replication."""
-        return self._world()
+        return self._dataset_run.world()
 
     @property
     def _parallel_rank_world(self) -> World:
         """World of all ranks: before replication."""
-        self._world()
-        assert self._ranks is not None
-        return self._ranks.world(1, 0)
+        return self._dataset_run.find_ranks().world(1, 0)
 
     # ------------------------------------------------------------------ samples by number
 
@@ -411,7 +423,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         The samples are those that all ranks together have seen.
         """
         worker, _ = worker_place()
-        position = self._order.epochs.begin_epoch(worker_group(), worker).position
+        position = self._dataset_run.order.epochs.begin_epoch(worker_group(), worker).position
         return max(position.epoch, 0), position.place
 
     def _get_work(self, epoch: int, sample_in_epoch: int) -> SampleIds:
@@ -420,13 +432,15 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         ``sample_in_epoch``: samples of the epoch that all ranks have seen already.
         """
         worker, workers = worker_place()
-        world = self._world(workers, worker)
+        world = self._dataset_run.world(workers, worker)
         # An override that calls this method while an epoch begins gets the ids of that epoch's
         # plan. Any other call, or a replaced function, makes the whole order.
         plan: Any = vars(self).get("_starting_plan")
         is_other_start = plan is None or plan.begin[:2] != (epoch, sample_in_epoch)
         if is_other_start or has_replaced_order(self):
-            self._resolve_settings(self._order.plan(ResumePoint(Position(epoch)), world))
+            self._resolve_settings(
+                self._dataset_run.order.plan(ResumePoint(Position(epoch)), world)
+            )
             return ids_of_worker(self, world, epoch, sample_in_epoch)
         blocks = plan.blocks(world.node, world.rank_of_node, world.worker_of_rank)
         return np.concatenate([np.zeros(0, np.int64), *blocks])
@@ -458,7 +472,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             # the settings. It does not depend on the function of the shuffle, so each process
             # computes the order here.
             kind = PaddedWorkerEpoch if for_loader and self.remainder == "mask" else WorkerEpoch
-            order = self._order.order(start, world)
+            order = self._dataset_run.order.order(start, world)
             return kind(order, world, position, is_counted=for_loader)
         return super()._worker_epoch(start, world, position, for_loader=for_loader)
 
@@ -469,7 +483,7 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
         For the arguments, see `_worker_epoch`.
         """
-        plan = self._order.plan(start, world)
+        plan = self._dataset_run.order.plan(start, world)
         self._starting_plan = plan  # for `_get_work` of this class, which an override may call
         try:
             ids = self._get_work(plan.epoch, plan.begin.place)
@@ -480,14 +494,14 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
 
     # ------------------------------------------------------------------ states
 
-    def load_state_dict(self, obj: Mapping[str, Any]) -> None:
+    def load_state_dict(self, obj: Mapping[str, Any], *, other_data: bool = False) -> None:
         """Load a state, also one whose global batches had another size, as 0.13 does.
 
         If batches are made by stream, such a state makes the epoch repeat and miss samples, and a
         warning gives their numbers. Raises StateError for a state that does not fit.
         """
         try:
-            super().load_state_dict(obj)
+            super().load_state_dict(obj, other_data=other_data)
         except StateError:
             if not self._load_other_batches(obj):
                 raise
@@ -516,13 +530,15 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
             return False
         # Load only the keys that states of 0.13 have, which are not compared with the run.
         super().load_state_dict(emit_state(dataclasses.replace(point, version=None)))
-        if self._world().is_leader:
+        if self._dataset_run.world().is_leader:
             repeated, missed = self._count_repeated_and_missed(point, data)
             warnings.warn(
-                f"the state is of {data['ranks']} ranks with batch_size={data['batch_size']}, and "
-                f"this run has {self.num_ranks} ranks with batch_size={self.batch_size}. "
+                f"the state is of {plural(data['ranks'], 'rank')} with "
+                f"batch_size={data['batch_size']}, and "
+                f"this run has {plural(self.num_ranks, 'rank')} with batch_size={self.batch_size}. "
                 f"batching_method={self.batching_method!r} now cuts other batches, so this epoch "
-                f"repeats {repeated} samples and misses {missed}, as in mosaicml-streaming. Keep "
+                f"repeats {plural(repeated, 'sample')} and misses {missed}, as in "
+                "mosaicml-streaming. Keep "
                 "the ranks and batch_size to see each sample once.",
                 stacklevel=4,
             )
@@ -542,17 +558,18 @@ class StreamingDataset(Overridable, NativeStreamingDataset, Array):
         Returns (samples that the epoch repeats, samples that it misses).
         """
         nodes, ranks = int(data["nodes"]), int(data["ranks"])
-        spec = dataclasses.replace(self._order.spec, batch_size=int(data["batch_size"]))
+        spec = dataclasses.replace(self._dataset_run.order.spec, batch_size=int(data["batch_size"]))
         old_world = World(nodes, ranks // nodes, 1, 0)
-        epoch, order = max(point.position.epoch, 0), self._order
+        epoch, order = max(point.position.epoch, 0), self._dataset_run.order
         # The whole epoch in the world of the state, and its rest in this world.
         old_plan = order.plan(point.at(Position(epoch)), old_world, spec)
-        new_plan = order.plan(order.epochs.pending or ResumePoint(Position(epoch)), self._world())
+        start = order.epochs.pending or ResumePoint(Position(epoch))
+        new_plan = order.plan(start, self._dataset_run.world())
         counts_before, counts_after, counts_of_epoch = [
             _count_samples(plan, world, limit, self.num_samples)
             for plan, world, limit in (
                 (old_plan, old_world, point.position.place // ranks),  # samples of each rank
-                (new_plan, self._world(), None),
+                (new_plan, self._dataset_run.world(), None),
                 (old_plan, old_world, None),
             )
         ]
@@ -603,6 +620,18 @@ class LocalDataset(NativeLocalDataset, Array):
 # ---------------------------------------------------------------------- arguments
 
 
+_WHOLE_NUMBERS = (
+    "download_retry",
+    "predownload",
+    "sampling_granularity",
+    "num_canonical_nodes",
+    "batch_size",
+    "shuffle_seed",
+    "shuffle_block_size",
+    "replication",
+)
+
+
 def _to_native_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments for `mds.StreamingDataset`.
 
@@ -632,8 +661,12 @@ def _to_native_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
             stacklevel=4,
         )
         del native["shuffle_algo"]
+    for name in _WHOLE_NUMBERS:
+        if name in native:
+            native[name] = to_whole_number("StreamingDataset", name, native[name], DATASET_RULES)
+    refuse_texts("StreamingDataset", {"download_timeout": native.get("download_timeout")})
     rules = {name: DATASET_RULES[name] for name in _UNCHECKED}
-    for fault in find_faults("StreamingDataset", arguments, rules):
+    for fault in find_faults("StreamingDataset", {**arguments, **native}, rules):
         warnings.warn(f"{fault} 0.13 accepts the value, so it is used.", stacklevel=4)
     # From remote=, local= and split=, mds would make a native Stream. Make one of this package
     # instead, unless code has chosen or registered another class of streams.
@@ -674,7 +707,7 @@ def _sources_of(streams: Sequence[NativeStream]) -> Sources:
     for stream in streams:
         remote = stream.remote_folder
         source = source_of(remote, stream.storage_options) if remote is not None else None
-        sources.append((os.path.abspath(stream.folder), source))
+        sources.append((stream.folder, source))
     return sources
 
 
@@ -832,7 +865,7 @@ class _OwnWorkerEpoch(WorkerEpoch):
                 stream.add_block(position, is_sample, block[is_sample])
             yield block[is_sample]
 
-    def checksum_until(self, position: int) -> int:
+    def checksum_until(self, index: int) -> int:
         """Return 0: an order of the subclass has no order hash."""
-        del position
+        del index
         return 0

@@ -230,7 +230,7 @@ def convert_image_class_dataset(
         columns={"i": "int", "x": encoding, "y": "int"},
         out=os.path.join(out_root, split or ""),
         compression=compression,
-        hashes=list(hashes) if hashes is not None else None,
+        hashes=list(hashes or ()),  # None is none, as in 0.13
         size_limit=size_limit,
         progress_bar=progress_bar,
     )

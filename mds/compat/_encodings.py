@@ -11,6 +11,7 @@ In this package, 0.13 is mosaicml-streaming 0.13, "native" is the class of mds o
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +22,10 @@ from mds.compat._overrides import LiveRegistry, Sealed, SealedDict
 from mds.encodings import Encoding as NativeEncoding
 from mds.encodings import _registry as registry
 from mds.encodings import parse_encoding
+from mds.encodings._containers import ListEncoding
+from mds.encodings._images import FileImageEncoding, JpegArrayEncoding, own_jpeg
 from mds.encodings._scalars import NumpyEncoding
-from mds.errors import EncodingTypeError, UnknownEncodingError
+from mds.errors import EncodingTypeError, UnknownEncodingError, UnsafeTypeError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,8 +58,14 @@ def mds_encode(encoding: str, obj: Any) -> bytes:
 
 
 def mds_decode(encoding: str, data: bytes) -> Any:
-    """Return the value of stored bytes."""
-    return parse_encoding(encoding).decode(data)
+    """Return the value of stored bytes. Raises UnsafeTypeError (a ValueError) for pickles."""
+    parsed = parse_encoding(encoding)
+    if parsed.is_unsafe:
+        raise UnsafeTypeError(
+            f"mds_decode({encoding!r}): loading a pickle can run any code of its author. Write "
+            f"mds.encodings.parse_encoding({encoding!r}).decode(data) if you trust it."
+        )
+    return parsed.decode(data)
 
 
 def get_mds_encoded_size(encoding: str) -> int | None:
@@ -69,8 +78,10 @@ def packer_of(encoding: NativeEncoding) -> Callable[[Any], bytes]:
 
     0.13 stores bytes unchecked, and lets NumPy convert numbers: 1.5 in ``int32`` is stored as 1.
     Writers of `mds` refuse such values. 0.13 refuses numbers of NumPy in ``int``, and lists and
-    tensors in ``ndarray``, which `mds` converts without loss.
+    tensors in ``ndarray``, which `mds` converts without loss. It also encodes JPEGs from memory
+    again.
     """
+    encoding = _with_jpegs_of_0_13(encoding)
     if isinstance(encoding, NumpyEncoding):
         return partial(_pack_number, encoding)
     if encoding.own_type is None:
@@ -78,8 +89,30 @@ def packer_of(encoding: NativeEncoding) -> Callable[[Any], bytes]:
     return partial(_pack_own_type, encoding)
 
 
+class _Jpeg(FileImageEncoding):
+    """Encoding "jpeg" that encodes an image which was opened from memory again, as 0.13 does."""
+
+    def _own_file(self, image: Any) -> bytes:
+        return own_jpeg(image) if image.filename else b""
+
+
+def _with_jpegs_of_0_13(encoding: NativeEncoding) -> NativeEncoding:
+    """Return an encoding with `_Jpeg` in place of the encoding "jpeg" of mds."""
+    if type(encoding) is FileImageEncoding and encoding.name == "jpeg":
+        return _Jpeg("jpeg")
+    # The attribute of a list that has the encoding of its items.
+    attribute = {ListEncoding: "_inner", JpegArrayEncoding: "_jpeg"}.get(type(encoding))
+    if attribute is None:
+        return encoding
+    changed = copy.copy(encoding)
+    setattr(changed, attribute, _with_jpegs_of_0_13(getattr(encoding, attribute)))
+    return changed
+
+
 def _pack_own_type(encoding: NativeEncoding, value: Any) -> bytes:
     """Return the bytes of a value that is bytes or of the encoding's own type; see `packer_of`."""
+    if isinstance(value, bytes) and encoding.size is None:
+        return value
     if not isinstance(value, bytes):
         _refuse_other_type(encoding, value)
     return encoding.pack(value)
@@ -167,7 +200,7 @@ class BuiltIn(Encoding):
         """
         family = name.partition(":")[0].partition("[")[0]
         # Not parse_encoding(): code may have replaced the name by a class that calls this one.
-        self._native = _NATIVE_FAMILIES[family](name)
+        self._native = _with_jpegs_of_0_13(_NATIVE_FAMILIES[family](name))
         self.size = self._native.size
 
     def encode(self, obj: Any) -> bytes:

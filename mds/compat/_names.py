@@ -89,8 +89,9 @@ _TABLE = (
     (
         f"{_BASE}.converters",
         "mds.writers.convert._dataframe",
-        "SPARK_TO_MDS dataframe_to_mds infer_dataframe_schema is_json_compatible",
+        "SPARK_TO_MDS infer_dataframe_schema is_json_compatible",
     ),
+    (f"{_BASE}.converters", "mds.compat._writers", "dataframe_to_mds"),
     (
         f"streaming {_BASE} {_BASE}.dataloader",
         "mds.compat._dataloader",

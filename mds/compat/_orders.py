@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 import mds.plan
 import mds.shuffle
+from mds._dataset.run import run_of
 from mds.compat._overrides import LiveRegistry, replacement
 from mds.errors import ConfigError, SealedNameError, UnknownNameError
 from mds.plan._spec import BATCHING_METHODS, PARTITION_ALGOS
@@ -126,7 +127,7 @@ def _work_of_plan(
 
     For the arguments and the shape of the result, see `generate_work`.
     """
-    order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
+    order_state = run_of(dataset).order
     spec = dataclasses.replace(order_state.spec, batching_method=method)
     position = Position(epoch, sample_in_epoch)
     start = ResumePoint(position)
@@ -236,9 +237,9 @@ def resample(
     """
     # A plan for "random" has one order for all streams, a plan for "per_stream" one for each.
     method = "random" if stream_id is None else "per_stream"
-    order_state = dataset._order  # noqa: SLF001 - this module is a part of the dataset
+    order_state = run_of(dataset).order
     spec = dataclasses.replace(order_state.spec, batching_method=method)
-    world = dataset._world()  # noqa: SLF001 - this module is a part of the dataset
+    world = run_of(dataset).world()
     plan = order_state.plan(ResumePoint(Position(epoch)), world, spec)
     streams = plan.inputs.streams()  # indexes of the streams that the epoch takes samples of
     if not streams or (stream_id is not None and stream_id not in streams):

@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mds._dataset.indexing import normalize, resolve
-from mds._dataset.shard_map import ShardMap
 from mds._index.table import Index
+from mds._iteration.shard_map import ShardMap
 from mds._readers import make_decoder, open_reader
 from mds._units import parse_bytes
 from mds.compat._overrides import Sealed, SealedDict, find_remedy, refuse
-from mds.errors import ConfigError, IndexFileError
+from mds.errors import ConfigError, IndexFileError, UnsafeTypeError
 from mds.storage._relative_name import RelativeName, unlink_beneath
 
 if TYPE_CHECKING:
@@ -278,17 +278,29 @@ class KnownFormatReader(Reader):
             info = self._info = Index.build([entry], index_path).shard(0)
         return info
 
+    #: Whether `validate` has allowed pickles.
+    _allows_pickles = False
+
     def validate(self, allow_unsafe_types: bool) -> None:
-        """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed."""
+        """Raise UnsafeTypeError (a ValueError) for pickles that are not allowed.
+
+        Samples with pickles are only decoded after a call of it that allows them.
+        """
         from mds._index.shard_object import refuse_unsafe
 
         data_file, _ = self.file_pairs[-1]
         refuse_unsafe([self.info.schema], allow_unsafe_types, self._path(data_file))
+        self._allows_pickles = allow_unsafe_types
 
     def decode_sample(self, data: bytes) -> dict[str, Any]:
-        """Return the sample of its stored bytes."""
+        """Return the sample of its stored bytes. Raises UnsafeTypeError as `validate` does."""
         decode = vars(self).get("_decode")
         if decode is None:
+            if self.info.schema.has_unsafe_types and not self._allows_pickles:
+                raise UnsafeTypeError(
+                    f"{self!r} has pickles, and loading a pickle can run any code of its author. "
+                    "Call validate(True) of this reader first if you trust them."
+                )
             decode = self._decode = make_decoder(self.info.schema, allow_unsafe_types=True)
         return decode(memoryview(data))
 
@@ -687,8 +699,11 @@ class ShardReaders(Sequence[Any]):
         first_shard = int(self._shards.shard_offset_per_stream[stream])
         # The index numbers the shards of each stream from 0.
         entry = json.loads(self._shards.indexes[stream].shard_json(shard - first_shard))
-        if self._cache is None:
-            return reader_from_json(self._folder, "", entry)
-        reader = reader_from_json(self._cache.sources[stream].folder, "", entry)
-        reader.sample = functools.partial(self._cache.sample, shard)
+        cache = self._cache
+        folder = self._folder if cache is None else cache.sources[stream].folder
+        reader = reader_from_json(folder, "", entry)
+        # The dataset has refused pickles already, unless they are allowed.
+        reader.validate(True)
+        if cache is not None:
+            reader.sample = functools.partial(cache.sample, shard)
         return reader

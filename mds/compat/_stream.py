@@ -26,22 +26,39 @@ from typing import Any, BinaryIO, ClassVar, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 
+from mds._arguments import Rule, check_arguments, plain_scalar
+from mds._cache.folder import size_of
+from mds._cache.index_copy import find_index
+from mds._cache.ownership import BY_SPEED
 from mds._cache.source import Source, default_folder
+from mds._dataset.settings import STREAM_RULES
 from mds._dataset.stream import Stream as NativeStream
+from mds._index.shard_object import FileInfo as NativeFileInfo
 from mds._process.fork_safe import new_lock
+from mds._redaction import get_logger
 from mds._shardfile.hashing import hexdigest
 from mds.compat._clouds import CloudDownloader
 from mds.compat._compressions import decompress, get_hash
 from mds.compat._overrides import OVERRIDE_IN_CLASS, Overridable, find_remedy, refuse
 from mds.compat._readers import FileInfo, Reader, reader_from_json
 from mds.compat._util import retry
-from mds.errors import ConfigError, CorruptError, IndexFileError, NotFoundError
+from mds.errors import (
+    ConfigError,
+    CorruptError,
+    IndexFileError,
+    MdsError,
+    MissingDependencyError,
+    NotFoundError,
+    StoreError,
+)
 from mds.plan._weights import resolve_weights
 from mds.storage import Body, ObjectInfo, Store, register_store
 from mds.storage._files import publish, write_file
 from mds.storage._relative_name import RelativeName
 from mds.storage._url import Url, join, source_name
 from mds.world import World
+
+log = get_logger("mds.cache")
 
 _INDEX = "index.json"
 #: Name of a copy of the index that is being fetched.
@@ -76,6 +93,37 @@ class BrokenIndexError(IndexFileError, json.JSONDecodeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.msg,)
+
+
+def to_whole_number(owner: str, name: str, value: Any, rules: Mapping[str, Rule]) -> Any:
+    """Return a number as an int if it is whole, as YAML may give 64.0 for 64.
+
+    Other values are returned as they are: 0.13 accepts some. Raises ArgumentError for a text.
+
+    - ``owner``, ``name``: class and argument, for the message.
+    - ``value``: value of the argument.
+    - ``rules``: rules of the arguments of the class.
+    """
+    value = plain_scalar(value)
+    if isinstance(value, float) and (value.is_integer() or name == "predownload"):
+        value = int(value)
+    if isinstance(value, float) and name in {"batch_size", "shuffle_seed"}:
+        check_arguments(owner, {name: value}, rules)
+    refuse_texts(owner, {name: value}, rules)
+    return value
+
+
+def refuse_texts(
+    owner: str, arguments: Mapping[str, Any], rules: Mapping[str, Rule] = STREAM_RULES
+) -> None:
+    """Raise ArgumentError for a text among arguments that must be numbers.
+
+    - ``owner``: class, for the message.
+    - ``arguments``: values by name.
+    - ``rules``: rules of the arguments of the class.
+    """
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    check_arguments(owner, texts, rules)
 
 
 class Stream(Overridable, NativeStream):
@@ -123,6 +171,12 @@ class Stream(Overridable, NativeStream):
             local = os.curdir
         if remote is None and local is None:
             raise NoPlaceError("a Stream needs remote= (where the data are), local=, or both.")
+        download_retry = to_whole_number("Stream", "download_retry", download_retry, STREAM_RULES)
+        choose = to_whole_number("Stream", "choose", choose, STREAM_RULES)
+        refuse_texts(
+            "Stream",
+            {"proportion": proportion, "repeat": repeat, "download_timeout": download_timeout},
+        )
         super().__init__(
             remote=remote,
             local=local,
@@ -151,6 +205,11 @@ class Stream(Overridable, NativeStream):
     # ------------------------------------------------------------------ the cache's side
 
     @property
+    def _url_and_split(self) -> tuple[str, str]:
+        """URL or path with the split, which is always a folder, and no further split."""
+        return self._place, ""
+
+    @property
     def _brings_shards(self) -> bool:
         """Whether a subclass overrides a method that brings shards."""
         return any(
@@ -175,13 +234,69 @@ class Stream(Overridable, NativeStream):
         Raises NoIndexError and BrokenIndexError, which have the types of the errors in 0.13.
         """
         try:
-            return self._without_missing_hash(super()._find())
+            return self._without_missing_hash(self._find_or_copy())
         except NotFoundError as error:
             if self.remote_folder is None:
                 raise NoIndexError(str(error), url=error.url, verb=error.verb) from error
             raise
         except IndexFileError as error:
             raise BrokenIndexError(str(error)) from error
+
+    def _find_or_copy(self) -> Source:
+        """Find the index; if the remote fails, read a complete local copy in place, as 0.13 does.
+
+        0.13 asks a remote only for files that are missing in the local folder.
+        """
+        try:
+            return super()._find()
+        except (StoreError, MissingDependencyError) as error:
+            source = self._find_copy()
+            if source is None:
+                raise
+            log.warning(
+                "%s The remote cannot be read, so mds reads the complete copy in %s, which it did "
+                "not fetch.",
+                error,
+                source.folder,
+            )
+            return source
+
+    def _find_copy(self) -> Source | None:
+        """Return the source of a complete copy in the local folder, or None.
+
+        Complete means that all shards have the sizes in the index. Digests are checked when a shard
+        is opened, if the index has any.
+        """
+        if self.remote_folder is None:
+            return None
+        try:
+            located = find_index(None, self.folder)
+        except MdsError:
+            return None
+        index = located.index
+
+        def has(files: Sequence[NativeFileInfo | None]) -> bool:
+            """Whether all of these files are there, in their full sizes."""
+            return all(
+                file is not None and size_of(file.basename.under(self.folder)) == file.size
+                for file in files
+            )
+
+        for info in index:
+            raw_files, packed_files = zip(*info.files, strict=True)
+            if not has(raw_files) and not has(packed_files):
+                return None
+        names = [set(schema.hashes) for schema in index.schemas]
+        common_names = set.intersection(*names) if names else set()
+        digest = next((name for name in BY_SPEED if name in common_names), None)
+        return Source(
+            index,
+            None,
+            self.folder,
+            keep_zip=True,
+            validate_hash=self.validate_hash or digest,
+            version=located.version,
+        )
 
     def _without_missing_hash(self, source: Source) -> Source:
         """Return ``source`` without its hash to check if the index does not have that hash.
@@ -254,8 +369,8 @@ class Stream(Overridable, NativeStream):
         # The copy of the index has a name that files of shards may not have.
         path = os.path.join(self.folder, name) if name == _INDEX_COPY else self._path(name)
         url = None
-        if self.remote is not None:
-            url = join(join(self.remote, self.split), from_basename)
+        if self._absolute_remote is not None:
+            url = join(join(self._absolute_remote, self.split), from_basename)
         timeout = 60.0 if self.download_timeout is None else self.download_timeout
         attempts = 2 if self.download_retry is None else max(self.download_retry, 1)
         retry(num_attempts=attempts)(self._downloader.download)(url, path, timeout)
@@ -323,7 +438,7 @@ class Stream(Overridable, NativeStream):
         del world
         with open(self._fetch_index(), "rb") as file:
             entries = json.loads(file.read())["shards"]
-        shards = [reader_from_json(self.local, self.split, entry) for entry in entries]
+        shards = [reader_from_json(self._absolute_local, self.split, entry) for entry in entries]
         for shard in shards:
             shard.validate(allow_unsafe_types)
         return shards
@@ -507,7 +622,8 @@ class SubclassStore(Store):
         stream = self._stream
         path = os.path.join(stream.folder, key)
         existed = os.path.exists(path)  # then the stream does not make it
-        stream.prepare_shard(reader_from_json(stream.local, stream.split, entry))
+        reader = reader_from_json(stream._absolute_local, stream.split, entry)  # noqa: SLF001
+        stream.prepare_shard(reader)
         file = _FileDescriptor(os.open(path, os.O_RDONLY))
         if not existed:
             # The cache writes its own copy to this path, which it counts toward cache_limit.

@@ -21,6 +21,7 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mds.compat._clouds import CloudUploader
@@ -37,6 +38,7 @@ from mds.writers import _mds as native
 from mds.writers import _text as native_text
 from mds.writers._spec import full_signature
 from mds.writers._writer import Writer as NativeWriter
+from mds.writers.convert import _dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +92,7 @@ class Writer(Overridable, NativeWriter):
     #: Whether arguments are refused that 0.13 accepts.
     _is_strict = False
     _converts = False
+    _default_hashes = ()
     # Tables of methods that mds never calls, and what to use instead: see `Overridable`.
     _refused: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("_process_file", "_hash"), "compression= and hashes="),
@@ -357,3 +360,18 @@ class TSVWriter(XSVWriter, native_text.TSVWriter):
     __doc__ = native_text.TSVWriter.__doc__
     format = "tsv"
     separator = "\t"
+
+
+@wraps(_dataframe.dataframe_to_mds)
+def dataframe_to_mds(
+    dataframe: Any,
+    merge_index: bool = True,
+    mds_kwargs: dict[str, Any] | None = None,
+    udf_iterable: Callable[..., Any] | None = None,
+    udf_kwargs: dict[str, Any] | None = None,
+) -> tuple[str, str]:
+    """Write a Spark data frame as the native function does, without digests by default."""
+    options = dict(mds_kwargs or {})
+    if options.get("hashes") is None:
+        options["hashes"] = []
+    return _dataframe.dataframe_to_mds(dataframe, merge_index, options, udf_iterable, udf_kwargs)

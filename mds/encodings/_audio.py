@@ -113,6 +113,11 @@ class AudioEncoding(Encoding):
         return np.concatenate(blocks), rate
 
 
+def is_sound(data: Data) -> bool:
+    """Return True for the bytes of a WAV or FLAC file, by the first of them."""
+    return _kind(data) is not None
+
+
 def _kind(data: Data | bytearray) -> str | None:
     """Return "wav" or "flac" by the first bytes of a file, or None for any other file."""
     head = bytes(data[:12])

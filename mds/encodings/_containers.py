@@ -15,6 +15,7 @@ import struct
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from mds._words import plural
 from mds.encodings._base import Encoding, located
 from mds.encodings._registry import parse_encoding
 from mds.errors import EncodingError, UnknownEncodingError
@@ -156,11 +157,11 @@ def unpack_items(encoding: Encoding, data: Data, start: int) -> list[memoryview]
     (count,) = struct.unpack_from("<I", view, start)
     first = start + 4 + 4 * count
     if first > len(view):
-        raise encoding.broken(data, f"they cannot hold the sizes of {count} items")
+        raise encoding.broken(data, f"they cannot hold the sizes of {plural(count, 'item')}")
     sizes = struct.unpack_from(f"<{count}I", view, start + 4)
     ends = list(accumulate(sizes, initial=first))
     if ends[-1] != len(view):
-        raise encoding.broken(data, f"{count} items take {ends[-1]} bytes")
+        raise encoding.broken(data, f"{plural(count, 'item')} take {ends[-1]} bytes")
     return [view[begin:end] for begin, end in pairwise(ends)]
 
 

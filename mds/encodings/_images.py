@@ -1,9 +1,9 @@
 """Images: `pil` (raw pixels), `jpeg`, `png`, and `jpeg_array` (also spelled `jpegarray`).
 
 A JPEG or PNG that is given as bytes or as a path is stored unchanged, never encoded again; so is a
-JPEG that Pillow opened from a file which still exists. Files are decoded to Pillow images that are
-opened but not yet decoded. Only file types that Pillow decodes by itself are opened; EPS would
-start another program.
+JPEG that Pillow opened and whose pixels are those of its file (`own_jpeg`). Files are decoded to
+Pillow images that are opened but not yet decoded. Only file types that Pillow decodes by itself are
+opened; EPS would start another program.
 
     pil         u32 width | u32 height | u32 length of the mode | mode | pixels
     jpeg, png   the file
@@ -12,10 +12,12 @@ start another program.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import struct
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -131,7 +133,7 @@ class FileImageEncoding(Encoding):
         """Return the bytes of an image file.
 
         A file that is given as bytes or as a path is returned unchanged. A Pillow image is written
-        as a file, except a JPEG whose file still exists. Raises EncodingError.
+        as a file, except a JPEG whose own file is known (`own_jpeg`). Raises EncodingError.
         """
         if isinstance(value, (bytes, bytearray)):
             self.check_bytes(value)
@@ -143,8 +145,8 @@ class FileImageEncoding(Encoding):
         if not isinstance(value, Image.Image):
             raise self.refuse(value)
         if self.name == "jpeg" and isinstance(value, JpegImagePlugin.JpegImageFile):
-            data = _read_if_there(value.filename)
-            if data.startswith(_MAGIC["jpeg"]):
+            data = self._own_file(value)
+            if data:
                 return data
         file = io.BytesIO()
         try:
@@ -155,6 +157,18 @@ class FileImageEncoding(Encoding):
                 f"encoding {self.name}: Pillow cannot write {describe(value)}: {error}{way_out}"
             ) from error
         return file.getvalue()
+
+    def _own_file(self, image: Any) -> bytes:
+        """Return the file that a JPEG of Pillow was opened from, or b'' to encode its pixels."""
+        data = own_jpeg(image)
+        if not data and not image.filename:
+            warnings.warn(
+                "encoding jpeg: a JPEG that was opened from memory and decoded is encoded again, "
+                "with loss. Write the bytes of the file, or the image before anything decodes it",
+                UserWarning,
+                stacklevel=2,
+            )
+        return data
 
     def _file(self, path: str | os.PathLike[str]) -> bytes:
         """Return the bytes of the image file at a path. Raises EncodingError."""
@@ -255,8 +269,75 @@ def open_image(encoding: Encoding, data: Data) -> Any:
 
     try:
         return Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise encoding.broken(data, _too_large(error)) from error
     except Exception as error:  # Pillow's plugins raise errors of any class on damaged files
         raise encoding.broken(data, f"{type(error).__name__}: {error}") from error
+
+
+def _most_pixels() -> int | None:
+    """Return the most pixels of an image that Pillow opens; None: any number.
+
+    The user may have changed Pillow's limit; if Pillow is not imported, it has the default.
+    """
+    pillow = sys.modules.get("PIL.Image")
+    limit: int | None = 89_478_485 if pillow is None else pillow.MAX_IMAGE_PIXELS
+    return None if limit is None else 2 * limit
+
+
+def _too_large(error: Exception) -> str:
+    """Return the message for an image that Pillow refuses to open, with the remedy."""
+    return (
+        f"{str(error).rstrip('.')}. If the picture is really so large, raise the limit: "
+        "PIL.Image.MAX_IMAGE_PIXELS = 10**10"
+    )
+
+
+def own_jpeg(image: Any) -> bytes:
+    """Return the JPEG file that a Pillow image was opened from, or b'' if it may be another one.
+
+    Before Pillow decodes an image, its stream is open and has the file. Then Pillow drops the
+    stream, and methods such as ``thumbnail`` may change the pixels. So the file of that name, which
+    may be another one by now, is decoded, and must have the same pixels.
+    """
+    from PIL import JpegImagePlugin
+
+    if not isinstance(image, JpegImagePlugin.JpegImageFile):
+        return b""
+    # `draft` sets `decoderconfig`; a file with several pictures may be at another one.
+    is_untouched = bool(image.tile) and not image.decoderconfig and not image.tell()
+    data = _stream_bytes(image.fp) if is_untouched else b""
+    if data:
+        return data
+    data = _read_if_there(image.filename)
+    # An image that was closed has no pixels to compare, only their number.
+    is_same = data.startswith(_MAGIC["jpeg"]) and _is_like(data, image, by_pixels=not is_untouched)
+    return data if is_same else b""
+
+
+def _stream_bytes(stream: Any) -> bytes:
+    """Return all bytes of an open file, and leave its position; b'' if it is closed or None."""
+    try:
+        position = stream.tell()
+        stream.seek(0)
+        data = stream.read()
+        stream.seek(position)
+    except (AttributeError, OSError, ValueError):  # None; ValueError: closed
+        return b""
+    return bytes(data)
+
+
+def _is_like(data: bytes, image: Any, *, by_pixels: bool) -> bool:
+    """Whether a file has the size, the mode and, with ``by_pixels``, the pixels of an image."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as original:
+            if (original.size, original.mode) != (image.size, image.mode):
+                return False
+            return not by_pixels or bool(original.tobytes() == image.tobytes())
+    except Exception:  # noqa: BLE001 - Pillow's plugins raise errors of any class on damaged files
+        return False
 
 
 def _read_if_there(path: Any) -> bytes:
@@ -306,11 +387,12 @@ def jpeg_decoder() -> Callable[[Any], Pixels]:
         return _jpeg_by_pillow
 
     def decode(data: Any) -> Pixels:
-        try:
-            return np.asarray(simplejpeg.decode_jpeg(data, colorspace="RGB"))
-        except ValueError:
-            # CMYK, or a damaged file that Pillow can still read.
-            return _jpeg_by_pillow(data)
+        # Before the decoder allocates memory for as many pixels as the header claims.
+        with contextlib.suppress(ValueError):  # CMYK, or a damaged file that Pillow can still read
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            if (limit := _most_pixels()) is None or height * width <= limit:
+                return np.asarray(simplejpeg.decode_jpeg(data, colorspace="RGB"))
+        return _jpeg_by_pillow(data)
 
     return decode
 
@@ -318,8 +400,11 @@ def jpeg_decoder() -> Callable[[Any], Pixels]:
 def _jpeg_by_pillow(data: Any) -> Pixels:
     from PIL import Image
 
-    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        return np.array(image.convert("RGB"))
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            return np.array(image.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(_too_large(error)) from error
 
 
 def image_pixels(image: Any) -> Pixels:

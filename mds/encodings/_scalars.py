@@ -1,16 +1,13 @@
 """Numbers of a fixed size: `int`, `bool`, and the NumPy scalars `uint8` to `float64`.
 
-The incumbent does not know `bool`, and refuses a column of that name. A NumPy column takes what the
-NumPy type takes (the text "3", an array of one element, None for NaN) if the number stays the same.
-An integer that does not fit, a fraction in a column of integers, and a number that would become
-infinite are refused. Only `uint8` stores 3.7 as 3, with a warning, because existing programs rely
-on it. Floats may be rounded.
+The incumbent does not know `bool`, and refuses a column of that name. A NumPy column takes numbers,
+and arrays of one number, that stay the same. Text, None, an integer that does not fit, a fraction
+in a column of integers, and a number that would become infinite are refused. Floats may be rounded.
 """
 
 from __future__ import annotations
 
 import struct
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -176,9 +173,14 @@ class NumpyEncoding(Encoding):
         With ``is_exact`` it is an error if the number changes; see the module's docstring. Raises
         EncodingError.
         """
+        if type(value) is self._scalar:  # the checks below would take longer than the rest
+            return bytes(value.astype(self.dtype, copy=False).tobytes())
         original = value  # for errors
-        if is_exact and is_tensor(value):
-            value = python_scalar(value)
+        if is_exact:
+            if not _is_number(value):
+                raise self.refuse(value)
+            if is_tensor(value):
+                value = python_scalar(value)
         # The scalar of another NumPy type counts as the Python number that it holds.
         if type(value) is not self._scalar and isinstance(value, np.generic):
             value = value.item()
@@ -204,48 +206,43 @@ class NumpyEncoding(Encoding):
     def _scalar_of(self, value: Any) -> Any:
         """Return the NumPy scalar of a value. Raises EncodingError if the number would change.
 
-        Floats may be rounded, but must not become infinite. ``value`` is a number, a text such as
-        "3", or an array of one element.
+        Floats may be rounded, but must not become infinite. ``value`` is a number, or an array of
+        one.
         """
         if type(value) is self._scalar:
             return value
         if self._is_whole:
+            # What becomes of such a float differs by processor and NumPy; it may even seem equal.
+            if any(self._is_too_large(number) for number in np.asarray(value, object).flat):
+                raise self._too_large(value)
             with np.errstate(invalid="ignore"):  # raised as an error below
                 scalar = self._scalar(value)
-            # NumPy itself refuses ints and texts that do not fit, and truncates floats.
-            if not isinstance(value, (int, str)) and not _is_same(scalar, value):
-                self._refuse_fraction(value, scalar)
+            # NumPy itself refuses ints that do not fit, and truncates floats.
+            if not isinstance(value, int) and not _is_same(scalar, value):
+                raise EncodingError(
+                    f"encoding {self.name}: expected a whole number, got {describe(value)}, which "
+                    f"would become {scalar}. Write round(value), or use the encoding 'float64'."
+                )
             return scalar
         if isinstance(value, float) and abs(value) <= float(self._limits.max):
             return self._scalar(value)
         with np.errstate(over="ignore"):  # raised as an error below
             scalar = self._scalar(value)
         # Infinity itself is kept; a finite number that became infinite is refused.
-        number = float(value) if isinstance(value, str) else value
-        if np.isinf(scalar).any() and not _is_same(scalar, number):
+        if np.isinf(scalar).any() and not _is_same(scalar, value):
             raise self._too_large(value)
         return scalar
-
-    def _refuse_fraction(self, value: Any, scalar: Any) -> None:
-        """Raise EncodingError for a number that is not whole; only warn for uint8.
-
-        ``scalar`` is what the value would become. A truncated number that does not fit is always
-        refused.
-        """
-        text = (
-            f"encoding {self.name}: expected a whole number, got {describe(value)}, which would "
-            f"become {scalar}. Write round(value), or use the encoding 'float64'."
-        )
-        truncated = np.trunc(np.asarray(value))
-        is_in_range = np.all((truncated >= self._limits.min) & (truncated <= self._limits.max))
-        if self.name != "uint8" or not is_in_range:
-            raise EncodingError(text)
-        # Existing programs store 3.7 as 3 in a column of this type.
-        warnings.warn(text, UserWarning, stacklevel=2)
 
     def way_out(self, value: Any) -> str:
         """Suggest how to convert a value to a number."""
         return _as_number("int" if self._is_whole else "float", value) or super().way_out(value)
+
+    def _is_too_large(self, number: Any) -> bool:
+        return (
+            isinstance(number, float)
+            and number.is_integer()
+            and not self._limits.min <= number <= self._limits.max
+        )
 
     def _too_large(self, value: Any) -> EncodingRangeError:
         return _range_error(self, value, self._limits.min, self._limits.max)
@@ -256,6 +253,20 @@ class NumpyEncoding(Encoding):
             raise self.broken(data, f"{self.size} are required")
         scalar: np.generic = self._scalar(self._unpack(data)[0])
         return scalar
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value may be a number, or an array or a list of one.
+
+    Text, bytes, None, masked numbers, dates and complex numbers are none, although NumPy's types
+    convert most of them.
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "O")  # dtypes of torch have no kind
+    if kind != "O":
+        return kind in "biuf" and not np.any(getattr(value, "mask", False))
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return all(map(_is_number, np.asarray(value, object).flat))
+    return value is not None and not isinstance(value, (str, bytes, bytearray, memoryview, complex))
 
 
 def as_int(value: Any) -> int | None:

@@ -109,7 +109,6 @@ class NumberTextEncoding(Encoding):
     """
 
     shares_memory = False
-    takes_bytes = True
 
     def __init__(self, name: str) -> None:
         family = name.split(":", 1)[0]
@@ -132,6 +131,13 @@ class NumberTextEncoding(Encoding):
             return str(self._type(value)).encode("ascii")
         except ValueError as error:  # Python refuses to print integers of thousands of digits
             raise EncodingError(f"encoding {self.name}: {error}") from error
+
+    def way_out(self, value: Any) -> str:
+        """Suggest how to convert text to a number."""
+        if isinstance(value, (str, bytes)):
+            text = "value" if isinstance(value, str) else "value.decode()"
+            return f"Write {self._type.__name__}({text})."
+        return super().way_out(value)
 
     def decode(self, data: Data) -> Any:
         """Return an int, a float or a Decimal."""

@@ -8,23 +8,30 @@ from mds._lazy_imports import on_first_touch
 
 if TYPE_CHECKING:
     from mds.formats._arrow import Arrow
+    from mds.formats._audio import AudioFiles
     from mds.formats._base import Format
+    from mds.formats._csv import Csv
     from mds.formats._delta import Delta
     from mds.formats._encode import encode_records, join_columns
-    from mds.formats._facts import Block, DataFile, FilePlan, ShardPlace
+    from mds.formats._facts import Block, DataFile, FilePlan, Problem, ShardPlace
     from mds.formats._iceberg import Iceberg
     from mds.formats._images import ImageFiles
     from mds.formats._lines import JsonLines, TextLines
     from mds.formats._megatron import Megatron
+    from mds.formats._metadata import MetadataFiles
+    from mds.formats._paired_files import PairedFiles
     from mds.formats._parquet import Parquet
     from mds.formats._raw_files import RawFiles
     from mds.formats._registry import format_names, register_format
     from mds.formats._source import Files
     from mds.formats._tar import Tar
+    from mds.formats._text_files import TextFiles
 
 _HOMES = {
     "Arrow": "_arrow",
+    "AudioFiles": "_audio",
     "Block": "_facts",
+    "Csv": "_csv",
     "DataFile": "_facts",
     "Delta": "_delta",
     "FilePlan": "_facts",
@@ -34,10 +41,14 @@ _HOMES = {
     "ImageFiles": "_images",
     "JsonLines": "_lines",
     "Megatron": "_megatron",
+    "MetadataFiles": "_metadata",
+    "PairedFiles": "_paired_files",
     "Parquet": "_parquet",
+    "Problem": "_facts",
     "RawFiles": "_raw_files",
     "ShardPlace": "_facts",
     "Tar": "_tar",
+    "TextFiles": "_text_files",
     "TextLines": "_lines",
     "encode_records": "_encode",
     "format_names": "_registry",
@@ -47,7 +58,9 @@ _HOMES = {
 
 __all__ = [
     "Arrow",
+    "AudioFiles",
     "Block",
+    "Csv",
     "DataFile",
     "Delta",
     "FilePlan",
@@ -57,10 +70,14 @@ __all__ = [
     "ImageFiles",
     "JsonLines",
     "Megatron",
+    "MetadataFiles",
+    "PairedFiles",
     "Parquet",
+    "Problem",
     "RawFiles",
     "ShardPlace",
     "Tar",
+    "TextFiles",
     "TextLines",
     "encode_records",
     "format_names",

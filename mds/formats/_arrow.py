@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,7 @@ from mds._process.mmaps import map_descriptor
 from mds._readers.base import Batch, Rows
 from mds._readers.fields import ColumnSelection, Field, fields_of
 from mds._readers.joint import joint_reader
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.encodings._base import DecodeKind
 from mds.errors import FormatError, MdsError, StoreError
@@ -41,16 +42,19 @@ from mds.formats._arrow_values import (
     features_of,
     is_bytes,
     is_file,
+    is_list,
     list_dtype,
     number_name,
     numbers_of,
     offsets_of,
     pyarrow,
 )
-from mds.formats._columnar import Columnar, block_of_batch, bytes_of, unreadable
-from mds.formats._columns import merge_encodings
+from mds.formats._columnar import BatchEncoder, Columnar, bytes_of, unreadable
+from mds.formats._columns import NULL_ELEMENTS, merge_encodings, settled
+from mds.formats._encode import raise_problems
 from mds.formats._facts import DataFile, FilePlan, ShardPlace
 from mds.formats._made_reader import MadeReader
+from mds.storage._files import open_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +77,10 @@ class Arrow(Columnar):
     """Arrow IPC files and streams, read in place; every record batch is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode.
-    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there; else it is an error.
+    - ``missing`` (str | None, default None): A column that a file does not have is None there;
+      ``"error"`` makes it an error, and ``"null"`` leaves out the warning.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
+      those that follow from the types.
 
     Raises ConfigError (a ValueError) for settings that make no sense.
 
@@ -82,15 +88,19 @@ class Arrow(Columnar):
     """
 
     name: ClassVar[str] = "arrow"
+    title: ClassVar[str] = "Arrow files"
     endings: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc")
     revision: ClassVar[int] = 3
 
     def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
         """Return all files except the caches of `datasets` (``cache-...arrow``)."""
-        files_by_ending = super().choose(files, source)
-        return [
-            file for file in files_by_ending if not file.key.rpartition("/")[2].startswith("cache-")
-        ]
+        chosen_files = []
+        for file in super().choose(files, source):
+            if file.key.rpartition("/")[2].startswith("cache-"):
+                source.leave_out(file.key, "caches of datasets")
+            else:
+                chosen_files.append(file)
+        return chosen_files
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """Return the size of a file behind a network, which is read whole; 0 on a local disk."""
@@ -104,6 +114,8 @@ class Arrow(Columnar):
         """Find the record batches of a file by the heads of its messages."""
         url, pa = files.url(file), pyarrow()
         path = files.path(file)
+        if path is not None:
+            open_regular(path).close()  # raises an error with a remedy if it cannot be read
         try:
             with (
                 pa.memory_map(path) if path is not None else pa.BufferReader(files.get(file))
@@ -130,9 +142,19 @@ class Arrow(Columnar):
         batch = map_batch(path, shard.span, shard.note[1:], names, location)
         if batch.num_rows != shard.samples:
             raise FormatError(
-                f"{location}: it has {batch.num_rows:,} rows, but {shard.samples:,} were expected."
+                f"{location}: it has {plural(batch.num_rows, 'row')}, but {shard.samples:,} were "
+                "expected."
             )
-        return ArrowReader(shard, batch, location, columns)
+        return ArrowReader(shard, batch, location, columns, self.encodings or ())
+
+    def first_row(self, shard: ShardPlace, files: Files) -> int:
+        """Return the number of the first row of a record batch in its file, which is planned again.
+
+        Nothing else tells the rows of the batches before it.
+        """
+        plan = self.plan_file(shard.file, files)
+        spans = plan.spans or ()
+        return sum(n for n, span in zip(plan.samples, spans, strict=True) if span < shard.span)
 
     def batches(
         self, shard: ShardPlace, names: Sequence[str], files: Files, location: str
@@ -275,6 +297,16 @@ def _add_batch(columns: dict[str, str], batch_columns: dict[str, str]) -> None:
         columns[name] = merged
 
 
+def encodings_of_table(table: Any) -> dict[str, str]:
+    """Return the encodings that hold all values of an Arrow table in memory, by column."""
+    columns: dict[str, str] = {}
+    features = features_of(table.schema)
+    empty = pyarrow().RecordBatch.from_pylist([], schema=table.schema)
+    for batch in table.to_batches() or [empty]:
+        _add_batch(columns, _columns_of(batch, features))
+    return {name: settled(encoding) for name, encoding in columns.items()}
+
+
 def _decoded_size(batch: pa.RecordBatch) -> int:
     """Return an upper bound of the bytes of a record batch once it is decoded to MDS.
 
@@ -321,15 +353,24 @@ def _columns_of(batch: pa.RecordBatch, features: dict[str, str]) -> dict[str, st
         feature = ""
         if features.get(name) == "Audio":
             feature = "audio"
-        elif name in features and is_file(kind) and column.null_count < len(column):
-            check_column(column)
-            present = column.drop_null().field("bytes").drop_null()
-            feature = encoding_of_file(present[0].as_py()[:16]) if len(present) else ""
-        is_list = list_dtype(kind) is not None and not pyarrow().types.is_fixed_size_list(kind)
-        lengths = column.value_lengths().drop_null() if is_list else None
+        elif name in features and column.null_count < len(column):
+            files = column.flatten() if is_list(kind) else column
+            if is_file(files.type):
+                check_column(column)
+                present = files.drop_null().field("bytes").drop_null()
+                feature = encoding_of_file(present[0].as_py()[:16]) if len(present) else ""
+        has_lengths = list_dtype(kind) is not None and not pyarrow().types.is_fixed_size_list(kind)
+        lengths = column.value_lengths().drop_null() if has_lengths else None
+        if list_dtype(kind) is not None and column.flatten().null_count:
+            out[name] = NULL_ELEMENTS  # an array of numbers has no null
+            continue
+        null_count = column.null_count
+        if is_file(kind):  # a struct may have neither bytes nor a path
+            fields = [numbers_of(each.is_valid()) for each in column.flatten()]
+            null_count = int((~(fields[0] | fields[1])).sum())
         out[name] = encoding_of(
             kind,
-            may_be_none=bool(column.null_count),
+            may_be_none=bool(null_count),
             may_be_empty=lengths is not None and bool((numbers_of(lengths) == 0).any()),
             feature=feature,
         )
@@ -383,19 +424,26 @@ class ArrowReader(MadeReader):
     - ``shard`` (ShardPlace): The shard. ``batch`` (pyarrow.RecordBatch): Its mapped batch.
     - ``location`` (str): Name of the shard, for errors.
     - ``selection`` (ColumnSelection): The columns to decode.
+    - ``chosen`` (Collection[str]): Columns whose encoding the user chose.
     """
 
     def __init__(
-        self, shard: ShardPlace, batch: pa.RecordBatch, location: str, selection: ColumnSelection
+        self,
+        shard: ShardPlace,
+        batch: pa.RecordBatch,
+        location: str,
+        selection: ColumnSelection,
+        chosen: Collection[str],
     ) -> None:
         self._batch: pa.RecordBatch | None = batch
-        self._shard = shard
+        self._encoder = encoder = BatchEncoder(shard, chosen)
 
         def mds_bytes(row: int) -> bytes:
-            return block_of_batch(batch.slice(row, 1), shard, location).data
+            blocks = encoder.blocks(batch.slice(row, 1), lambda _: self.where(row))
+            return next(raise_problems(blocks)).data
 
         getters = [
-            (field.name, _getter(field, batch)) for field in fields_of(
+            (field.name, _getter(field, batch, encoder)) for field in fields_of(
                 shard.columns, selection
             ).selected
         ]  # fmt: skip
@@ -413,7 +461,10 @@ class ArrowReader(MadeReader):
         pa, indices = pyarrow(), np.ascontiguousarray(numbers, np.int64)
         row_numbers = pa.Array.from_buffers(pa.int64(), len(indices), [None, pa.py_buffer(indices)])
         # The rows become MDS samples in memory, which a reader of MDS decodes to columns.
-        sizes, data = block_of_batch(self._batch.take(row_numbers), self._shard, self.source)
+        blocks = self._encoder.blocks(
+            self._batch.take(row_numbers), lambda position: self.where(int(indices[position]))
+        )
+        (sizes, data), *_ = raise_problems(blocks)  # a single one, or a problem is raised
         offsets = np.zeros(len(numbers) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
         reader = joint_reader(
@@ -432,15 +483,17 @@ class ArrowReader(MadeReader):
         self._batch = None
 
 
-def _getter(field: Field, batch: pa.RecordBatch) -> Get:
+def _getter(field: Field, batch: pa.RecordBatch, encoder: BatchEncoder) -> Get:
     """Return a function from a row to a column's value, equal to what an MDS reader returns.
 
     - ``field`` (Field): The column, with its encoding and decoder.
-    - ``batch`` (pyarrow.RecordBatch): The rows. A column that it lacks is None.
+    - ``batch`` (pyarrow.RecordBatch): The rows.
+    - ``encoder`` (BatchEncoder): Encoder of the rows, which knows the columns that ``batch`` lacks.
     """
     position = batch.schema.get_field_index(field.name)
     if position < 0:
-        return lambda _: None
+        absent = encoder.absent[field.name]
+        return lambda _: field.decode(memoryview(absent))
     column, encoding = batch.column(position), field.encoding.name
     inner = field  # the column of the values that are not None
     if encoding.startswith("optional["):
@@ -448,7 +501,8 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
         inner = field._replace(encoding=kind, kind=kind.decode_kind)
     get = _from_buffers(inner, column)
     if get is None:
-        return lambda row: field.decode(memoryview(_stored(column, row, encoding)))
+        is_chosen = field.name in encoder.chosen
+        return lambda row: field.decode(memoryview(_stored(column, row, encoding, is_chosen)))
     if not column.null_count:
         return get
     if inner is field:
@@ -457,8 +511,8 @@ def _getter(field: Field, batch: pa.RecordBatch) -> Get:
     return lambda row: get_valid(row) if is_valid[row] else None
 
 
-def _stored(column: pa.Array, row: int, encoding: str) -> bytes:
-    (value,) = bytes_of(column.slice(row, 1), encoding)
+def _stored(column: pa.Array, row: int, encoding: str, is_chosen: bool) -> bytes:
+    (value,) = bytes_of(column.slice(row, 1), encoding, is_chosen=is_chosen)
     return bytes(value)
 
 

@@ -7,6 +7,8 @@
 | dates and times                     | ``str``, as ISO 8601 writes them                 |
 | decimals                            | ``str_decimal``, with every digit                |
 | image or audio of `datasets`        | the bytes of the file                            |
+| lists of images or audio            | ``list`` of the bytes of the files               |
+| maps whose keys are not text        | ``json``, as pairs of key and value              |
 | anything else that is nested        | ``json``                                         |
 
 Text keeps the nanoseconds that Python's times cannot hold. `check_batch` and `check_column` check
@@ -17,6 +19,7 @@ point anywhere.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -27,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds.errors import EncodingError, need
-from mds.formats._columns import NULLS, as_json
+from mds.formats._columns import EMPTY_LISTS, NULLS
+from mds.formats._fit import as_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,6 +112,10 @@ def _plain_encoding(kind: pa.DataType, feature: str) -> str:
     if types.is_temporal(kind):
         return "str"
     dtype = list_dtype(kind)
+    if has_no_elements(kind):
+        return EMPTY_LISTS
+    if is_list(kind) and is_file(kind.value_type):
+        return f"list[{feature or 'bytes'}]"
     if dtype is None or (types.is_fixed_size_list(kind) and not kind.list_size):
         return "json"
     return (
@@ -134,12 +142,22 @@ def number_name(kind: pa.DataType) -> str | None:
     return name if name in NUMBERS else None
 
 
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for a type of lists."""
+    types = pyarrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def list_dtype(kind: pa.DataType) -> str | None:
     """Return the type of the numbers in a list, or None for any other type."""
+    return number_name(kind.value_type) if is_list(kind) else None
+
+
+def has_no_elements(kind: pa.DataType) -> bool:
+    """Return True for a type of lists whose elements have no type, as those of an empty list."""
     types = pyarrow().types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return number_name(kind.value_type)
-    return None
+    is_varying = types.is_list(kind) or types.is_large_list(kind)
+    return bool(is_varying and types.is_null(kind.value_type))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -170,10 +188,25 @@ def features_of(schema: pa.Schema) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {
-        name: feature["_type"]
-        for name, feature in features
-        if isinstance(feature, dict) and feature.get("_type") in ("Image", "Audio")
+        name: kind for name, feature in features if (kind := _kind_of_feature(feature)) is not None
     }
+
+
+#: Lists in the declarations of `datasets`.
+_LISTS = ("List", "LargeList", "Sequence")
+
+
+def _kind_of_feature(feature: Any) -> str | None:
+    """Return "Image" or "Audio" for such a feature, or a list of it; None for any other."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:  # as older versions declare a list
+            (feature,) = feature
+        elif isinstance(feature, dict) and feature.get("_type") in _LISTS:
+            feature = feature.get("feature")
+        else:
+            break
+    kind = feature.get("_type") if isinstance(feature, dict) else None
+    return kind if kind in ("Image", "Audio") else None
 
 
 def encoding_of_file(start: bytes) -> str:
@@ -201,8 +234,7 @@ def python_values(column: pa.Array) -> Sequence[Any]:
     column = plain(column)
     types, kind = pyarrow().types, column.type
     if is_file(kind):
-        values: list[Any] = column.flatten()[kind.get_field_index("bytes")].to_pylist()
-        return values
+        return _python(file_contents(column))
     if types.is_temporal(kind):
         texts = iter(values_for(column.drop_null(), "str"))
         return [next(texts) if is_valid else None for is_valid in column.is_valid().to_pylist()]
@@ -261,6 +293,10 @@ def values_for(column: pa.Array, encoding: str) -> list[Any]:
     does not have.
     """
     types, kind = pyarrow().types, column.type
+    if encoding.startswith("list[") and is_list(kind) and is_file(kind.value_type):
+        contents = _python(file_contents(plain(column.flatten())))
+        ends = np.cumsum(numbers_of(column.value_lengths())).tolist()
+        return [contents[start:end] for start, end in itertools.pairwise([0, *ends])]
     if encoding == "str":
         if types.is_time64(kind) and kind.unit == "ns":
             return [_time_of_day(value) for value in column.cast("int64").to_pylist()]
@@ -281,13 +317,69 @@ def _python(column: pa.Array) -> list[Any]:
             "column out with columns=."
         )
     try:
-        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        if not _has_other_keys(column.type):
+            values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        else:
+            values = [_with_maps(value, column.type) for value in column.to_pylist()]
     except (OverflowError, ValueError, KeyError) as error:
         reason = str(error).strip("\"'").rstrip(".")
         raise EncodingError(
             f"Python cannot represent a value ({reason}); leave the column out with columns=."
         ) from error
     return values
+
+
+def _has_other_keys(kind: pa.DataType) -> bool:
+    """Return True if a type has maps, perhaps inside of other types, whose keys are not text."""
+    if pyarrow().types.is_map(kind) and not _is_text(kind.key_type):
+        return True
+    return any(_has_other_keys(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return str(stored_type(kind)) in ("string", "large_string", "string_view")
+
+
+def _with_maps(value: Any, kind: pa.DataType) -> Any:
+    """Return a value in which maps of text are dicts, other maps are pairs of key and value.
+
+    ``value`` is as pyarrow returns it: all maps are pairs. Keys of bytes become text. Raises
+    KeyError for a key that a dict has twice, and ValueError for bytes that are no text.
+    """
+    types = pyarrow().types
+    if value is None:
+        return None
+    if types.is_map(kind):
+        pairs = [(key, _with_maps(each, kind.item_type)) for key, each in value]
+        if not _is_text(kind.key_type):
+            return [(k.decode() if isinstance(k, bytes) else k, each) for k, each in pairs]
+        if len(mapping := dict(pairs)) < len(pairs):
+            raise KeyError("a key of a map occurs twice")
+        return mapping
+    if types.is_struct(kind):
+        return {field.name: _with_maps(value[field.name], field.type) for field in kind.fields}
+    if is_list(kind):
+        return [_with_maps(each, kind.value_type) for each in value]
+    return value
+
+
+def file_contents(column: pa.Array) -> pa.Array:
+    """Return the bytes of the images or sounds that `datasets` stored in a column of structs.
+
+    They are null for a value without bytes and path. Raises EncodingError for a file of which only
+    the path is stored.
+    """
+    # `field` ignores the offset of a slice and the nulls of the structs, `flatten` does not.
+    fields = column.flatten()
+    contents = plain(fields[column.type.get_field_index("bytes")])
+    if contents.null_count:
+        paths = fields[column.type.get_field_index("path")]
+        if (numbers_of(paths.is_valid()) & ~numbers_of(contents.is_valid())).any():
+            raise EncodingError(
+                "a value is the path of a file whose bytes are not in the table; embed the files "
+                "(datasets: embed_external_files=True)."
+            )
+    return contents
 
 
 def _time_of_day(nanoseconds: int) -> str:

@@ -14,19 +14,34 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from mds._words import plural
 from mds.encodings import parse_encoding
+from mds.encodings._audio import is_sound
 from mds.errors import EncodingError, FormatError, MdsError
-from mds.formats._arrow_values import is_file, list_dtype, numbers_of, plain, pyarrow, values_for
+from mds.formats._arrow_values import (
+    file_contents,
+    has_no_elements,
+    is_file,
+    list_dtype,
+    numbers_of,
+    offsets_of,
+    plain,
+    pyarrow,
+    values_for,
+)
 from mds.formats._base import Format
+from mds.formats._columns import as_optional
 from mds.formats._encode import Bytes, ColumnBytes, join_columns
-from mds.formats._facts import Block, FilePlan, ShardPlace
+from mds.formats._facts import Block, FilePlan, Problem, ShardPlace
+from mds.formats._partitions import partition_values
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
     from mds._shardfile.layout import Columns
@@ -36,6 +51,10 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columnar(Format):
     """A format of record batches. Inherit it and write `plan_file` and `batches`."""
+
+    omits_underscored: ClassVar[bool] = True
+    takes_other_endings: ClassVar[bool] = True
+    has_partitions: ClassVar[bool] = True
 
     @abstractmethod
     def batches(
@@ -59,12 +78,31 @@ class Columnar(Format):
             name for name, kind in plan.columns.items() if kind.startswith(("optional[", "tensor:"))
         )
 
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the rows of a shard as MDS samples. Raises FormatError for damaged data."""
+    def first_row(self, shard: ShardPlace, files: Files) -> int:
+        """Return the number of a shard's first row in its file; used for errors."""
+        del shard, files
+        return 0
+
+    def location_of(self, shard: ShardPlace, row: int, files: Files) -> str:
+        """Return the file and the row in it, from 0."""
+        return f"{files.url(shard.file)}, row {self.first_row(shard, files) + row}"
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block | Problem]:
+        """Yield the rows of a shard as MDS samples, and a problem for a row that is none.
+
+        Raises FormatError for data that cannot be decoded.
+        """
         location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
+        encode = BatchEncoder(shard, self.encodings or ())
+        row = 0
         try:
             for batch in self.batches(shard, shard.columns.names, files, location):
-                yield block_of_batch(batch, shard, location)
+
+                def locate(position: int, first: int = row) -> str:
+                    return self.location_of(shard, first + position, files)
+
+                yield from encode.blocks(batch, locate)
+                row += batch.num_rows
         except (MdsError, MemoryError):
             raise
         except Exception as error:
@@ -82,56 +120,104 @@ class Columnar(Format):
 # --------------------------------------------------------------------- bytes of columns
 
 
-def bytes_of(column: pa.Array, encoding: str) -> ColumnBytes:
+class BatchEncoder:
+    """Encoder of record batches as MDS samples with the columns of a shard.
+
+    Args:
+        shard: The shard. A column that a batch lacks is one that the folder of the file names, as
+            in ``lang=en/``, else None.
+        chosen: Columns whose encoding the user chose: integers may be rounded to its floats.
+    """
+
+    def __init__(self, shard: ShardPlace, chosen: Collection[str] = ()) -> None:
+        columns = shard.columns
+        self._columns = [*zip(columns.names, columns.encodings, strict=True)]
+        self.chosen = frozenset(chosen)
+        values = partition_values(shard.file.key, dict(self._columns))
+        #: The encoded values of columns that a batch may lack, by name.
+        self.absent = {
+            name: parse_encoding(encoding).encode(values.get(name))
+            for name, encoding in self._columns
+            if name in values or encoding == as_optional(encoding)
+        }
+
+    def block(self, batch: Any, location: str) -> Block:
+        """Encode all rows of a batch; ``location`` is for errors.
+
+        Raises ``FormatError(problem)`` for a value that its column does not take.
+        """
+        values: list[ColumnBytes] = []
+        for name, encoding in self._columns:
+            position = batch.schema.get_field_index(name)
+            try:
+                if position >= 0:
+                    column, is_chosen = batch.column(position), name in self.chosen
+                    values.append(bytes_of(column, encoding, is_chosen=is_chosen))
+                elif name in self.absent:
+                    values.append(_repeated(self.absent[name], encoding, batch.num_rows))
+                else:
+                    raise EncodingError("the file does not have this column.")  # noqa: TRY301
+            except (EncodingError, UnicodeDecodeError) as error:
+                reason = str(error).replace("NAME", repr(name))
+                raise FormatError(Problem(f"{location}, column {name!r}", reason)) from error
+        return join_columns(batch.num_rows, values)
+
+    def blocks(self, batch: Any, locate: Callable[[int], str]) -> Iterator[Block | Problem]:
+        """Yield the rows of a batch in blocks, and a problem in place of a row that is no sample.
+
+        ``locate`` returns the location of a row. A batch with a wrong row is halved until the row
+        is found.
+        """
+        try:
+            yield self.block(batch, locate(0) if batch.num_rows == 1 else "")
+        except FormatError as error:
+            if batch.num_rows == 1:
+                yield Problem.of(error, locate(0))
+                return
+            middle = batch.num_rows // 2
+            yield from self.blocks(batch.slice(0, middle), locate)
+            yield from self.blocks(batch.slice(middle), lambda row: locate(middle + row))
+
+
+def _repeated(value: bytes, encoding: str, rows: int) -> ColumnBytes:
+    """Return the bytes of a column that has one value in all rows."""
+    if parse_encoding(encoding).size is None:
+        return [value] * rows
+    return np.broadcast_to(np.frombuffer(value, np.uint8), (rows, len(value)))
+
+
+def bytes_of(column: pa.Array, encoding: str, *, is_chosen: bool = False) -> ColumnBytes:
     """Encode all values of an Arrow column.
 
     Returns uint8 of shape (rows, size) if all values have ``size`` bytes, else a list with the
     bytes of each row. Raises EncodingError for a value that the encoding does not take.
+    ``is_chosen`` says that the user chose the encoding, so that integers may become rounded floats.
     """
     column = plain(column)
+    if is_file(column.type):
+        column = file_contents(column)
     if encoding.startswith("optional["):
-        return _optional(column, encoding[len("optional[") : -1])
+        return _optional(column, encoding[len("optional[") : -1], is_chosen=is_chosen)
     if column.null_count and encoding != "json":
         raise EncodingError(
             "a value is null, but the statistics of the file say that none is; read the column "
-            f"with format=Parquet(encodings={{NAME: 'optional[{encoding}]'}})."
+            f"with encodings={{NAME: 'optional[{encoding}]'}}."
         )
-    return _present(column, encoding)
+    return _present(column, encoding, is_chosen=is_chosen)
 
 
-def block_of_batch(batch: Any, shard: ShardPlace, location: str) -> Block:
-    """Encode the rows of a record batch as MDS samples with the columns of a shard.
-
-    - ``batch`` (pyarrow.RecordBatch): Some rows; a column that the batch lacks is None.
-    - ``shard`` (ShardPlace): Its ``columns`` are the names and encodings.
-    - ``location`` (str): Name of the shard, for errors.
-
-    Raises FormatError for a value that its column does not take.
-    """
-    values: list[ColumnBytes] = []
-    for name, encoding in zip(shard.columns.names, shard.columns.encodings, strict=True):
-        position = batch.schema.get_field_index(name)
-        if position < 0:
-            # None, as `json` and as `optional[...]` store it.
-            values.append([b"null" if encoding == "json" else b"\0"] * batch.num_rows)
-            continue
-        try:
-            values.append(bytes_of(batch.column(position), encoding))
-        except (EncodingError, UnicodeDecodeError) as error:
-            reason = str(error).replace("NAME", repr(name))
-            raise FormatError(f"{location}, column {name!r}: {reason}") from error
-    return join_columns(batch.num_rows, values)
-
-
-def with_wide_times(batch: Any, other: Any, location: str) -> Any:
+def with_wide_times(batch: Any, other: Any) -> Iterator[Any]:
     """Replace the times in a batch that overflowed when they were read as nanoseconds.
 
     64 bits of nanoseconds only reach from 1677 to 2262. ``other`` has the same rows (all or some of
     the columns) with times in microseconds. A column of timestamps becomes text, in which
     overflowed times come from ``other``; a nested column with such a time is taken from ``other``.
-    Raises FormatError for a year that Python's datetime does not have.
+    Yields the rows in order. A row with a year that Python's datetime does not have is a batch of
+    its own, with the times of ``other``, so that its encoding fails alone.
     """
     pa = pyarrow()
+    impossible: set[int] = set()  # rows with such a year
+    original = batch
     for name in other.schema.names:
         position = batch.schema.get_field_index(name)
         narrow, wide = batch.column(position), other.column(name)
@@ -145,15 +231,26 @@ def with_wide_times(batch: Any, other: Any, location: str) -> Any:
         if is_same.all():
             continue
         texts = np.datetime_as_string(nanoseconds.view("<M8[ns]")).tolist()
-        try:
-            for row in np.flatnonzero(~is_same).tolist():
+        for row in np.flatnonzero(~is_same).tolist():
+            try:
                 (texts[row],) = values_for(wide.slice(row, 1), "str")
-        except EncodingError as error:
-            raise FormatError(f"{location}, column {name!r}: {error}") from error
+            except EncodingError:  # noqa: PERF203 - one time hides no other
+                impossible.add(row)
         is_valid = narrow.is_valid().to_pylist()
         corrected = [text if has else None for text, has in zip(texts, is_valid, strict=True)]
         batch = batch.set_column(position, name, pa.array(corrected, pa.string()))
-    return batch
+    start = 0
+    for row in sorted(impossible):
+        if row > start:
+            yield batch.slice(start, row - start)
+        single = original.slice(row, 1)
+        for name in other.schema.names:
+            column = other.column(name).slice(row, 1)
+            single = single.set_column(single.schema.get_field_index(name), name, column)
+        yield single
+        start = row + 1
+    if start < batch.num_rows:
+        yield batch.slice(start)
 
 
 def _can_hold(kind: pa.DataType, column: pa.Array) -> bool:
@@ -174,7 +271,7 @@ def unreadable(location: str, problem: str, error: BaseException) -> FormatError
     return FormatError(f"{location}: {problem}: {lines[0][:300]}")
 
 
-def _optional(column: pa.Array, inner: str) -> ColumnBytes:
+def _optional(column: pa.Array, inner: str, *, is_chosen: bool) -> ColumnBytes:
     """Encode a column as ``optional[inner]``: a zero byte for null, else a one and the value.
 
     Values that are not null are encoded together, as a column of encoding ``inner``.
@@ -184,7 +281,7 @@ def _optional(column: pa.Array, inner: str) -> ColumnBytes:
         marks = numbers_of(column.is_valid()).tolist()
     else:
         present, marks = column, [True] * len(column)
-    pieces = iter(_pieces(_present(present, inner)))
+    pieces = iter(_pieces(_present(present, inner, is_chosen=is_chosen)))
     return [b"\1" + bytes(next(pieces)) if is_valid else b"\0" for is_valid in marks]
 
 
@@ -196,37 +293,46 @@ def _pieces(values: ColumnBytes) -> list[Any]:
     return [data[offset : offset + width] for offset in range(0, len(data), width)]
 
 
-def _present(column: pa.Array, encoding: str) -> ColumnBytes:
+def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes:
     """Encode a column without nulls; see `bytes_of`. The fastest way that fits is taken."""
     kind = parse_encoding(encoding)
-    dtype = list_dtype(column.type)
+    has_numbers = list_dtype(column.type) is not None or has_no_elements(column.type)
     if kind.dtype is not None and not kind.shape:  # numbers
-        return _numbers(column, kind.dtype)
+        values = _cast(numbers_of(column), kind.dtype, is_chosen=is_chosen)
+        return _as_bytes(values.reshape(-1, 1))
     # Lists of one length, which are arrays of one shape:
-    if dtype is not None and kind.dtype is not None and kind.shape:
+    if has_numbers and kind.dtype is not None and kind.shape:
         flat = _elements(column)
         if len(flat) != len(column) * kind.shape[0]:
-            raise EncodingError(f"a list does not have {kind.shape[0]} elements like the others.")
-        return _as_bytes(_cast(flat, kind.dtype).reshape(len(column), kind.shape[0]))
-    if dtype is not None and kind.element_dtype is not None:  # lists of several lengths
-        return _arrays(column, encoding)
+            raise EncodingError(
+                f"a list does not have {plural(kind.shape[0], 'element')} like the others."
+            )
+        flat = _cast(flat, kind.dtype, is_chosen=is_chosen)
+        return _as_bytes(flat.reshape(len(column), kind.shape[0]))
+    if has_numbers and kind.element_dtype is not None:  # lists of several lengths
+        return _arrays(column, encoding, is_chosen=is_chosen)
     if (
         encoding in ("str", "bytes", "jpeg", "png", "audio")
         and (pieces := _slices(column)) is not None
     ):
+        if encoding == "str":
+            _check_utf8(column)
+        if encoding == "audio" and not all(map(is_sound, pieces)):
+            raise EncodingError(
+                "a sound is neither WAV nor FLAC; keep the bytes of the files with "
+                "encodings={NAME: 'bytes'}."
+            )
         return pieces
     return [kind.encode(value) for value in values_for(column, encoding)]
 
 
-def _numbers(column: pa.Array, dtype: np.dtype[Any]) -> Bytes:
-    values = _cast(numbers_of(column), dtype)
-    return _as_bytes(values.reshape(-1, 1))
-
-
-def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _cast(
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], *, is_chosen: bool
+) -> np.ndarray[Any, Any]:
     """Convert numbers to another type. Floats may lose digits, nothing else may change.
 
-    Raises EncodingError for a number that the type cannot hold.
+    If the user chose the type (``is_chosen``), integers may lose digits, too. Raises EncodingError
+    for a number that the type cannot hold.
     """
     if values.dtype == dtype or not values.size:
         return values.astype(dtype, copy=False)
@@ -234,6 +340,8 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
         converted = values.astype(dtype)
         if dtype.kind == "f":  # became infinite
             is_wrong = np.isinf(converted) & ~np.isinf(values.astype(np.float64))
+            if values.dtype.kind in "iu" and not is_chosen:
+                is_wrong |= _is_rounded(values, converted)
         elif {values.dtype.kind, dtype.kind} == {"i", "u"}:  # equal bits, but another sign
             is_wrong = (converted != values) | ((converted < 0) != (values < 0))
         else:
@@ -241,9 +349,21 @@ def _cast(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     if is_wrong.any():
         raise EncodingError(
             f"{values[is_wrong].flat[0]} is not a {dtype.name}; give another type with "
-            "format=Parquet(encodings={NAME: ENCODING})."
+            "encodings={NAME: ENCODING}."
         )
     return converted
+
+
+def _is_rounded(
+    integers: np.ndarray[Any, Any], floats: np.ndarray[Any, Any]
+) -> npt.NDArray[np.bool_]:
+    """Return which integers became another number as a float."""
+    is_rounded = np.zeros(len(integers), np.bool_)
+    # Smaller ones have no more bits than the float: 53 for a float64.
+    largest = 1 << (np.finfo(floats.dtype).nmant + 1)
+    for position in np.flatnonzero((integers > largest) | (integers < -largest)).tolist():
+        is_rounded[position] = int(integers[position]) != float(floats[position])
+    return is_rounded
 
 
 def _as_bytes(values: np.ndarray[Any, Any]) -> Bytes:
@@ -258,36 +378,49 @@ def _elements(column: pa.Array) -> np.ndarray[Any, Any]:
 
     Raises EncodingError for a list with a null.
     """
-    flat = column.flatten()
+    offsets = offsets_of(column)
+    if offsets is None:
+        flat = column.flatten()
+    else:  # `flatten` imports much more of pyarrow
+        flat = column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    if has_no_elements(column.type) and not len(flat):
+        return np.zeros(0, np.int8)
     if flat.null_count:
         raise EncodingError(
-            "a list holds a null; read the column with format=Parquet(encodings={NAME: 'json'}), "
+            "a list holds a null; read the column with encodings={NAME: 'json'}, "
             "or leave it out with columns=."
         )
     return numbers_of(flat)
 
 
-def _arrays(column: pa.Array, encoding: str) -> list[bytes]:
+def _arrays(column: pa.Array, encoding: str, *, is_chosen: bool) -> list[bytes]:
     """Encode lists of numbers as arrays of varying length: head with the length, elements."""
     kind = parse_encoding(encoding)
     dtype = kind.element_dtype
     assert dtype is not None
-    data = _cast(_elements(column), dtype).tobytes()
+    data = _cast(_elements(column), dtype, is_chosen=is_chosen).tobytes()
     if pyarrow().types.is_fixed_size_list(column.type):
         lengths = [column.type.list_size] * len(column)
     else:
-        lengths = numbers_of(column.value_lengths()).tolist()
+        offsets = offsets_of(column)
+        lengths = [0] * len(column) if offsets is None else np.diff(offsets).tolist()
     heads: dict[int, bytes] = {}  # by length: the bytes before the elements of an encoded array
-    out, offset = [], 0
-    for length in lengths:
-        head = heads.get(length)
-        if head is None:
-            encoded = kind.encode(np.zeros(length, dtype))
-            head = heads[length] = encoded[: len(encoded) - length * dtype.itemsize]
-        end = offset + length * dtype.itemsize
-        out.append(head + data[offset:end])
-        offset = end
-    return out
+    for length in set(lengths):
+        encoded = kind.encode(np.zeros(length, dtype))
+        heads[length] = encoded[: len(encoded) - length * dtype.itemsize]
+    ends = (np.cumsum(lengths, dtype=np.int64) * dtype.itemsize).tolist()
+    bounds = zip(lengths, [0, *ends[:-1]], ends, strict=False)  # no `ends` without rows
+    return [heads[length] + data[start:end] for length, start, end in bounds]
+
+
+def _check_utf8(column: pa.Array) -> None:
+    """Raise EncodingError for text that is not UTF-8, which a file may hold all the same."""
+    try:
+        column.validate(full=True)
+    except pyarrow().ArrowInvalid as error:
+        raise EncodingError(
+            "the text is not UTF-8; read the bytes with encodings={NAME: 'bytes'}."
+        ) from error
 
 
 def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
@@ -297,8 +430,6 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
     """
     pa = pyarrow()
     types, kind = pa.types, column.type
-    if is_file(kind):
-        return _slices(_file_bytes(column))
     if str(kind) in ("string_view", "binary_view"):
         column = column.cast(pa.large_binary())
         kind = column.type
@@ -317,22 +448,3 @@ def _slices(column: pa.Array) -> list[memoryview] | list[bytes] | None:
     offsets = np.frombuffer(offset_buffer, "<i8" if is_long else "<i4", count)[column.offset :]
     view = memoryview(body) if body is not None else memoryview(b"")
     return [view[start:end] for start, end in itertools.pairwise(offsets.tolist())]
-
-
-def _file_bytes(column: pa.Array) -> pa.Array:
-    """Return the bytes of images or audio that `datasets` stored.
-
-    Raises EncodingError for a file of which only the path is stored.
-    """
-    # If the column is a slice, `field` returns the rows of the whole, `flatten` those of the slice.
-    contents = (
-        column.field("bytes")
-        if not column.offset
-        else column.flatten()[column.type.get_field_index("bytes")]
-    )
-    if contents.null_count:
-        raise EncodingError(
-            "a value is the path of a file whose bytes are not in the table; embed the files "
-            "(datasets: embed_external_files=True)."
-        )
-    return contents

@@ -8,7 +8,6 @@
 - `KnownColumns` compares a sample with the columns that were inferred when its file was planned. A
   sample with another column is an error if all columns are wanted; otherwise a value would be lost
   without a message.
-- `as_json` replaces values that JSON does not have.
 
 A note is a text for the user, with the reason for an encoding; but the note of a file is the bytes
 that its plan keeps for readers (`note_of`).
@@ -18,9 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +27,8 @@ import numpy as np
 from mds._shardfile.layout import Columns
 from mds._units import format_bytes
 from mds.encodings import parse_encoding
-from mds.errors import ConfigError, EncodingError, FormatError
+from mds.errors import ConfigError, FormatError
+from mds.formats._partitions import partition_values
 
 if TYPE_CHECKING:
     from mds.formats._facts import ShardPlace
@@ -65,7 +64,11 @@ class Column:
 
 
 def infer_columns(
-    samples: Iterable[Mapping[str, Any]], *, is_text: bool = False, nulls: Sequence[str] = ()
+    samples: Iterable[Mapping[str, Any]],
+    *,
+    is_text: bool = False,
+    nulls: Sequence[str] = (),
+    has_types: bool = False,
 ) -> list[Column]:
     """Return the columns, sorted by name, that hold all ``samples`` without loss.
 
@@ -73,6 +76,8 @@ def infer_columns(
     - ``is_text`` (bool, default False): All values are str, as in a CSV file; columns of numbers
       are recognised.
     - ``nulls`` (Sequence[str], default ()): Texts that mean a missing value.
+    - ``has_types`` (bool, default False): Values have types of Python that JSON lacks: columns of
+      truth values and missing values get encodings of these types.
     """
     values_by_name: dict[str, list[Any]] = {}
     count = 0
@@ -83,7 +88,11 @@ def infer_columns(
     columns = []
     for name in sorted(values_by_name):
         values = values_by_name[name]
-        encoding, note = _of_table(values, nulls) if is_text else encoding_of(values)
+        if has_types:
+            values += [None] * (count - len(values))
+            encoding, note = typed_encoding(values)
+        else:
+            encoding, note = _of_table(values, nulls) if is_text else encoding_of(values)
         if len(values) < count and encoding != "json":  # some samples lack the column
             encoding, note = "json", "stored as null in records that lack it"
         columns.append(Column(name, encoding, show_value(values[0]), note))
@@ -114,6 +123,23 @@ def encoding_of(values: Sequence[Any]) -> tuple[str, str]:
             "" if len(other_kinds) < 2 else f", else {_or(other_kinds)}"
         )
     return "json", f"sometimes {_or(sorted(kinds))}"
+
+
+def typed_encoding(values: Sequence[Any]) -> tuple[str, str]:
+    """Return the encoding that holds all values with their types in Python, and a note, or ''.
+
+    It is as in `encoding_of`, but also `bool`, `optional` and, if some arrays are empty, `tensor`.
+    """
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, (bool, np.bool_)) for value in present):
+        encoding, note = "bool", ""
+    else:
+        encoding, note = encoding_of(present or values)
+    if note == "some are empty":
+        encoding, note = encoding.replace("ndarray", "tensor", 1), ""
+    if len(present) < len(values):
+        encoding, note = as_optional(encoding), note or "sometimes null"
+    return encoding, note
 
 
 def show_value(value: Any, width: int = 40) -> str:
@@ -171,12 +197,11 @@ def _of_arrays(values: Sequence[np.ndarray]) -> tuple[str, str]:
     if dtype.str[1:] not in _ARRAYS:
         raise ValueError(f"arrays of {dtype} have no encoding")
     shapes = {value.shape for value in values}
+    if any(value.size == 0 or value.ndim == 0 for value in values):
+        return f"tensor:{dtype.name}", "some are empty or have no dimension"
     if len(shapes) == 1 and len(values) > 1:  # a single array does not show that shapes are equal
         (shape,) = shapes
-        if shape and 0 not in shape:
-            return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", ""
-    if any(value.size == 0 for value in values):
-        return f"ndarray:{dtype.name}", "some are empty"
+        return f"ndarray:{dtype.name}:{','.join(map(str, shape))}", ""
     return f"ndarray:{dtype.name}", ""
 
 
@@ -234,6 +259,10 @@ def _or(names: Sequence[str]) -> str:
 
 #: The encoding of a column of which a file knows no more than that all is null.
 NULLS = "optional[json]"
+#: The encoding of a column of lists of which a file knows no more than that all are empty.
+EMPTY_LISTS = "list[json]"
+#: The encoding of a column of lists of numbers of which some are null, until files are merged.
+NULL_ELEMENTS = "list[optional[json]]"
 _SIGNED = ("int8", "int16", "int32", "int")
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "float32", "float64")
@@ -248,20 +277,43 @@ def merge_encodings(first: str, second: str) -> str | None:
     if first == second:
         return first
     if NULLS in (first, second):
-        encoding = second if first == NULLS else first
-        return (
-            encoding
-            if encoding == "json" or encoding.startswith("optional[")
-            else f"optional[{encoding}]"
-        )
+        return as_optional(second if first == NULLS else first)
+    if first.startswith("optional[") or second.startswith("optional["):
+        inner = merge_encodings(without_optional(first), without_optional(second))
+        return None if inner is None else as_optional(inner)
+    if NULL_ELEMENTS in (first, second):
+        other = second if first == NULL_ELEMENTS else first
+        if _is_array(other) or other == EMPTY_LISTS:
+            return NULL_ELEMENTS
+        return other if other == "json" else None
+    if EMPTY_LISTS in (first, second):
+        other = second if first == EMPTY_LISTS else first
+        if _is_array(other):  # without a shape, and as `tensor`, which may be empty
+            return f"tensor:{other.split(':')[1]}"
+        return other if other == "json" or other.startswith("list[") else None
     if "json" in (first, second):  # JSON would return values of the other column as another type
         return None
-    if first.startswith("optional[") or second.startswith("optional["):
-        inner = merge_encodings(_inside(first), _inside(second))
-        return None if inner is None else f"optional[{inner}]"
     if _is_array(first) and _is_array(second):
         return _merge_arrays(first.split(":"), second.split(":"))
     return _wider(first, second)
+
+
+def as_optional(encoding: str) -> str:
+    """Return the encoding that holds None besides the values of another.
+
+    >>> as_optional("int"), as_optional("json")
+    ('optional[int]', 'json')
+    """
+    can_hold_none = encoding == "json" or encoding.startswith("optional[")
+    return encoding if can_hold_none else f"optional[{encoding}]"
+
+
+def settled(encoding: str) -> str:
+    """Return the encoding of a column once all files are merged.
+
+    Lists of which no more is known than that they are empty or hold nulls are JSON.
+    """
+    return "json" if without_optional(encoding) in (EMPTY_LISTS, NULL_ELEMENTS) else encoding
 
 
 def _is_array(name: str) -> bool:
@@ -284,7 +336,8 @@ def as_columns(encodings: Mapping[str, str], selected: Sequence[str] | None = No
     return Columns(names, kinds, tuple(parse_encoding(each).size for each in kinds))
 
 
-def _inside(name: str) -> str:
+def without_optional(name: str) -> str:
+    """Return the encoding of the values of a column that are not None."""
     return name[len("optional[") : -1] if name.startswith("optional[") else name
 
 
@@ -309,7 +362,8 @@ def _as_scalar(dtype: str) -> str:
 def _wider(first: str, second: str) -> str | None:
     """Return the narrowest scalar encoding that holds the values of both, or None.
 
-    For "int8" and "int32" it is "int32", for "int8" and "uint16" "int32".
+    For "int8" and "int32" it is "int32", for "int8" and "uint16" "int32", for "int16" and "float16"
+    "float32". A float64 holds integers of 64 bits up to 2**53; readers refuse others.
     """
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if first in family and second in family:
@@ -320,6 +374,12 @@ def _wider(first: str, second: str) -> str | None:
         if signed in _SIGNED and unsigned in _UNSIGNED[:3]:
             width = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)
             return _SIGNED[width]
+    for integer, number in ((first, second), (second, first)):
+        for family in (_SIGNED, _UNSIGNED):
+            if integer in family and number in _FLOATS:
+                # Integers of 8, 16 and more bits need a float of 16, 32 and 64 bits.
+                narrowest = min(family.index(integer), 2)
+                return _FLOATS[max(narrowest, _FLOATS.index(number))]
     return first if first == second else None
 
 
@@ -347,7 +407,8 @@ class KnownColumns:
 
     - ``selected``: the wanted columns.
     - ``omitted``: columns that were planned and are not wanted.
-    - ``gaps``: None for each wanted column that a sample may lack, by name.
+    - ``gaps``: the value of each wanted column that a sample may lack, by name: that of the folder
+      of the file, as in ``lang=en/``, or None.
     """
 
     def __init__(self, shard: ShardPlace) -> None:
@@ -363,62 +424,22 @@ class KnownColumns:
             ) from error
         self.omitted = planned_names - {*names}
         # All columns that a sample may have; None if further ones do not matter.
-        self._allowed = None if self.omitted or shard.has_chosen else planned_names
+        self._allowed = None if shard.has_chosen else planned_names | self.selected | shard.dropped
         pairs = zip(names, shard.columns.encodings, strict=True)
-        self.gaps: dict[str, None] = dict.fromkeys(
-            name for name, kind in pairs if kind == "json" or kind.startswith("optional[")
+        encodings = dict(pairs)
+        self.gaps: dict[str, Any] = dict.fromkeys(
+            name for name, kind in encodings.items() if kind == as_optional(kind)
         )
+        self.gaps |= partition_values(shard.file.key, encodings)
 
     def is_late(self, record: Mapping[str, object]) -> bool:
-        """Whether a sample has a column that was not planned, which is an error."""
+        """Return True if a sample has a column that was not planned, which is an error."""
         return self._allowed is not None and not record.keys() <= self._allowed
 
-    def check(self, names: Iterable[str], location: str, subject: str) -> None:
-        """Raise FormatError if one of a sample's columns was not planned.
+    def late(self, names: Iterable[str]) -> str:
+        """Return those names of columns that were not planned, as text."""
+        return ", ".join(map(repr, sorted({*names} - (self._allowed or frozenset(names)))))
 
-        ``names`` are its columns. ``subject`` begins the sentence, such as "the line at byte 5 has
-        a key".
-        """
-        if self._allowed is None or self._allowed.issuperset(names):
-            return
-        late = ", ".join(map(repr, sorted({*names} - self._allowed)))
-        raise FormatError(
-            f"{location}: {subject} {late}, which the records at the beginning do not have. Name "
-            f"the columns that you want with columns=."
-        )
-
-
-# --------------------------------------------------------------------- nested values
-
-
-def as_json(value: Any) -> Any:
-    """Return a value in which everything that JSON lacks is replaced.
-
-    Arrays become lists, dates and times ISO 8601 texts, decimals texts. Raises EncodingError for
-    bytes, for which JSON has no equivalent.
-    """
-    convert = _JSON.get(type(value))  # of a dict, list or tuple, whose values are converted, too
-    if convert is not None:
-        return convert(value)
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
-    if isinstance(value, (bytes, bytearray)):
-        raise EncodingError(
-            "a nested value has bytes, which JSON cannot store; leave the column out, or give the "
-            "bytes their own column."
-        )
-    return value
-
-
-# Converters of values that hold other values.
-_JSON: dict[type, Callable[[Any], Any]] = {
-    dict: lambda value: {str(key): as_json(each) for key, each in value.items()},
-    list: lambda value: [as_json(each) for each in value],
-    tuple: lambda value: [as_json(each) for each in value],
-}
+    def first_late(self, names: Iterable[str]) -> str:
+        """Return the first name, in their order, of a column that was not planned."""
+        return min({*names} - (self._allowed or frozenset()))

@@ -12,13 +12,14 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -38,20 +39,30 @@ from mds._shardfile.layout import INDEX_NAME, Columns, header_size, shard_name
 from mds._units import format_bytes
 from mds.errors import ConfigError, FormatError, IndexFileError, MdsError, NotFoundError
 from mds.formats._base import Format
-from mds.formats._columns import NULLS, as_columns
-from mds.formats._encode import LARGEST_DECODED, shard_config
-from mds.formats._facts import Block, DataFile, FileCosts, FilePlan, FoundFiles
+from mds.formats._columns import NULLS, as_columns, as_optional
+from mds.formats._detect import format_of_split
+from mds.formats._encode import LARGEST_DECODED, raise_problems, shard_config
+from mds.formats._facts import Block, DataFile, FileCosts, FilePlan, FoundFiles, Problem
+from mds.formats._names import ALL_SPLITS, FolderListing, SplitError, find_splits, is_split
+from mds.formats._partitions import partition_encodings
 from mds.formats._registry import (
     find_recorded_format,
     format_names,
-    format_of_files,
     parse_format,
 )
-from mds.formats._source import Files, check_version, open_pinned, parse_place
+from mds.formats._source import (
+    FilePlace,
+    Files,
+    check_names,
+    check_version,
+    has_pattern,
+    open_pinned,
+    parse_place,
+)
 from mds.formats._table import FileTable
 from mds.storage import open_store
 from mds.storage._base import settings_for
-from mds.storage._url import Url, is_local, local_path, redact, reveal
+from mds.storage._url import Url, is_local, join, local_path, redact, reveal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +73,8 @@ if TYPE_CHECKING:
     from mds.storage import Store
 
 log = get_logger("mds.formats")
+
+T = TypeVar("T")
 
 _SIDE_BY_SIDE = 32
 #: Bytes that planning may read over a network without a warning.
@@ -76,12 +89,14 @@ class FormatData:
     - ``table``: the files and shards.
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
+    - ``extras``: encodings of the columns that samples have only if the user names them.
     """
 
     format: Format
     table: FileTable
     columns: Columns
     has_chosen: bool = False
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -104,11 +119,13 @@ class FormatData:
         """
         column_names = kind.columns if kind.columns is not None else selected
         file_columns = table.found_columns()
-        user_encodings = getattr(kind, "encodings", None)
-        # The files of a lake may have other names for columns, by which encodings are given.
-        if user_encodings and file_columns and "columns" not in table.header:
+        partitions = _partitions(kind, table, file_columns)
+        file_columns = [(key, {**partitions, **columns}) for key, columns in file_columns]
+        if kind.encodings and file_columns:
             names = {name for _, columns in file_columns for name in columns}
-            check_columns(sorted(names), [*user_encodings], "encodings=")
+            names.update(table.header.get("columns", ()))
+            if not kind.has_late_keys:
+                check_columns(sorted(names), [*kind.encodings], "encodings=")
         if column_names is not None:
             _check_known(location, table, file_columns, column_names)
             # Files may differ in columns that are not wanted.
@@ -118,7 +135,14 @@ class FormatData:
             ]
         encodings = kind.merge(file_columns)
         encodings |= _columns_in_no_file(kind, table, file_columns, column_names)
-        return cls(kind, table, as_columns(encodings, column_names), column_names is not None)
+        if kind.encodings and kind.has_late_keys:  # samples further on may have such a column
+            encodings = {**dict(kind.encodings), **encodings}
+        has_chosen = column_names is not None
+        extra_names = {*table.header.get("extras", ())} & {*encodings}
+        extras = {name: encodings[name] for name in sorted(extra_names)}
+        if column_names is None:
+            column_names = [name for name in encodings if name not in extras]
+        return cls(kind, table, as_columns(encodings, column_names), has_chosen, extras)
 
     def index(self) -> Index:
         """Return the shards as an index of uncompressed MDS shards, as the cache stores them.
@@ -167,6 +191,11 @@ class FormatData:
         """Return shard ``number``, with the columns of this dataset."""
         return self.table.place(number, self.columns, has_chosen=self.has_chosen)
 
+    def class_names(self) -> Mapping[str, Sequence[str]]:
+        """Return the class names of columns of numbers, by name."""
+        listed: Mapping[str, Sequence[str]] = self.table.header.get("class_names", {})
+        return listed or self.format.class_names(map(self.place, range(len(self.table))))
+
     def _sizes(self) -> Any:
         """Estimate the bytes of each decoded shard, within the limits of a shard; int64."""
         # At least the header, and of each sample an offset, its fixed values and its size words.
@@ -197,6 +226,9 @@ class FormatData:
         """Estimate the cost of reading the files."""
         first = self.place(0) if len(self.table) else None
         share = self.format.share(first) if first is not None else 1.0
+        left_out = self.table.left_out
+        if len(empty := np.setdiff1d(np.arange(len(self.table.keys)), self.table.file)):
+            left_out["files without samples"] = len(empty), self.table.keys[int(empty[0])]
         return FileCosts(
             format=self.format.name,
             files=len(self.table.keys),
@@ -205,6 +237,8 @@ class FormatData:
             is_in_place=self.is_in_place,
             slow_columns=tuple(self.format.slow_columns(self.columns)),
             whole_file_reason=self.format.comes_whole(first) if first is not None else "",
+            left_out=left_out,
+            followed=self.table.followed,
         )
 
     def where(self, number: int, files: Files) -> str:
@@ -213,8 +247,24 @@ class FormatData:
         return f"{files.url(place.file)}, {self.format.shard_of(place)}"
 
     def blocks(self, number: int, files: Files) -> Iterator[Block]:
-        """Yield the samples of shard ``number``, in order."""
+        """Yield the samples of shard ``number``, in order. Raises FormatError for a problem."""
+        return raise_problems(self.items(number, files))
+
+    def items(self, number: int, files: Files) -> Iterator[Block | Problem]:
+        """Yield the samples of shard ``number``, and the problems in their places, in order."""
         return self.format.blocks(self.place(number), files)
+
+    def locate(self, number: int, root: str, options: Mapping[str, Any] | None, row: int) -> str:
+        """Return where a sample of shard ``number`` is, for errors.
+
+        Args:
+            number: Number of the shard.
+            root: URL or path of the folder of the files.
+            options: Options of its store.
+            row: Number of the sample in the shard.
+        """
+        files = Files(open_store(root, options=options))
+        return self.format.location_of(self.place(number), row, files)
 
     def value_lengths(self, number: int, column: str, files: Files) -> NDArray[np.int64] | None:
         """Return the lengths of a column in a shard, or None if its values must be decoded."""
@@ -239,10 +289,62 @@ class FormatData:
         """Return a reader of shard ``number``, whose file below ``folder`` is read in place."""
         place = self.place(number)
         path = os.path.join(folder, *place.file.key.split("/"))
-        _check_unchanged(place.file, path)
+        inode = _check_unchanged(place.file, path)
         reader = self.format.reader(place, path, columns)
         assert reader is not None, "a format that is read in place has readers"
+        reader.check_unchanged = functools.partial(_check_unchanged, place.file, path, inode)
+        reader.locate = functools.partial(self.locate, number, folder, None)
         return reader
+
+
+def list_split(kind: Format, place: FilePlace, files: Files, split: str | None) -> FoundFiles:
+    """Return the files of one split of a dataset, in the order of their samples.
+
+    Args:
+        kind: The format.
+        place: Where the files are.
+        files: Lists and reads them.
+        split: Name of a split, "all" or '', as in `FoundFiles.of_split`; None for all files.
+
+    Raises FormatError if there are splits and none is chosen, and SplitError for another split.
+    """
+    listing = kind.find(place, files)
+    if kind.has_many_samples and kind.lists_files:
+        keys = [file.key for file in listing.files]
+        listing = listing._replace(splits=find_splits(keys, by_file=True))
+    listing = listing.of_split(split, files.url(""))
+    if listing.facts and not listing.schema:
+        listing = listing._replace(schema=_digest(listing.facts))
+    return listing
+
+
+def _digest(facts: Mapping[str, bytes]) -> str:
+    """Return a digest of what was found about the files."""
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(b"\0".join(facts.values()))
+
+
+def open_split(kind: Format, url: str, split: str, open_at: Callable[[str, str], T]) -> T:
+    """Return the result of ``open_at(url, split)`` for the place where the files of a split are.
+
+    The name of a split (`is_split`) or "all" is looked for among the files at the URL. If it is
+    only the name of a folder there, or for other names, the files are those of the folder, which
+    ``open_at`` gets without a split.
+
+    Args:
+        kind: The format.
+        url: URL or path of the files of all splits.
+        split: The argument ``split=``; '' for none.
+        open_at: Opens the files of a split at a URL.
+    """
+    if kind.lists_files and (is_split(split) or split == ALL_SPLITS):
+        try:
+            return open_at(url, split)
+        except SplitError as error:
+            if not error.is_folder or has_pattern(url):
+                raise
+    return open_at(join(url, split), "")
 
 
 def make_table(
@@ -252,29 +354,42 @@ def make_table(
     old: FileTable | None = None,
     header: Mapping[str, Any] | None = None,
     most_bytes: int | None = None,
+    *,
+    is_counted: bool = True,
 ) -> FileTable:
     """Plan all files, many at once, and return their table.
 
     To plan a file is to find its shards and columns, often by reading its beginning or end.
 
     - ``kind`` (Format): The format.
-    - ``files`` (Files): Reads the files.
+    - ``files`` (Files): Reads the files, and counts those that the listing left out.
     - ``listing`` (FoundFiles): The files to plan.
     - ``old`` (FileTable | None, default None): An earlier table, whose plans of unchanged files are
       used again.
     - ``header`` (Mapping | None, default None): Further values for the header of the table.
     - ``most_bytes`` (int | None, default None): Most bytes to read over a network.
+    - ``is_counted`` (bool, default True): Count the samples of each shard; False for a conversion,
+      which needs no counts (`Format.plan_uncounted`).
 
     Raises the error of the first file, in the order of the files, that cannot be planned, and
     FormatError if planning needs more than ``most_bytes``.
     """
     header = {**(header or {}), "reads": reads_of(kind)}
+    if files.left_out:
+        header["left_out"] = files.left_out
+    if files.followed:
+        header["followed"] = files.followed
     if listing.pin or listing.schema:
         header |= {
             "pin": dict(listing.pin),
             "schema": listing.schema,
             "columns": [*listing.columns],
         }
+    if listing.extras:
+        header["extras"] = [*listing.extras]
+    if listing.class_names:
+        header["class_names"] = {name: [*names] for name, names in listing.class_names.items()}
+    check_names(listing.files, files.url(""))
     # Earlier plans are used again if they were made with the same settings, for files that are
     # certainly unchanged: their version is known and the same, or the format never rewrites files.
     old_plans = {}
@@ -284,15 +399,17 @@ def make_table(
         is_final = kind.has_final_files
         old_plans = {file: plan for file, plan in old.plans().items() if file.version or is_final}
     files.facts = listing.facts
+    plan_file = kind.plan_file if is_counted else kind.plan_uncounted
 
     def plan(file: DataFile) -> FilePlan:
-        return old_plans.get(file) or kind.plan_file(file, files)
+        with explain_memory(files.url(file)):
+            return old_plans.get(file) or plan_file(file, files)
 
     # Use many threads over a network, where requests wait; on a disk, planning takes CPU time.
     threads = _SIDE_BY_SIDE if files.is_far else min(4, os.cpu_count() or 1)
     with ThreadPoolExecutor(min(threads, max(len(listing.files), 1)), "mds-table") as pool:
         try:
-            if files.is_far:
+            if files.is_far and is_counted:
                 new = [file for file in listing.files if file not in old_plans]
                 sizes = pool.map(lambda file: kind.plan_bytes(file, files), new)
                 _check_bytes(kind, files, len(new), sum(sizes), most_bytes)
@@ -300,7 +417,26 @@ def make_table(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return FileTable.build(header, listing.files, plans)
+    table = FileTable.build(header, listing.files, plans)
+    # A file without samples, or of which no record could be read, says nothing about columns.
+    has_columns = any(plan.columns for plan in plans) or not is_counted
+    for file in listing.files if not (len(table) and has_columns) else ():
+        kind.check_empty(file, files)
+    return table
+
+
+def _partitions(
+    kind: Format, table: FileTable, file_columns: Sequence[tuple[str, Mapping[str, str]]]
+) -> dict[str, str]:
+    """Return the encodings of the columns that folders such as ``lang=en`` name.
+
+    ``file_columns`` are pairs: key of a file, and encodings of its columns. A name that is also a
+    column of a file is none of these.
+    """
+    keys = table.keys if kind.has_partitions else []
+    partitions = partition_encodings(keys if any("=" in key for key in keys) else ())
+    names_in_files = {name for _, columns in file_columns for name in columns}
+    return {name: each for name, each in partitions.items() if name not in names_in_files}
 
 
 def _check_known(
@@ -329,19 +465,20 @@ def _columns_in_no_file(
     """Return the columns of the table that no file has yet, which are None in all samples.
 
     Only ``selected`` columns count (None: all). Raises FormatError if there is such a column and
-    the format does not have ``missing="null"``.
+    the format has ``missing="error"``.
     """
     names_in_files = {name for _, columns in file_columns for name in columns}
     table_columns = table.header.get("columns", ()) if file_columns else ()
     lacking = [
         n for n in table_columns if n not in names_in_files and (selected is None or n in selected)
     ]
-    if lacking and kind.missing != "null":
+    if lacking and kind.missing == "error":
         raise FormatError(
             f"{file_columns[0][0]}: the table has a column {lacking[0]!r}, but none of its files "
             f"has it. {kind.allow_missing}"
         )
-    return dict.fromkeys(lacking, NULLS)
+    kind.warn_missing(file_columns[0][0] if file_columns else "", lacking)
+    return {name: as_optional((kind.encodings or {}).get(name, NULLS)) for name in lacking}
 
 
 def _check_bytes(kind: Format, files: Files, count: int, size: int, byte_limit: int | None) -> None:
@@ -368,13 +505,19 @@ def reads_of(kind: Format) -> list[Any]:
     return [kind.recorded_name(), kind.revision, kind.settings()]
 
 
-def _check_unchanged(file: DataFile, path: str) -> None:
-    """Raise NotFoundError or ReplacedError if a local file is not the one that was planned."""
+def _check_unchanged(file: DataFile, path: str, inode: int | None = None) -> int:
+    """Return the inode of a local file, which must be the one that was planned.
+
+    ``inode`` (int | None, default None): The inode of the file when it was opened, if it is open.
+
+    Raises NotFoundError for a file that is gone, and ReplacedError for another one.
+    """
     try:
         state = os.stat(path)
     except OSError as error:
         raise NotFoundError(f"open {path}: {error.strerror}.", url=path, verb="open") from error
-    check_version(path, state, file.version)
+    check_version(path, state, file.version, inode)
+    return state.st_ino
 
 
 def open_files(
@@ -382,6 +525,7 @@ def open_files(
     format: str | Format | None = None,  # noqa: A002 - what it is
     columns: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    split: str | None = "",
 ) -> tuple[FormatData, Files]:
     """Plan a dataset of files without a cache, and return it with the `Files` that read it.
 
@@ -389,19 +533,75 @@ def open_files(
     - ``format`` (str | Format | None, default None): None goes by the endings of the files.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode; None takes all.
     - ``storage_options`` (Mapping[str, Any] | None, default None): Settings of the store.
+    - ``split`` (str | None, default ""): The split to plan, as `list_split` takes it.
 
     Raises ConfigError for a source of no format, and the errors of planning.
     """
-    kind = parse_format(format) or format_of_files(source, beside_index=True)
+    kind, files, found = find_files(source, format, storage_options, split=split)
+    return FormatData.of(kind, make_table(kind, files, found), columns, Url(source)), files
+
+
+def find_files(
+    source: str,
+    format: str | Format | None = None,  # noqa: A002 - what it is
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    split: str | None = "",
+    settings: Mapping[str, Any] | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> tuple[Format, Files, FoundFiles]:
+    """List the files of a dataset.
+
+    Args:
+        source: URL, path or pattern of files in a format.
+        format: A format or its name; None goes by the endings of the files.
+        storage_options: Settings of the store.
+        split: Name of a split, "all" or '', as `list_split` takes it; None for all files.
+        settings: Settings of the format, by name. Those that are empty, or that the format does not
+            have, are left out.
+        include: Shell patterns of the files to read; empty reads all.
+        exclude: Shell patterns of the files to leave out.
+
+    Returns the format with its settings, the reader of the files, and the files.
+
+    Raises ConfigError for a source of no format.
+    """
+    listings: list[FolderListing] = []  # of the folder, if its format is detected
+    kind = parse_format(format) or format_of_split(
+        source,
+        split or "",
+        beside_index=True,
+        include=include,
+        exclude=exclude,
+        labels=(settings or {}).get("labels"),
+        listings=listings,
+    )
     if kind is None:
         known_formats = ", ".join(format_names())
         raise ConfigError(f"{redact(source)!r} holds no files of a known format ({known_formats}).")
-    place = kind.narrow(parse_place(source, kind.endings))  # folder and patterns of the files
-    # Files of a path take none of the settings of a URL, which may be that of the output.
-    options = settings_for(place.root, storage_options)
-    files = open_pinned(place.root, functools.partial(open_store, options=options))
-    table = make_table(kind, files, kind.find(place, files))
-    return FormatData.of(kind, table, columns, Url(source)), files
+    fields = {field.name for field in dataclasses.fields(kind)}
+    own_settings = {
+        name: value for name, value in (settings or {}).items() if value and name in fields
+    }
+    kind = dataclasses.replace(kind, **own_settings) if own_settings else kind
+
+    def find_at(url: str, split: str | None) -> tuple[Format, Files, FoundFiles]:
+        place = kind.narrow(parse_place(url, kind.endings))  # folder and patterns of the files
+        # Files of a path take none of the settings of a URL, which may be that of the output.
+        options = settings_for(place.root, storage_options)
+        open_at = functools.partial(open_store, options=options)
+        files = open_pinned(place.root, open_at, include, exclude)
+        is_listed = bool(listings) and _is_same_folder(listings[0].root, files.store.local_path)
+        files.listing = listings.pop() if is_listed else None
+        return kind, files, list_split(kind, place, files, split)
+
+    return find_at(source, None) if split is None else open_split(kind, source, split, find_at)
+
+
+def _is_same_folder(path: str, other: str | None) -> bool:
+    """Return True if two paths are of one folder; None is of none."""
+    return other is not None and os.path.abspath(path) == os.path.abspath(other)
 
 
 # --------------------------------------------------------------------- an index of files
@@ -413,7 +613,7 @@ HERE = "."
 PINNED = "mds index"
 _LARGEST_TABLE = 1 << 32
 #: Entries of the header that the table beside an index keeps.
-_PINNED_HEADERS = ("pin", "schema", "columns")
+_PINNED_HEADERS = ("pin", "schema", "columns", "class_names", "extras")
 
 
 def write_files_index(
@@ -509,3 +709,15 @@ def read_pinned(store: Store, index: FilesIndexError, kind: Format) -> FileTable
             f"mds index again."
         )
     return table
+
+
+@contextlib.contextmanager
+def explain_memory(location: str) -> Iterator[None]:
+    """Name the file or shard that is read in the block if there is too little memory for it."""
+    try:
+        yield
+    except MemoryError as error:
+        raise FormatError(
+            f"{location}: this process may not take as much memory as it needs. Raise the limit "
+            "(ulimit -v, or that of the container), or write shorter lines and smaller samples."
+        ) from error

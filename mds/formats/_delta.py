@@ -20,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
-from mds.errors import FormatError, MdsError, need
+import numpy as np
+
+from mds.errors import ConfigError, FormatError, MdsError, need
 from mds.formats._arrow_values import pyarrow
 from mds.formats._columnar import unreadable
 from mds.formats._facts import DataFile, FoundFiles
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{LOG}/(\d{{20}})\.checkpoint(?:\.[0-9a-f-]+|\.\d+\.(\d+))?\.\w+")
 _SIDECARS = f"{LOG}/_sidecars/"
+_MAX_DEPTH = 10_000  # open brackets in a line of the log; with 100,000 deltalake ends the process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class Delta(TableFormat):
     """
 
     name: ClassVar[str] = "delta"
+    title: ClassVar[str] = "Delta table"
 
     version: int | None = None
 
@@ -78,11 +82,17 @@ class Delta(TableFormat):
         version, log_files = _log_of(log, self.version, url)
         with tempfile.TemporaryDirectory(prefix="mds-delta-") as folder:
             _copy(log_files, source, folder)
+            _check_depth(folder, url)
             try:
                 return _read(folder, version, url)
             except MdsError:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                # A panic of Rust is no Exception.
+                if type(error).__name__ == "PanicException":
+                    raise _panic_error(url, error) from error
+                if not isinstance(error, Exception):
+                    raise
                 raise unreadable(url, f"version {version} cannot be read", error) from error
 
 
@@ -143,6 +153,41 @@ def _copy(log_files: Sequence[DataFile], source: Files, folder: str) -> None:
 
     with ThreadPoolExecutor(SIDE_BY_SIDE, "mds-delta") as pool:
         list(pool.map(copy, log_files))
+
+
+def _check_depth(folder: str, url: str) -> None:
+    """Raise FormatError for brackets that are nested too deeply for the stack of deltalake.
+
+    The log also has JSON in texts, such as the statistics of a file, so brackets in texts count.
+    """
+    for path, _, names in os.walk(folder):
+        for name in (name for name in names if name.endswith(".json")):
+            with open(os.path.join(path, name), "rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.count(b"[") + line.count(b"{") > _MAX_DEPTH < _depth_of(line):
+                        raise FormatError(
+                            f"{url}/{LOG}/{name}: line {number} has brackets inside of each other "
+                            f"beyond {_MAX_DEPTH}, so it is damaged."
+                        )
+
+
+def _depth_of(line: bytes) -> int:
+    """Return how many brackets are open at most at one place of a line."""
+    letters = np.frombuffer(line, np.uint8)
+    changes = np.isin(letters, (ord("["), ord("{"))).astype(np.int64)
+    changes -= np.isin(letters, (ord("]"), ord("}")))
+    return int(changes.cumsum().max(initial=0))
+
+
+def _panic_error(url: str, error: BaseException) -> MdsError:
+    """Return the error for a panic in deltalake, which its runtime has in a forked process."""
+    if "fork" not in str(error):
+        return unreadable(url, "deltalake failed", error)
+    return ConfigError(
+        f"{url}: this process was forked after its parent had used deltalake, which cannot be used "
+        'in both. Open the dataset in the parent, or start processes with "spawn" '
+        '(multiprocessing.get_context("spawn")).'
+    )
 
 
 def _read(folder: str, version: int, url: str) -> FoundFiles:

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mds._shardfile.layout import VERSION, Columns, config_bytes, header_size
+from mds._shardfile.layout import VERSION, Columns, broken_sample, config_bytes, header_size
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.errors import EncodingError, FormatError, ShardError
-from mds.formats._facts import Block
+from mds.formats._facts import Block, Problem
 
 Bytes = npt.NDArray[np.uint8]
 #: Encoded values of one column: uint8 of shape (rows, size) if the size is fixed, else a list with
@@ -91,63 +93,145 @@ def _cut_rows(fixed: Sequence[Bytes]) -> list[list[bytes]]:
 
 
 def encode_records(
-    columns: Columns, records: Iterable[Mapping[str, Any]], location: str
-) -> Iterator[Block]:
+    columns: Columns,
+    records: Iterable[Mapping[str, Any] | Problem],
+    location: str | Callable[[int], str],
+    fitting: Fitting | None = None,
+) -> Iterator[Block | Problem]:
     """Encode records (dicts from column to value), and yield them in blocks.
 
-    ``location`` names the shard in errors. Raises FormatError for a value that its column does not
-    take, and for a record without one of the columns.
+    A `Problem` among the records is yielded in its place. So is one for a record that lacks a
+    column, or has a value that its column does not take.
+
+    Args:
+        columns: Names and encodings of the columns.
+        records: The records of a shard, in order.
+        location: Name of the shard, or a function that returns the location of a row; for errors.
+        fitting: Functions that fit values to their columns first (default: values are fitting).
 
     In the method `Format.blocks` of your format::
 
         records = [{"id": 1, "text": "a"}, {"id": 2, "text": "bc"}]
         yield from encode_records(shard.columns, records, files.url(shard.file))
     """
-    encode = sample_encoder(columns)
+    locate = f"{location}, sample {{}}".format if isinstance(location, str) else location
+    encode = sample_encoder(columns, fitting)
     samples: list[bytes] = []
-    block_bytes = 0
+    block_bytes = row = 0
+
+    def locate_row() -> str:
+        """Return the location of the present row."""
+        return locate(row)
+
     for row, record in enumerate(records):
-        sample = encode(record, lambda row=row: f"{location}, sample {row}")  # type: ignore[misc]
-        samples.append(sample)
-        block_bytes += len(sample)
-        if len(samples) == _ROWS or block_bytes >= _BYTES:
+        problem: Problem | None = None
+        if isinstance(record, Problem):
+            problem = record
+        else:
+            try:
+                sample = encode(record, locate_row)
+            except FormatError as error:
+                problem = Problem.of(error, locate(row))
+            else:
+                samples.append(sample)
+                block_bytes += len(sample)
+        if samples and (problem or len(samples) == _ROWS or block_bytes >= _BYTES):
             yield block_of(samples)
             samples, block_bytes = [], 0
+        if problem:
+            yield problem
     if samples:
         yield block_of(samples)
 
 
-def sample_encoder(columns: Columns) -> Callable[[Mapping[str, Any], Callable[[], str]], bytes]:
+def raise_problems(blocks: Iterable[Block | Problem]) -> Iterator[Block]:
+    """Yield blocks, and raise FormatError at the first problem."""
+    for block in blocks:
+        if isinstance(block, Problem):
+            raise FormatError(block)
+        yield block
+
+
+class Fitting(NamedTuple):
+    """Functions that fit values to the columns of a sample.
+
+    - ``coercers``: by column, converts a value to one that the encoding takes; raises ValueError.
+    - ``suggest``: from column, encoding and value, returns a sentence on how to read a value that
+      does not fit; '' if nothing is known.
+    """
+
+    coercers: Mapping[str, Callable[[Any], Any] | None]
+    suggest: Callable[[str, str, Any], str]
+
+
+def sample_encoder(
+    columns: Columns, fitting: Fitting | None = None
+) -> Callable[[Mapping[str, Any], Callable[[], str]], bytes]:
     """Return a function that encodes one record to the bytes of a sample.
 
-    Its arguments are the record and a function that describes the record's place for an error. It
-    raises FormatError as `encode_records` does.
+    Its arguments are the record, and a function that returns the location of the record for an
+    error. It raises ``FormatError(problem)`` for a record that lacks a column, and for a value that
+    its column does not take. ``fitting`` converts values first.
     """
-    packers: list[tuple[str, int | None, Callable[[Any], bytes]]] = [
-        (name, size, parse_encoding(encoding).pack)
-        for name, encoding, size in zip(
-            columns.names, columns.encodings, columns.sizes, strict=True
-        )
-    ]
+    coercers = {} if fitting is None else fitting.coercers
+    packers = []
+    for name, encoding in zip(columns.names, columns.encodings, strict=True):
+        # Values of the usual type need no checks, and are encoded at once.
+        usual_type, pack_usual = _USUAL.get(encoding, (None, None))
+        pack = _packer(encoding, coercers.get(name))
+        packers.append((name, usual_type, pack_usual or pack, pack))
+    variable = [index for index, size in enumerate(columns.sizes) if size is None]
+    pack_sizes = struct.Struct(f"<{len(variable)}I").pack
 
-    def encode(record: Mapping[str, Any], describe_place: Callable[[], str]) -> bytes:
+    def encode(record: Mapping[str, Any], locate: Callable[[], str]) -> bytes:
         """Encode a record: sizes of variable columns, then the values of all columns."""
-        heads, values = [], []
-        for name, size, pack in packers:
+        values = []
+        for name, usual_type, pack_usual, pack in packers:
             try:
-                value = pack(record[name])
-            except KeyError as error:
-                if name in record:  # FixedSizeError of the encoding is a KeyError, too
-                    raise FormatError(f"{describe_place()}, column {name!r}: {error}") from error
-                raise FormatError(f"{describe_place()}: there is no column {name!r}.") from error
-            except EncodingError as error:
-                raise FormatError(f"{describe_place()}, column {name!r}: {error}") from error
-            if size is None:
-                heads.append(len(value).to_bytes(4, "little"))
-            values.append(value)
-        return b"".join((*heads, *values))
+                value = record[name]
+                values.append(pack_usual(value) if type(value) is usual_type else pack(value))
+            except _REFUSED as error:  # noqa: PERF203 - it ends the loop
+                encoding = columns.encodings[len(values)]
+                raise FormatError(problem_of(record, name, encoding, pack, locate)) from error
+        return b"".join((pack_sizes(*[len(values[index]) for index in variable]), *values))
+
+    def problem_of(
+        record: Mapping[str, Any],
+        name: str,
+        encoding: str,
+        pack: Callable[[Any], bytes],
+        locate: Callable[[], str],
+    ) -> Problem:
+        """Return why a record lacks a column, or has a value that the column does not take."""
+        remedy = fitting.suggest(name, encoding, record.get(name)) if fitting else ""
+        if name not in record:
+            return Problem(locate(), f"there is no column {name!r}", remedy)
+        place = f"{locate()}, column {name!r}" + (f" ({encoding})" if fitting else "")
+        try:
+            pack(record[name])
+        except _REFUSED as error:  # also a FixedSizeError, which is a KeyError
+            return Problem(place, str(error), remedy)
+        raise AssertionError("a value that was refused is taken now")
 
     return encode
+
+
+#: Errors of encoding a value that its column does not take, and of a record without the column.
+_REFUSED = (EncodingError, ValueError, TypeError, OverflowError, KeyError, struct.error)
+#: Usual type of the values of an encoding, and how values of exactly this type are encoded.
+_USUAL: dict[str, tuple[type, Callable[[Any], bytes]]] = {
+    "int": (int, struct.Struct("<q").pack),
+    "float64": (float, struct.Struct("<d").pack),
+    "str": (str, str.encode),
+}
+
+
+def _packer(encoding: str, fit: Callable[[Any], Any] | None) -> Callable[[Any], bytes]:
+    """Return the function from a value to its bytes, which calls ``fit`` first."""
+    pack = parse_encoding(encoding).pack
+    if fit is None:
+        return pack
+    return lambda value: pack(fit(value))
 
 
 def block_of(samples: Sequence[bytes]) -> Block:
@@ -159,15 +243,18 @@ def write_shard(
     file: BinaryIO,
     samples: int,
     columns: Columns,
-    blocks: Iterable[Block],
+    blocks: Iterable[Block | Problem],
     location: str,
     grow: Callable[[int], object] = lambda _: None,
 ) -> int:
     """Write blocks as an MDS shard to ``file``, and return its size in bytes.
 
+    A problem becomes a sample that raises FormatError when it is read, so that a broken record does
+    not break its shard.
+
     - ``samples`` (int): Number of samples that were planned.
     - ``columns`` (Columns): Names, encodings and sizes of the columns, for the configuration.
-    - ``blocks`` (Iterable[Block]): The encoded samples, in order.
+    - ``blocks`` (Iterable[Block | Problem]): The encoded samples, in order.
     - ``location`` (str): Name of the shard, for errors.
     - ``grow`` (Callable[[int], object]): Called with the new size before the file grows.
 
@@ -181,10 +268,15 @@ def write_shard(
     lengths = np.zeros(samples + 1, np.int64)  # becomes the offsets, by a cumulative sum
     row, end = 0, first
     file.seek(first)
-    for sizes, data in blocks:
+    for block in blocks:
+        sizes, data = (
+            block_of([broken_sample(str(block), columns)]) if isinstance(block, Problem) else block
+        )
         end += len(data)
         if row + len(sizes) > samples:
-            raise ShardError(f"{location}: there are more than the expected {samples:,} samples.")
+            raise ShardError(
+                f"{location}: there are more than the expected {plural(samples, 'sample')}."
+            )
         if end > LARGEST_DECODED:
             raise _too_large(location)
         grow(end)
@@ -192,7 +284,9 @@ def write_shard(
         lengths[row + 1 : row + 1 + len(sizes)] = sizes
         row += len(sizes)
     if row != samples:
-        raise ShardError(f"{location}: there are {row:,} samples, but {samples:,} were expected.")
+        raise ShardError(
+            f"{location}: there are {plural(row, 'sample')}, but {samples:,} were expected."
+        )
     lengths[0] = first
     offsets = np.cumsum(lengths, out=lengths)
     if int(offsets[-1]) != end:
@@ -215,7 +309,9 @@ def _too_large(location: str) -> ShardError:
     )
 
 
-def shard_bytes(samples: int, columns: Columns, blocks: Iterable[Block], location: str) -> bytes:
+def shard_bytes(
+    samples: int, columns: Columns, blocks: Iterable[Block | Problem], location: str
+) -> bytes:
     """Return blocks as the bytes of an MDS shard; see `write_shard`."""
     file = io.BytesIO()
     write_shard(file, samples, columns, blocks, location)

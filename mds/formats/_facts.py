@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mds._shardfile.layout import Columns
+from mds.errors import FormatError
+from mds.formats._names import ALL_SPLITS, SplitError, split_names
 
 
 class DataFile(NamedTuple):
@@ -37,6 +39,11 @@ class FoundFiles(NamedTuple):
     - ``schema``: digest of what plans depend on besides the files, such as the schema of a table or
       indexes beside the files. If it differs, all files are planned again.
     - ``columns``: columns of a table. Some may not be in any of its files yet.
+    - ``splits``: split of each file, by key; empty if a file has none. A format whose files are one
+      sample each sets it, for others `list_split` does.
+    - ``extras``: columns that a sample has only if the user names them.
+    - ``class_names``: class names of columns of numbers, by column, in all splits.
+    - ``notes``: sentences for the plan of a conversion.
     """
 
     files: list[DataFile]
@@ -44,6 +51,49 @@ class FoundFiles(NamedTuple):
     facts: Mapping[str, bytes] = {}
     schema: str = ""
     columns: tuple[str, ...] = ()
+    splits: Mapping[str, str] = {}
+    class_names: Mapping[str, Sequence[str]] = {}
+    extras: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Names of the splits, sorted; none if there is only one."""
+        return split_names(self.splits)
+
+    def of_split(self, split: str | None, location: str) -> FoundFiles:
+        """Return the files of one split.
+
+        Args:
+            split: Name of a split; "all" for the files of all. '' if there must be no splits; None
+                for all files.
+            location: URL of the folder, for errors.
+
+        Raises FormatError if there are splits and none is chosen, and SplitError if there is no
+        such split, or only a folder of this name.
+        """
+        names = self.split_names
+        if split == "" and names:
+            raise FormatError(
+                f"{location}: the files are splits ({', '.join(names)}). Read one of them with "
+                f"split={names[-1]!r}, or all of them mixed with split={ALL_SPLITS!r}."
+            )
+        if not split or not self.files:
+            return self
+        files = [file for file in self.files if self.splits.get(file.key) == split]
+        if files:
+            facts = {file.key: self.facts[file.key] for file in files if file.key in self.facts}
+            return self._replace(files=files, facts=facts)
+        if any(file.key.startswith(f"{split}/") for file in self.files):
+            raise SplitError(f"{location}: the folder {split!r} is no split.", is_folder=True)
+        if split == ALL_SPLITS:
+            return self
+        listed = ", ".join(sorted({*self.splits.values()}))
+        reason = f"the splits are {listed}" if listed else "not every file is named after a split"
+        raise SplitError(
+            f"{location}: there is no split {split!r}: {reason}. Choose another split, leave "
+            f"split={split!r} out, or give a pattern of the files."
+        )
 
 
 class FileCosts(NamedTuple):
@@ -54,6 +104,8 @@ class FileCosts(NamedTuple):
     - ``is_in_place``: whether files are read without copies in the cache.
     - ``slow_columns``: columns whose values are decoded one by one.
     - ``whole_file_reason``: why a reader of some columns needs whole files; '' if it does not.
+    - ``left_out``: number and first key of the files and links that are not read, by reason.
+    - ``followed``: number and first key of the links that are followed, by kind.
     """
 
     format: str
@@ -63,6 +115,54 @@ class FileCosts(NamedTuple):
     is_in_place: bool = False
     slow_columns: tuple[str, ...] = ()
     whole_file_reason: str = ""
+    left_out: Mapping[str, tuple[int, str]] = {}
+    followed: Mapping[str, tuple[int, str]] = {}
+
+
+def describe_left_out(
+    left_out: Mapping[str, tuple[int, str]], reasons: Iterable[str] | None = None
+) -> str:
+    """Describe files that are left out, such as "broken links: 2 (such as a.jpg)"; '' for none.
+
+    - ``left_out`` (Mapping): Number and first key by reason; see `FileCosts`.
+    - ``reasons`` (Iterable[str] | None, default None): The reasons to describe; None means all.
+    """
+    parts = [
+        f"{reason}: {left_out[reason][0]:,} (such as {left_out[reason][1]})"
+        for reason in (left_out if reasons is None else reasons)
+        if reason in left_out
+    ]
+    return ", ".join(parts)
+
+
+class Problem(NamedTuple):
+    """A record of a file that cannot become a sample.
+
+    - ``location``: file, and row, line or key, such as "train.jsonl, line 3, column 12".
+    - ``reason``: what is wrong, such as "expected a number".
+    - ``remedy``: what the user can do, as a sentence; '' if nothing is known.
+
+    `Format.blocks` yields it in place of a sample. A dataset raises ``FormatError(problem)`` when
+    it reads the record; `mds.convert` raises RecordError, or leaves the record out with
+    ``on_error="skip"``.
+
+    >>> str(Problem("train.jsonl, line 3", "expected a number", "Correct it."))
+    'train.jsonl, line 3: expected a number. Correct it.'
+    """
+
+    location: str
+    reason: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        # Messages of libraries end with a full stop or not.
+        return f"{self.location}: {self.reason.rstrip('.')}. {self.remedy}".rstrip()
+
+    @classmethod
+    def of(cls, error: BaseException, location: str) -> Problem:
+        """Return the problem that an error was raised with, else one with the error's text."""
+        given = error.args[0] if error.args else None
+        return given if isinstance(given, cls) else cls(location, str(error))
 
 
 class Block(NamedTuple):
@@ -115,6 +215,7 @@ class ShardPlace:
       number of samples, and the file's note, as in its `FilePlan`.
     - ``columns``: the wanted columns.
     - ``has_chosen``: whether the user named the columns; samples may then have further ones.
+    - ``dropped``: columns that the user leaves out; samples may have them.
 
     A format gets it in `Format.blocks`, here with spans that are the first and the last byte::
 
@@ -130,3 +231,4 @@ class ShardPlace:
     note: bytes
     columns: Columns
     has_chosen: bool = False
+    dropped: frozenset[str] = frozenset()

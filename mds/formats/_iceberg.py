@@ -62,6 +62,7 @@ class Iceberg(TableFormat):
     """
 
     name: ClassVar[str] = "iceberg"
+    title: ClassVar[str] = "Iceberg table"
     endings: ClassVar[tuple[str, ...]] = (_ENDING,)
 
     snapshot: int | None = None

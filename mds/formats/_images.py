@@ -1,79 +1,60 @@
-"""Folders of pictures, one sample each: consecutive files make a shard.
+"""Folders of pictures, one sample each.
 
     photos/cat/1.jpg     class   image                    label
            cat/2.jpg     cat     <bytes of the file>      0
            dog/1.jpg     dog     <bytes of the file>      1
 
-Labels count the classes in alphabetical order, as `mds.convert` does. Pictures without folders have
-the columns ``image`` and ``path``. Files on a local disk are read in place. Behind a network the
-files of a shard are fetched side by side and kept as one MDS file.
-
-A shard is named by its first picture, and has the bytes of all of its pictures. Its note lists them
-(`pack_rows`): path, size and version of each, with its class and label.
+Labels count the classes in alphabetical order. Pictures that are not in the folder of a class have
+the columns ``image`` and ``path``, and those of a table of labels beside them (`_labels.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from mds.errors import ConfigError, FormatError, NotFoundError
-from mds.formats._encode import sample_encoder
-from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
-from mds.formats._made_reader import MadeReader
-from mds.formats._raw_files import OneFileEach, Rows, pack_rows, unpack_rows
-from mds.formats._source import check_version
-from mds.storage._base import check_key
-from mds.storage._files import open_regular
+from mds.errors import ConfigError, FormatError
+from mds.formats._facts import DataFile
+from mds.formats._labels import Labels
+from mds.formats._media import PICTURES, choose_encoding, ending_of
+from mds.formats._raw_files import is_table
+from mds.formats._rows_of_files import FileRow, ListedRows, RowsOfFiles, find_classes
 
 if TYPE_CHECKING:
-    from mds._readers.base import Reader
-    from mds._readers.fields import ColumnSelection
     from mds.formats._source import FilePlace, Files
 
-#: Kinds of pictures by the endings of their files.
-PICTURES = {
-    ".jpg": "jpeg",
-    ".jpeg": "jpeg",
-    ".jpe": "jpeg",
-    ".png": "png",
-    ".webp": "webp",
-    ".gif": "gif",
-    ".bmp": "bmp",
-    ".tif": "tiff",
-    ".tiff": "tiff",
-}
-#: First bytes of picture files: JPEG, PNG, GIF, WebP, BMP, TIFF.
-PICTURE_STARTS = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"GIF8",
-    b"RIFF",
-    b"BM",
-    b"II*\0",
-    b"MM\0*",
+#: Reason for which rows of a table of labels are left out, in plural.
+_WITHOUT_PICTURE = "rows of labels without a picture"
+#: Names of folders that hold masks, and no class.
+_MASKS = re.compile(
+    r"(?i)^(?:.*[-_ ])?(?:masks?|labels?|annotations?|annots?|segmentations?|seg|segmentationclass|"
+    r"segmentationobject|gt|ground[-_ ]?truths?|depths?|trimaps?)$"
 )
-#: Folders that are splits, and no classes.
-_SPLITS = re.compile(
-    r"(?i)(train|training|val|valid|validation|dev|test|testing|eval)((19|20)\d\d)?"
-)
+#: Number of JSON files in which annotations are looked for, and bytes read at both ends of each.
+_MAX_SEARCHED_FILES, _SEARCHED_BYTES = 20, 1 << 16
+#: Keys of annotations in the format of COCO.
+_COCO = (b'"images"', b'"annotations"', b'"categories"')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageFiles(OneFileEach):
+class ImageFiles(RowsOfFiles):
     """Pictures below a folder, one sample each, in the order of their paths.
 
-    Pictures in a folder per class have the columns ``class``, ``image`` and ``label``, else
-    ``image`` and ``path``. Images are ``jpeg`` or ``png`` if all files are one of these, else the
-    bytes of the files.
+    Pictures in a folder per class have the columns ``class``, ``image`` and ``label``, and ``path``
+    if ``columns`` names it; others have ``image`` and ``path``. With a table of labels beside them,
+    pictures have ``image``, ``path`` and the columns of the table. Images are stored as they are
+    and decoded by their content.
 
+    - ``labels`` (str | None, default None): Path of the table of labels below the folder: CSV, TSV,
+      JSON Lines or Parquet. None: the only table there.
+    - ``null`` (Sequence[str], default ()): Texts of cells of CSV that mean a missing value.
     - ``samples_per_shard`` (int, default 256): Number of consecutive files in a shard. Another
       number changes the order of an epoch.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column.
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without
       ``image`` no file is read.
 
@@ -83,181 +64,126 @@ class ImageFiles(OneFileEach):
     """
 
     name: ClassVar[str] = "images"
+    title: ClassVar[str] = "images"
+    revision: ClassVar[int] = 2
     endings: ClassVar[tuple[str, ...]] = tuple(PICTURES)
 
-    samples_per_shard: int = 256
+    labels: str | None = None
+    null: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples_per_shard < 1:
-            raise ConfigError(f"samples_per_shard={self.samples_per_shard} must be at least 1.")
-
-    def find(self, place: FilePlace, source: Files) -> FoundFiles:
-        """List the pictures, and return the first one of each shard, with the rows as its facts."""
-        pictures = self.choose(source.find(place), source)
-        classes = _number_classes(pictures, source)
-        kinds = Counter(PICTURES[_ending(file.key)] for file in pictures)
-        encoding = choose_encoding(kinds)
-        shards, facts = [], {}
-        step = self.samples_per_shard
-        for number in range(0, len(pictures), step):
-            files = pictures[number : number + step]
-            rows = [_row(file, classes) for file in files]
-            first = files[0]
-            # The size of all of its pictures, so that states and costs count every file.
-            shards.append(DataFile(first.key, sum(file.size for file in files), first.version))
-            facts[first.key] = json.dumps({"encoding": encoding, "rows": rows}).encode()
-        return FoundFiles(shards, facts=facts, schema=_digest(facts))
-
-    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
-        """Return one shard, of the pictures that `find` put together. No picture is read."""
-        facts = json.loads(files.facts[file.key])
-        rows: Rows = facts["rows"]
-        columns = {"image": facts["encoding"]}
-        columns |= {"class": "str", "label": "int"} if "class" in rows[0] else {"path": "str"}
-        return FilePlan(
-            columns, samples=[len(rows)], sizes=[file.size], note=pack_rows(rows, files.url(file))
-        )
-
-    def shard_of(self, shard: ShardPlace) -> str:
-        """Describe a shard by its number of pictures and its first one."""
-        return f"{shard.samples:,} pictures from {shard.file.key!r}"
-
-    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader that opens a file for each sample.
-
-        ``path`` is the local path of the first picture, from which the dataset's folder follows.
-        """
-        root = path[: -len(shard.file.key)]
-        rows, encode = self._rows(shard), sample_encoder(shard.columns)
-        reads_files = "image" in shard.columns.names
-
-        def mds_bytes(row: int) -> bytes:
-            """Return the bytes of a sample as in an MDS shard; read its file if that is wanted."""
-            record = rows[row]
-            place = os.path.join(root, record["path"])
-            if reads_files:
-                record = {**record, "image": _read_picture(place, record["version"])}
-            return encode(record, lambda: place)
-
-        return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
-
-    def _rows(self, shard: ShardPlace) -> Rows:
-        """Return the rows of a shard: path, size, version, and perhaps class and label.
-
-        They are checked, since the table may be from anywhere.
-        """
-        rows = unpack_rows(shard.note, shard.file.key)
-        paths = [row.get("path") for row in rows]
-        if len(rows) != shard.samples or not all(isinstance(path, str) for path in paths):
-            raise FormatError(
-                f"the table of files has other pictures for {shard.file.key}. Delete the table, or "
-                "run mds index again."
+    def list_rows(self, place: FilePlace, files: Files) -> ListedRows:
+        """Return a row for each picture, with its labels or its class."""
+        listed = files.find(place)
+        table = self._find_table(listed, files)
+        candidates = listed if table is None else [file for file in listed if file != table]
+        pictures = self.choose(candidates, files)
+        keys = [file.key for file in pictures]
+        kinds: Counter[str] = Counter()
+        for ending, count in Counter(map(ending_of, keys)).items():
+            kinds[PICTURES[ending]] += count
+        columns = {"image": choose_encoding(kinds), "path": "str"}
+        files.column_notes["image"] = _describe_kinds(kinds)
+        if self.null and table is None:
+            raise ConfigError(
+                f"{files.url('')}: null= applies to cells of a table of labels, but there is none. "
+                "Leave it out, or name the table with labels=."
             )
-        for path in paths:
-            check_key(str(path))  # so that it stays below the dataset's folder
-        return rows
+        if table is not None and pictures:
+            labels, label_columns = Labels.read(table, files, keys, self.null, self.encodings)
+            for name in labels.unknown:
+                files.leave_out(name, _WITHOUT_PICTURE)
+            rows = [_labelled(file, labels) for file in pictures]
+            return ListedRows({**columns, **label_columns}, rows)
+        classes = find_classes(keys, files, self.takes)
+        if classes is None:
+            rows = [FileRow({"path": file.key}, {"image": file}) for file in pictures]
+            return ListedRows(columns, rows)
+        columns |= {"class": "str", "label": "int"}
+        rows = [
+            FileRow({"path": file.key, **classes.of(file.key)}, {"image": file})
+            for file in pictures
+        ]
+        return ListedRows(columns, rows, extras=("path",), classes=tuple(classes.numbers))
 
-    def _describe_row(
-        self, number: int, row: Mapping[str, Any], location: str, files: Files
-    ) -> str:
-        """Name the file of the picture."""
-        del number, location
-        return files.url(row["path"])
-
-    @property
-    def _content_column(self) -> str:
-        return "image"
-
-    def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
-        """Yield rows with the bytes of their pictures, fetched side by side."""
-        if "image" not in shard.columns.names:
-            yield from rows
-            return
-
-        def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
-            """Return a row with its picture as a further column."""
-            size = row["size"]
-            file = DataFile(row["path"], size, row["version"])
-            # A range avoids the costly way in which SDKs fetch whole objects.
-            data = files.range(file, 0, size) if size > 0 else files.get(file)
-            return {**row, "image": _checked(data, files.url(file))}
-
-        yield from files.map(fetch, rows)
+    def _find_table(self, listed: Sequence[DataFile], files: Files) -> DataFile | None:
+        """Return the table of labels: the one that is named, else the only one."""
+        if self.labels is not None:
+            named = [file for file in listed if file.key == self.labels]
+            return named[0] if named else DataFile(self.labels, -1)
+        candidates = [file for file in listed if not self.takes(file.key)]
+        # A pattern that includes pictures need not match the table.
+        candidates += [DataFile(key, -1) for key in files.not_included]
+        tables = [file for file in candidates if is_table(file.key)]
+        return tables[0] if len(tables) == 1 else None
 
 
-def choose_encoding(kinds: Mapping[str, int]) -> str:
-    """Return the encoding of pictures that are stored as they are: "jpeg", "png" or "bytes".
+def _describe_kinds(kinds: Counter[str]) -> str:
+    """Describe how pictures are stored, with the number of each kind if there are several."""
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    return "stored unchanged" if len(kinds) == 1 else f"{counts}, each stored unchanged"
 
-    ``kinds`` (Mapping[str, int]) has the number of pictures of each kind in `PICTURES`.
+
+def _labelled(file: DataFile, labels: Labels) -> FileRow:
+    """Return the row of a picture with its labels."""
+    values = labels.row_of.get(file.key)
+    problem = "" if values is not None else f"{labels.table} has no row for it"
+    return FileRow({"path": file.key, **(values or {})}, {"image": file}, problem)
+
+
+# --------------------------------------------------------------------- folders that are no classes
+
+
+def refuse_no_classes(keys: Sequence[str], files: Files) -> None:
+    """Raise FormatError for pictures with masks or with annotations in the format of COCO.
+
+    It is for folders of pictures whose format the user has not named.
+
+    Args:
+        keys: Paths of all files of the folder.
+        files: Reads them.
     """
-    if {*kinds} <= {"jpeg", "png"}:
-        return max(kinds, key=lambda kind: kinds[kind], default="jpeg")
-    return "bytes"
+    if any(map(_may_be_masks, {key.rpartition("/")[0] for key in keys})):
+        _refuse_masks([key for key in keys if ending_of(key) in PICTURES], files)
+    _refuse_annotations([key for key in keys if key.lower().endswith(".json")], files)
 
 
-def _number_classes(pictures: Sequence[DataFile], source: Files) -> dict[str, int]:
-    """Return the label of each class; empty if a picture has no folder.
-
-    Raises FormatError if the folders are splits, which have classes of their own.
-    """
-    folders = {file.key.split("/")[0] if "/" in file.key else "" for file in pictures}
-    if "" in folders:
-        return {}
-    splits = sorted(filter(_SPLITS.fullmatch, folders))
-    if splits and len(splits) == len(folders):
-        raise FormatError(
-            f"{source.url('')}: the folders are splits ({', '.join(splits)}), not classes. Read "
-            f"one of them with split={splits[-1]!r}."
-        )
-    return {name: label for label, name in enumerate(sorted(folders))}
+def _may_be_masks(folder: str) -> bool:
+    """Return True for a folder with a name that folders of masks have."""
+    return _MASKS.search(folder.rpartition("/")[2]) is not None
 
 
-def _row(file: DataFile, classes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the row of a picture, with its class if there are classes."""
-    row: dict[str, Any] = {"path": file.key, "size": file.size, "version": file.version}
-    if classes:
-        class_name = file.key.split("/")[0]
-        row |= {"class": class_name, "label": classes[class_name]}
-    return row
+def _refuse_masks(keys: Sequence[str], files: Files) -> None:
+    """Raise FormatError if folders hold pictures and their masks instead of classes."""
+    stems: dict[str, set[str]] = {}
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        stems.setdefault(folder, set()).add(os.path.splitext(name)[0])
+    for folder, masks in stems.items():
+        if not _may_be_masks(folder):
+            continue
+        for other, names in stems.items():
+            # More than half of the masks have the name of a picture.
+            if other != folder and len(masks & names) * 2 > len(masks):
+                raise FormatError(
+                    f"{files.url('')}: {folder} seems to hold masks of the pictures in {other}, "
+                    "but a sample has one picture. Write both with MDSWriter (see "
+                    "'Pictures with masks or boxes' in docs/writing.md). Or convert one folder "
+                    f"with mds-convert {files.url(other)}. If the folders are classes, give "
+                    "--format images."
+                )
 
 
-def _digest(facts: Mapping[str, bytes]) -> str:
-    """Return a digest of all pictures with their sizes and versions."""
-    import xxhash
-
-    return xxhash.xxh3_64_hexdigest(b"\0".join(facts.values()))
-
-
-def _read_picture(place: str, version: str) -> bytes:
-    """Return the bytes of a local picture, which must have the version that it was listed with."""
-    try:
-        with open_regular(place) as file:
-            state = os.fstat(file.fileno())
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFoundError(
-            f"open {place}: {error.strerror}, but it existed at the start. Restart to read the "
-            "pictures that exist now.",
-            url=place,
-            verb="open",
-        ) from error
-    except OSError as error:
-        raise FormatError(f"{place} cannot be read: {error.strerror}.") from error
-    check_version(place, state, version)
-    return _checked(data, place)
-
-
-def _checked(data: bytes, location: str) -> bytes:
-    """Return the bytes of a picture. Raises FormatError if they do not begin like one."""
-    if data.startswith(PICTURE_STARTS):
-        return data
-    reason = f"it starts with {data[:8]!r}" if data else "it is empty"
-    raise FormatError(
-        f"{location}: this is not a picture: {reason}. Remove it, or leave such samples out with "
-        "on_error='skip'."
-    )
-
-
-def _ending(key: str) -> str:
-    return os.path.splitext(key.lower())[1]
+def _refuse_annotations(keys: Sequence[str], files: Files) -> None:
+    """Raise FormatError if a JSON file beside pictures has annotations."""
+    for key in keys[:_MAX_SEARCHED_FILES]:
+        # Such a file may have gigabytes, so only its beginning and its end are read.
+        size = files.store.head(key).size
+        file = DataFile(key, size)
+        text = files.range(file, 0, min(size, _SEARCHED_BYTES))
+        text += files.range(file, max(size - _SEARCHED_BYTES, 0), size)
+        if sum(name in text for name in _COCO) > 1:
+            raise FormatError(
+                f"{files.url(key)} has annotations of the pictures (COCO), which mds does "
+                "not read. Write pictures and boxes with MDSWriter (see 'Pictures with masks or "
+                f"boxes' in docs/writing.md), or leave them out with --exclude '{key}'."
+            )

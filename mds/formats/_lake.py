@@ -176,14 +176,26 @@ class TableFormat(Parquet):
 
     endings: ClassVar[tuple[str, ...]] = ()
     revision: ClassVar[int] = 4
+    has_partitions: ClassVar[bool] = False  # the log has their values
     has_final_files: ClassVar[bool] = True
 
     @abstractmethod
     def files_of_table(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the files of a version of the table, in any order, with `FileFacts` of each."""
 
+    @property
+    def lists_files(self) -> bool:
+        """Return False: the log of the table names its files."""
+        return False
+
     def find(self, place: FilePlace, source: Files) -> FoundFiles:
         """Return the files of the table, sorted by key: the order in the log must not matter."""
+        if source.has_choice:
+            raise FormatError(
+                f"{source.url('')}: --include and --exclude cannot choose files of a {self.name} "
+                f"table, because its log decides which rows of a file exist. Convert the whole "
+                f"table, or its Parquet files by a pattern, including deleted rows."
+            )
         listing = self.files_of_table(place, source)
         key = ""
         try:
@@ -211,8 +223,7 @@ class TableFormat(Parquet):
             # The encodings of rebuilt columns follow from the types that rebuilding yields.
             for name, steps in facts.inside.items():
                 value_type = rebuilt(pyarrow().array([], schema.field(name).type), steps).type
-                kind = encoding_of(value_type, may_be_none=True, may_be_empty=True)
-                columns[name] = (self.encodings or {}).get(name, kind)
+                columns[name] = encoding_of(value_type, may_be_none=True, may_be_empty=True)
         # Rename the columns as the table does, and drop those that are not columns of the table.
         if facts.names is not None:
             columns = {
@@ -222,9 +233,14 @@ class TableFormat(Parquet):
             }
         # Add the partition columns.
         for name, column in zip(facts.constants.schema.names, facts.constants, strict=True):
-            kind = encoding_of(column.type, may_be_none=bool(column.null_count), may_be_empty=True)
-            columns[name] = (self.encodings or {}).get(name, kind)
+            columns[name] = encoding_of(
+                column.type, may_be_none=bool(column.null_count), may_be_empty=True
+            )
         return dataclasses.replace(plan, columns=columns, note=note + plan.note)
+
+    def plan_uncounted(self, file: DataFile, files: Files) -> FilePlan:
+        """Return the plan of a file, whose columns are those of the table."""
+        return self.plan_file(file, files)
 
     def share(self, shard: ShardPlace) -> float:
         """Return the share of a row group's bytes that the chosen columns have."""
@@ -232,6 +248,11 @@ class TableFormat(Parquet):
         # The share is computed by the footer, which knows the names in the file.
         columns = shard.columns._replace(names=tuple(facts.stored(shard.columns.names)))
         return super().share(dataclasses.replace(shard, note=footer_note, columns=columns))
+
+    def first_row(self, shard: ShardPlace, files: Files) -> int:
+        """Return the number of the first row of a row group in its file, by the footer."""
+        _, footer_note = FileFacts.parse(shard.note)
+        return super().first_row(dataclasses.replace(shard, note=footer_note), files)
 
     def footer(self, file: DataFile, files: Files) -> bytes:
         """Return the footer of a file from itself: a table has no ``_metadata``."""

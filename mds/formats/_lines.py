@@ -6,35 +6,69 @@ r"""Files of lines, JSON Lines and text: each line is a sample, about 64 MB of l
 
 A shard ends with the first line that ends 64 MB or more after its beginning. A compressed file is
 one shard, because decompression cannot start in the middle. Columns are inferred from lines at the
-start of a file and further on, as `mds-convert` does. A later line that does not fit is an error
-that names its byte.
+start of a file and further on (`Probe`). A later line that does not fit is a problem that names its
+line.
+
+A conversion does not count lines: a plain file is one range of bytes, which is cut anywhere, and a
+piece has the lines that begin in it.
 
 The format finds a shard (`ShardPlace`) again by two values of its plan: ``span`` has its first byte
-in the file and the byte after it, and ``note`` lists the columns of the file (`note_of`).
+in the file and the byte after it, and ``note`` lists the columns of the file (`note_of`), followed
+by what else is known of its text (`TextFacts`).
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
+import itertools
+import json
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from mds._process.mmaps import map_descriptor
 from mds._readers.codegen import load_json
 from mds._units import parse_bytes
+from mds._words import plural
 from mds.errors import ConfigError, FormatError
 from mds.formats._base import Format
-from mds.formats._columns import KnownColumns, infer_columns, merge_encodings, note_of, show_value
-from mds.formats._encode import encode_records, sample_encoder
-from mds.formats._facts import Block, DataFile, FilePlan, ShardPlace
+from mds.formats._columns import (
+    NULLS,
+    Column,
+    KnownColumns,
+    as_columns,
+    infer_columns,
+    merge_encodings,
+    more_of,
+    note_of,
+    show_value,
+)
+from mds.formats._encode import Fitting, encode_records, sample_encoder
+from mds.formats._facts import Block, DataFile, FilePlan, Problem, ShardPlace
+from mds.formats._fit import fill_missing, find_coercer
+from mds.formats._json_list import is_document, item_location, read_items
 from mds.formats._made_reader import MadeReader
-from mds.formats._newlines import Probe, bounded, cut_lines, line_bounds, numbered_lines
-from mds.formats._unpack import compression_of, content, packed_endings
+from mds.formats._names import OTHER_KINDS
+from mds.formats._newlines import (
+    LineRange,
+    NumberedLines,
+    Offsets,
+    Piece,
+    Probe,
+    bounded,
+    count_newlines,
+    cut_lines,
+    line_bounds,
+    pieces_of_lines,
+)
+from mds.formats._suggestions import as_options, suggest_options, wider_encoding
+from mds.formats._unpack import compression_of, content, content_start, packed_endings
+from mds.formats._utf8 import column_of, why_not_utf8
 from mds.storage._files import open_regular
 
 if TYPE_CHECKING:
@@ -43,7 +77,55 @@ if TYPE_CHECKING:
     from mds._shardfile.layout import Columns
     from mds.formats._source import Files
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+_LINES_ENDINGS = packed_endings(".jsonl", ".ndjson")
+#: Lines of a compressed file are probed up to this byte of its content.
+_PROBED_PACKED = 64 << 20
+
+
+class TextFacts(NamedTuple):
+    """What is known of the text of a file before its lines are read.
+
+    - ``is_packed``: the content is compressed, whatever the name of the file.
+    - ``is_document``: the content is one JSON document.
+    - ``names``, ``separator``: columns of a table of cells, and what is between cells.
+    """
+
+    is_packed: bool = False
+    is_document: bool = False
+    names: tuple[str, ...] = ()
+    separator: str = ""
+
+    def note(self, columns: Iterable[str], key: str) -> bytes:
+        """Return the note of a file with these columns, whose key is ``key``."""
+        is_usual = self == TextFacts(compression_of(key) is not None)
+        return note_of(columns, b"" if is_usual else json.dumps(self).encode())
+
+    @classmethod
+    def of_shard(cls, shard: ShardPlace) -> TextFacts:
+        """Return the facts of the file of a shard."""
+        return cls.of(shard.note, shard.file.key)
+
+    @classmethod
+    def of(cls, note: bytes, key: str = "") -> TextFacts:
+        """Return the facts in the note of a file; without any, they follow from its key.
+
+        Raises FormatError for damage.
+        """
+        extra = more_of(note)
+        if not extra:
+            return cls(compression_of(key) is not None)
+        try:
+            is_packed, is_document, names, separator = json.loads(extra)
+            return cls(bool(is_packed), bool(is_document), (*map(str, names),), str(separator))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FormatError(
+                f"the table of files is damaged: {error}. Delete the table, or run mds index again."
+            ) from error
+
+
+#: Function from a line, and the byte at which it begins, to its record; raises ValueError.
+Parse = Callable[[bytes | memoryview, int], dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,13 +134,16 @@ class Lines(Format):
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
       at least this far after its beginning. Another size changes the order of an epoch.
+    - ``encoding`` (str, default "utf-8"): Encoding of the text, such as "cp1252".
     """
 
     #: Whether lines of white space are no samples.
     skips_blank: ClassVar[bool]
+    takes_other_endings: ClassVar[bool] = True
     revision: ClassVar[int] = 2
 
     shard_size: int | str = "64mb"
+    encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,22 +152,48 @@ class Lines(Format):
             raise ConfigError(
                 f"shard_size= must be a positive number of bytes, got {self.shard_size!r}."
             )
-        object.__setattr__(self, "shard_size", size)  # in bytes; the dataclass is frozen
+        # The dataclass is frozen.
+        object.__setattr__(self, "shard_size", size)  # in bytes
+        object.__setattr__(self, "encoding", text_encoding(self.encoding))
 
     # ------------------------------------------------------------------ methods to write
 
     @abstractmethod
-    def columns_of(
-        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
-    ) -> Mapping[str, str]:
-        """Infer the encoding of each column from some lines of a file.
-
-        ``lines`` are pairs: the byte at which a line begins, and the line.
-        """
+    def columns_of(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+        """Infer the columns from some records of a file."""
 
     @abstractmethod
-    def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """Parse a line as a sample. Raises ValueError, with the reason, for a wrong line."""
+    def parser(self, facts: TextFacts) -> Parse:
+        """Return the function that parses a line of a file."""
+
+    # ------------------------------------------------------------------ methods to override
+
+    def facts_of(self, file: DataFile, files: Files) -> TextFacts:
+        """Return what is known of the text of a file. Raises FormatError for a broken file."""
+        is_packed, _ = content_start(file, files)
+        return TextFacts(is_packed)
+
+    def probed_lines(self, probe: Probe, facts: TextFacts) -> list[tuple[int, bytes]]:
+        """Return (byte in the file, line) for the lines from which columns are inferred."""
+        del facts
+        return probe.lines(skips_blank=self.skips_blank)
+
+    def pieces(self, chunks: Iterable[bytes], offset: int, facts: TextFacts) -> Iterator[Piece]:
+        """Yield the lines of some chunks, the first of which begins at ``offset``; see `Piece`."""
+        del facts
+        return pieces_of_lines(chunks, offset, skips_blank=self.skips_blank)
+
+    def bounds(self, data: memoryview, offset: int, facts: TextFacts) -> tuple[Offsets, Offsets]:
+        """Return begin and end of each line in a part of a file that begins at ``offset``."""
+        del offset, facts
+        return line_bounds(data, skips_blank=self.skips_blank)
+
+    def count(
+        self, chunks: Iterable[bytes], size: int | None, facts: TextFacts, location: str
+    ) -> list[LineRange]:
+        """Cut the lines of a file into ranges; see `cut_lines`."""
+        del facts
+        return cut_lines(chunks, size, skips_blank=self.skips_blank, location=location)
 
     # ------------------------------------------------------------------ the format
 
@@ -92,51 +203,138 @@ class Lines(Format):
         The chunks are decompressed bytes, so the span of the only shard of a compressed file counts
         these.
         """
-        location, ending, probe = files.url(file), compression_of(file.key), Probe()
-        chunks = probe.watch(_chunks(file, files))
-        size = None if ending else int(self.shard_size)
-        stretches = cut_lines(chunks, size, skips_blank=self.skips_blank, location=location)
-        # All chunks have passed the probe now.
-        columns = self.columns_of(
-            probe.lines(skips_blank=self.skips_blank),
-            location,
-            # Lines of other files are encoded by shards, so one that is broken breaks its shard.
-            drops_broken=not ending and not files.is_far,
-        )
+        facts = self.facts_of(file, files)
+        probe = Probe(_PROBED_PACKED if facts.is_packed else None)
+        chunks = probe.watch(chunks_of(file, files))
+        size = None if facts.is_packed else int(self.shard_size)
+        ranges = self.count(chunks, size, facts, files.url(file))
+        columns = self._probed_columns(probe, facts, files)  # all chunks have passed the probe now
         return FilePlan(
             columns,
-            samples=[each.lines for each in stretches],
+            samples=[each.lines for each in ranges],
             # Estimates: a decoded sample has about as many bytes as its line, and an offset.
-            sizes=[each.end - each.start + 4 * each.lines for each in stretches],
-            spans=[(each.start, each.end) for each in stretches],
-            note=note_of(columns),
+            sizes=[each.end - each.start + 4 * each.lines for each in ranges],
+            spans=[(each.start, each.end) for each in ranges],
+            note=facts.note(columns, file.key),
         )
+
+    def plan_uncounted(self, file: DataFile, files: Files) -> FilePlan:
+        """Return a file as one range of bytes; only the lines for its columns are read."""
+        facts = self.facts_of(file, files)
+        columns = self._probed_columns(_probe(file, files, facts), facts, files)
+        is_empty = not file.size
+        return FilePlan(
+            columns,
+            samples=[] if is_empty else [-1],
+            sizes=[] if is_empty else [file.size],
+            spans=[] if is_empty else [(0, file.size)],
+            note=facts.note(columns, file.key),
+        )
+
+    def cut(self, shard: ShardPlace, files: Files, size: int) -> Iterator[ShardPlace]:
+        """Yield ranges of ``size`` bytes, whatever lines are there; a compressed file is one."""
+        del files
+        start, end = shard.span
+        step = end - start if TextFacts.of_shard(shard).is_packed else max(size, 1)
+        for offset in range(start, end, step):
+            span = (offset, min(offset + step, end))
+            yield dataclasses.replace(shard, span=span, samples=-1)
+
+    def raw_records(self, file: DataFile, files: Files) -> list[dict[str, Any]]:
+        """Return the records of a small file as they are parsed; cells of a table are texts.
+
+        Raises FormatError for a line that is no record.
+        """
+        facts, location = self.facts_of(file, files), files.url(file)
+        parse, records = self.parser(facts), []
+        lines = NumberedLines(self.pieces(chunks_of(file, files), 0, facts))
+        for offset, line in lines:
+            try:
+                records.append(parse(line, offset))
+            except (ValueError, RecursionError) as error:  # noqa: PERF203 - it ends the loop
+                place = f"{location}, line {lines.count_before(offset) + 1}"
+                raise FormatError(self._problem(error, line, place)) from error
+        return records
+
+    def all_records(
+        self, file: DataFile, files: Files
+    ) -> tuple[Mapping[str, str], list[dict[str, Any]]]:
+        """Return the columns and the records of a small file, with values of their types.
+
+        A key that some records lack is None there. Raises FormatError for a line that is no record.
+        """
+        records = self.raw_records(file, files)
+        encodings = self._encodings(self.columns_of(records), files)
+        coercers = self._fitting(as_columns(encodings)).coercers
+        for record in records:
+            for name in encodings:
+                fit, value = coercers.get(name), record.get(name)
+                record[name] = value if fit is None else fit(value)
+        return encodings, records
 
     def plan_bytes(self, file: DataFile, files: Files) -> int:
         """Return the size of the file: line ends can only be found by reading all of it."""
         del files
         return file.size
 
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+    def check_empty(self, file: DataFile, files: Files) -> None:
+        """Raise FormatError for the first line that is no record, if no probed line is one."""
+        facts = self.facts_of(file, files)
+        parse = self.parser(facts)
+        first_problem: Problem | None = None
+        for offset, line in self.probed_lines(_probe(file, files, facts), facts):
+            error = _error_of(parse, line, offset)
+            if error is None:
+                return
+            if first_problem is None:
+                location = f"{files.url(file)}, line {_line_number(file, offset, files)}"
+                first_problem = self._problem(error, line, location)
+        if first_problem is not None:
+            raise FormatError(first_problem)
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block | Problem]:
         """Yield the lines of a shard as MDS samples."""
-        location = files.url(shard.file)
-        chunks: Iterable[bytes]
-        if compression_of(shard.file.key):
-            chunks = _chunks(shard.file, files)
-        else:
-            (data,) = files.ranges(shard.file, [shard.span])
-            chunks = [bytes(data)]
-        lines = numbered_lines(chunks, shard.span[0], skips_blank=self.skips_blank)
-        records = self._records(lines, shard, location)
-        yield from encode_records(shard.columns, records, f"{location}, {self.shard_of(shard)}")
+        lines = self._lines(shard, files)
+        offset = 0  # of the present line
+
+        def locate(row: int = 0) -> str:
+            """Return the location of the present line; it is counted for an error only."""
+            del row
+            number = self._first_number(shard, files) + lines.count_before(offset)
+            return f"{files.url(shard.file)}, line {number}"
+
+        def records() -> Iterator[Mapping[str, Any] | Problem]:
+            """Yield the record of each line, or what is wrong with it."""
+            nonlocal offset
+            read = self._record_reader(shard)
+            for offset, line in lines:
+                try:
+                    yield read(line, offset)
+                except (ValueError, RecursionError) as error:  # noqa: PERF203 - of one line
+                    yield self._problem(error, line, locate())
+
+        yield from encode_records(shard.columns, records(), locate, self._fitting(shard.columns))
+
+    def location_of(self, shard: ShardPlace, row: int, files: Files) -> str:
+        """Return the file and the number of the line, from 1."""
+        lines = self._lines(shard, files)
+        for offset, _ in itertools.islice(lines, row, row + 1):
+            number = self._first_number(shard, files) + lines.count_before(offset)
+            return f"{files.url(shard.file)}, line {number}"
+        return f"{files.url(shard.file)}, {self.shard_of(shard)}, sample {row}"
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by its bytes in the file."""
         return f"bytes {shard.span[0]:,} to {shard.span[1]:,}"
 
     def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Whether no file is compressed."""
+        """Return True if no file is compressed by its name."""
         return not any(compression_of(file.key) for file in files)
+
+    def maps(self, note: bytes) -> bool:
+        """Return True if a file is neither compressed nor one JSON document."""
+        facts = TextFacts.of(note)
+        return not facts.is_packed and not facts.is_document
 
     def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
         """Return a reader of a shard in a plain file, which parses a line when it is read.
@@ -152,32 +350,39 @@ class Lines(Format):
                 )
             data = map_descriptor(file.fileno(), end - page, start=page)
         view = memoryview(data)[start - page :]
-        begins, ends = line_bounds(view, skips_blank=self.skips_blank)
+        begins, ends = self.bounds(view, start, TextFacts.of_shard(shard))
         if len(ends) != shard.samples:
             raise FormatError(
-                f"{path}, {self.shard_of(shard)}: there are {len(ends):,} lines, but "
+                f"{path}, {self.shard_of(shard)}: there are {plural(len(ends), 'line')}, but "
                 f"{shard.samples:,} were expected."
             )
-        encode = sample_encoder(shard.columns)
+        encode = sample_encoder(shard.columns, self._fitting(shard.columns))
+        read = self._record_reader(shard)
         line_begins, line_ends = begins.data, ends.data  # counted from the byte `start` of the file
-        known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
+
+        def locate(row: int) -> str:
+            """Return the file and the number of a line."""
+            with open_regular(path) as file:
+                chunks = iter(lambda: file.read(1 << 20), b"")
+                return f"{path}, line {count_newlines(chunks, start + line_begins[row]) + 1}"
 
         def mds_bytes(row: int) -> bytes:
             """Return the bytes of a line's sample as in an MDS shard.
 
-            Raises FormatError, which names the byte, for a line that does not fit the columns.
+            Raises FormatError, which names the line, for one that does not fit the columns.
             """
-            line_start = line_begins[row]
-            record = self._record(
-                bytes(view[line_start : line_ends[row]]), start + line_start, known_columns, path
-            )
-            _check_numbers(record, numbers, path, start + line_start)
-            return encode(
-                {**known_columns.gaps, **record},
-                lambda: f"{path}, line at byte {start + line_start:,}",
-            )
+            line = bytes(view[line_begins[row] : line_ends[row]])
+            try:
+                record = read(line, start + line_begins[row])
+            except (ValueError, RecursionError) as error:
+                raise FormatError(self._problem(error, line, locate(row))) from error
+            return encode(record, lambda: locate(row))
 
-        converters = _converters(shard.columns, columns)
+        known_columns, parse = (
+            KnownColumns(shard),
+            self.parser(TextFacts.of_shard(shard)),
+        )
+        converters = None if self._is_text else _converters(shard.columns, columns)
         if converters is None:
             return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 
@@ -187,8 +392,7 @@ class Lines(Format):
             If it raises an error, `mds_bytes` is called, whose error has a message.
             """
             line = view[line_begins[row] : line_ends[row]]
-            is_first_of_file = not row and not start
-            record = self.record(bytes(line).removeprefix(_BOM) if is_first_of_file else line)
+            record = parse(line, start + line_begins[row])
             values = {**known_columns.gaps, **record}
             if known_columns.is_late(values):
                 raise ValueError("the record has an unexpected key")
@@ -196,107 +400,325 @@ class Lines(Format):
 
         return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns, sample)
 
+    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+        """Merge the encodings of files; a column of two kinds has the encoding as in one file.
+
+        A file without records says nothing. See `Format.merge` for the argument.
+        """
+        file_columns = [(key, columns) for key, columns in file_columns if columns]
+        kinds: dict[str, str] = {}
+        for _, columns in file_columns:
+            for name, encoding in columns.items():
+                kinds[name] = self._join(kinds.get(name, encoding), encoding)
+        kinds = {name: self._unknown if kind == NULLS else kind for name, kind in kinds.items()}
+        return super().merge(
+            [(key, {name: kinds[name] for name in columns}) for key, columns in file_columns]
+        )
+
+    #: Encoding of a column without values.
+    _unknown: ClassVar[str] = NULLS
+
+    @staticmethod
+    def _join(first: str, second: str) -> str:
+        """Return the encoding of a column that has two encodings in two files."""
+        if {first, second} == {"int", "float64"}:
+            return "float64"
+        return merge_encodings(first, second) or "json"
+
     # ------------------------------------------------------------------ inside
 
-    def _records(
-        self, lines: Iterable[tuple[int, bytes]], shard: ShardPlace, location: str
-    ) -> Iterator[Mapping[str, Any]]:
-        """Parse lines, given as (byte in the file, line), check them, and yield their records.
+    def _probed_columns(self, probe: Probe, facts: TextFacts, files: Files) -> Mapping[str, str]:
+        """Infer the columns from the probed lines; one that is no record is a problem later."""
+        parse, records = self.parser(facts), []
+        for offset, line in self.probed_lines(probe, facts):
+            with contextlib.suppress(ValueError, RecursionError):
+                records.append(parse(line, offset))
+        return self._encodings(self.columns_of(records), files)
 
-        A record is a dict from column to value. `KnownColumns.gaps` fills the columns that a line
-        lacks with None if the format allows that.
+    @staticmethod
+    def _encodings(columns: Sequence[Column], files: Files) -> dict[str, str]:
+        """Return the encodings of columns; the reasons for them are kept for a conversion."""
+        for column in columns:
+            if column.note:
+                files.column_notes.setdefault(column.name, column.note)
+        return {column.name: column.encoding for column in columns}
+
+    def _lines(self, shard: ShardPlace, files: Files) -> NumberedLines:
+        """Return the lines of a shard, or those that begin in a range of bytes without a number."""
+        facts, file, (start, end) = TextFacts.of_shard(shard), shard.file, shard.span
+        if facts.is_packed:
+            return NumberedLines(self.pieces(chunks_of(file, files), 0, facts))
+        if shard.samples < 0:
+            start = self._first_line(shard, files)
+            chunks = files.stream(file, start) if start < end else iter(())
+            chunks = bounded(chunks, files.url(file), start)
+            return NumberedLines(self.pieces(chunks, start, facts), end)
+        if files.is_far:  # ranges are fetched side by side
+            (data,) = files.ranges(file, [shard.span])
+            return NumberedLines(self.pieces([bytes(data)], start, facts))
+        return NumberedLines(self.pieces(files.stream(file, start, end), start, facts))
+
+    def _first_line(self, shard: ShardPlace, files: Files) -> int:
+        """Return the byte at which the first line of a range without a number begins."""
+        return _first_line(shard.file, *shard.span, files)
+
+    def _first_number(self, shard: ShardPlace, files: Files) -> int:
+        """Return the number, from 1, of the first line of a shard; the lines before are counted."""
+        if TextFacts.of_shard(shard).is_packed:
+            return 1
+        start = shard.span[0] if shard.samples >= 0 else self._first_line(shard, files)
+        return _line_number(shard.file, start, files)
+
+    def _record_reader(self, shard: ShardPlace) -> Callable[[bytes, int], Mapping[str, Any]]:
+        """Return a function from a line, and the byte at which it begins, to its record.
+
+        Columns that the line lacks are None if the format allows that. It raises ValueError for a
+        line that does not fit the columns of the shard.
         """
-        known_columns, numbers = KnownColumns(shard), _number_columns(shard.columns)
-        for offset, line in lines:
-            record = self._record(line, offset, known_columns, location)
-            _check_numbers(record, numbers, location, offset)
-            yield {**known_columns.gaps, **record}
+        known_columns, parse = (
+            KnownColumns(shard),
+            self.parser(TextFacts.of_shard(shard)),
+        )
+        gaps = known_columns.gaps
 
-    def _record(
-        self, line: bytes, offset: int, known_columns: KnownColumns | None, location: str
-    ) -> dict[str, Any]:
-        """Parse the line that begins at the byte ``offset`` of a file to a record.
+        def read(line: bytes, offset: int) -> Mapping[str, Any]:
+            """Parse a line, and compare its keys with the columns."""
+            record = parse(line, offset)
+            if known_columns.is_late(record):
+                raise _LateKeyError(known_columns.first_late(record))
+            return {**gaps, **record} if gaps else record
 
-        All of its keys must be known columns; None for ``known_columns`` allows any. ``location``
-        names the file. Raises FormatError for a wrong line.
+        return read
+
+    @property
+    def _is_text(self) -> bool:
+        """Whether all values are texts, as in the cells of a table."""
+        return False
+
+    @property
+    def _nulls(self) -> frozenset[str]:
+        """Texts that count as missing values."""
+        return frozenset()
+
+    def _fitting(self, columns: Columns) -> Fitting:
+        """Return the functions that fit the values of a record to their columns, without loss.
+
+        Text is parsed as the type of a column if all values are texts, or if the user chose the
+        encoding of the column.
         """
-        try:
-            record = self.record(line if offset else line.removeprefix(_BOM))
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{location}, line at byte {offset:,}: {_reason(error)}") from error
-        if known_columns is not None:
-            known_columns.check(record.keys(), location, f"the line at byte {offset:,} has a key")
-        return record
+        chosen, nulls = self.encodings or {}, self._nulls
+        parses = {name: self._is_text or name in chosen for name in columns.names}
+        coercers = {}
+        for name, encoding in zip(columns.names, columns.encodings, strict=True):
+            fit = find_coercer(
+                encoding,
+                from_text=parses[name],
+                plain=not self._is_text,
+                is_exact=name not in chosen,
+            )
+            if nulls or encoding.startswith("optional["):
+                missing = nulls or frozenset([""] if parses[name] else [])
+                fit = fill_missing(fit, encoding, missing, None)
+            coercers[name] = fit
+
+        def suggest(name: str, encoding: str, value: Any) -> str:
+            """Return the remedy for a value that does not fit, of a conversion and in place."""
+            words = suggest_options(
+                name, encoding, value, parses[name], nulls, None, not self._is_text
+            )
+            wider = wider_encoding(
+                encoding, value, is_cell=self._is_text, is_json=not self._is_text
+            )
+            if value is None and not encoding.startswith("optional["):
+                wider = f"optional[{encoding}]"
+            in_place = f"format={type(self).__name__}(encodings={{{name!r}: {wider!r}}})"
+            return words.removeprefix(". ") + (f". In place, write {in_place}." if wider else "")
+
+        return Fitting(coercers, suggest)
+
+    def _problem(self, error: Exception, line: bytes, location: str) -> Problem:
+        """Return what is wrong with the line at ``location``, for which an error was raised."""
+        if isinstance(error, UnicodeDecodeError):
+            place = f"{location}, column {column_of(line, error)}"
+            return Problem(
+                place,
+                why_not_utf8(line, error),
+                "To read the text in place, write for example "
+                f"format={type(self).__name__}(encoding='cp1252').",
+            )
+        if isinstance(error, RecursionError):
+            return Problem(location, "it is nested too deeply")
+        if isinstance(error, json.JSONDecodeError):
+            text = show_value(line.rstrip().decode(self.encoding, "replace"))
+            return Problem(f"{location}, column {error.colno}", f"{error.msg} in {text}")
+        if isinstance(error, _LateKeyError):
+            return Problem(
+                location,
+                f"it has the key {error}, which the records at the beginning do not have",
+                _late_remedy(error.name),
+            )
+        return Problem(location, str(error))
+
+
+class _LateKeyError(ValueError):
+    """A record has a key, ``name``, that no probed record had."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(repr(name))
+        self.name = name
+
+
+def _late_remedy(name: str) -> str:
+    """Return how a key that no probed record had is read, or left out."""
+    drop = "" if "," in name else f", or {as_options(drop=[name])} to leave it out"
+    return (
+        f"Add {as_options(encodings={name: 'json'})} to write it{drop}. In place, name the columns "
+        "that you want with columns=."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JsonLines(Lines):
-    """One JSON object a line, plain or compressed; its keys are columns.
+    """JSON objects, whose keys are columns: one a line, or in one document a file.
+
+    A document is a list of objects, or one object over several lines.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
       at least this far after its beginning. Another size changes the order of an epoch.
+    - ``encoding`` (str, default "utf-8"): Encoding of the text, such as "cp1252".
     - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without it, a
       key that none of the lines had from which columns were inferred is an error.
-    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there; else it is an error.
+    - ``missing`` (str | None, default None): A column that a file does not have is None there;
+      ``"error"`` makes it an error, and ``"null"`` leaves out the warning.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
+      those that follow from the lines.
 
     >>> StreamingDataset(remote="s3://bucket/text/*.jsonl.zst", batch_size=32)  # doctest: +SKIP
     """
 
     name: ClassVar[str] = "jsonl"
-    endings: ClassVar[tuple[str, ...]] = packed_endings(".jsonl", ".ndjson")
+    title: ClassVar[str] = "JSON lines"
+    endings: ClassVar[tuple[str, ...]] = (*_LINES_ENDINGS, *packed_endings(".json"))
+    omits_underscored: ClassVar[bool] = True
+    has_partitions: ClassVar[bool] = True
+    has_late_keys: ClassVar[bool] = True
     skips_blank: ClassVar[bool] = True
 
-    def columns_of(
-        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
-    ) -> Mapping[str, str]:
-        """Return the encodings that hold the values of all these lines, by column.
+    def choose(self, files: Iterable[DataFile], source: Files) -> list[DataFile]:
+        """Return the files of this format; ``.json`` files beside others of it describe these."""
+        listed = list(files)
+        lines = [file for file in listed if file.key.lower().endswith(_LINES_ENDINGS)]
+        for file in listed if lines else ():
+            if file not in lines:
+                source.leave_out(file.key, OTHER_KINDS)
+        return super().choose(lines or listed, source)
 
-        With ``drops_broken``, broken lines are left out here: each is an error when it is read.
-        Raises FormatError for a broken line, or if all are broken.
-        """
-        records: list[dict[str, Any]] = []
-        first_error: FormatError | None = None
-        for offset, line in lines:
-            try:
-                records.append(self._record(line, offset, None, location))
-            except FormatError as error:  # noqa: PERF203 - one line hides no other
-                if not drops_broken:
-                    raise
-                first_error = first_error or error
-        if first_error is not None and not records:
-            raise first_error
-        return {column.name: column.encoding for column in infer_columns(records)}
+    def facts_of(self, file: DataFile, files: Files) -> TextFacts:
+        """Return whether a file is compressed, and whether it is one JSON document."""
+        is_packed, start = content_start(file, files)
+        return TextFacts(is_packed, is_document(start))
 
-    def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """Parse the JSON object in a line. Raises ValueError for any other line."""
-        return json_object(line)
-
-    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
-        """Merge the encodings of files; a column whose kinds differ becomes JSON, as in one file.
-
-        See `Format.merge` for the argument.
-        """
-        kinds: dict[str, str] = {}
-        for _, columns in file_columns:
-            for name, encoding in columns.items():
-                kinds[name] = _join(kinds.get(name, encoding), encoding)
-        return super().merge(
-            [(key, {name: kinds[name] for name in columns}) for key, columns in file_columns]
+    def plan_file(self, file: DataFile, files: Files) -> FilePlan:
+        """Cut the lines of a file into shards; a JSON document is one shard."""
+        facts = self.facts_of(file, files)
+        if not facts.is_document:
+            return super().plan_file(file, files)
+        items = self._items(file, files)
+        records = [item for item in items if not isinstance(item, Problem)]
+        columns = self._encodings(self.columns_of(records), files)
+        is_empty = not items
+        return FilePlan(
+            columns,
+            samples=[] if is_empty else [len(items)],
+            sizes=[] if is_empty else [file.size + 4 * len(items)],
+            spans=[] if is_empty else [(0, file.size)],
+            note=facts.note(columns, file.key),
         )
+
+    def plan_uncounted(self, file: DataFile, files: Files) -> FilePlan:
+        """Return a file as one range of bytes; a JSON document is counted."""
+        if self.facts_of(file, files).is_document:
+            return self.plan_file(file, files)
+        return super().plan_uncounted(file, files)
+
+    def cut(self, shard: ShardPlace, files: Files, size: int) -> Iterator[ShardPlace]:
+        """Yield ranges of ``size`` bytes; a compressed file and a JSON document are one."""
+        if TextFacts.of_shard(shard).is_document:
+            yield shard
+        else:
+            yield from super().cut(shard, files, size)
+
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block | Problem]:
+        """Yield the lines of a shard, or the objects of a document, as MDS samples."""
+        if not TextFacts.of_shard(shard).is_document:
+            yield from super().blocks(shard, files)
+            return
+        gaps = KnownColumns(shard).gaps
+        records = [
+            item if isinstance(item, Problem) else {**gaps, **item}
+            for item in self._items(shard.file, files)
+        ]
+        yield from encode_records(
+            shard.columns,
+            records,
+            lambda row: item_location(shard.file, row, files),
+            self._fitting(shard.columns),
+        )
+
+    def location_of(self, shard: ShardPlace, row: int, files: Files) -> str:
+        """Return the file, and the number of the line or of the object, from 1."""
+        if TextFacts.of_shard(shard).is_document:
+            return item_location(shard.file, row, files)
+        return super().location_of(shard, row, files)
+
+    def check_empty(self, file: DataFile, files: Files) -> None:
+        """Raise FormatError for the first problem of a file without records."""
+        if not self.facts_of(file, files).is_document:
+            super().check_empty(file, files)
+            return
+        items = self._items(file, files)
+        if items and isinstance(items[0], Problem):
+            raise FormatError(items[0])
+
+    def _items(self, file: DataFile, files: Files) -> list[dict[str, Any] | Problem]:
+        """Return the objects of a file that is one JSON document."""
+        return read_items(b"".join(chunks_of(file, files)), self.encoding, file, files)
+
+    def columns_of(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
+        """Return the columns that hold the values of all these records."""
+        return infer_columns(records)
+
+    def parser(self, facts: TextFacts) -> Parse:
+        """Return the function that parses the JSON object in a line."""
+        del facts
+        encoding = self.encoding
+
+        def parse(line: bytes | memoryview, offset: int) -> dict[str, Any]:
+            """Return the object of a line. Raises ValueError for any other value."""
+            text = str(line if offset else bytes(line).removeprefix(BOM), encoding)
+            value = load_json(text.rstrip())
+            if not isinstance(value, dict):
+                raise ValueError(  # noqa: TRY004 - a line is wrong by value
+                    f"expected an object with the columns as keys, got {show_value(value)}"
+                )
+            return value
+
+        return parse
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextLines(Lines):
-    """Every line of a text in UTF-8 is a sample with the column ``text``; empty ones too.
+    """Every line of a text is a sample with the column ``text``; empty ones too.
 
     - ``shard_size`` (int | str, default "64mb", bytes): A shard ends with the first line that ends
       at least this far after its beginning. Another size changes the order of an epoch.
+    - ``encoding`` (str, default "utf-8"): Encoding of the text, such as "cp1252".
 
     >>> StreamingDataset(remote="s3://bucket/text/*.txt", batch_size=32)  # doctest: +SKIP
     """
 
     name: ClassVar[str] = "lines"
+    title: ClassVar[str] = "lines of text"
     endings: ClassVar[tuple[str, ...]] = packed_endings(".txt")
     skips_blank: ClassVar[bool] = False
 
@@ -305,37 +727,22 @@ class TextLines(Lines):
         """Return "text", the name before ``text`` meant whole files everywhere."""
         return "text"
 
-    def columns_of(
-        self, lines: Sequence[tuple[int, bytes]], location: str, *, drops_broken: bool
-    ) -> Mapping[str, str]:
+    def columns_of(self, records: Sequence[Mapping[str, Any]]) -> Sequence[Column]:
         """Return the only column."""
-        del lines, location, drops_broken
-        return {"text": "str"}
+        del records
+        return [Column("text", "str")]
 
-    def record(self, line: bytes | memoryview) -> dict[str, Any]:
-        """Return the line without its end."""
-        return {"text": str(line, "utf-8").removesuffix("\n").removesuffix("\r")}
+    def parser(self, facts: TextFacts) -> Parse:
+        """Return the function that returns a line without its end."""
+        del facts
+        encoding = self.encoding
 
+        def parse(line: bytes | memoryview, offset: int) -> dict[str, Any]:
+            """Return the text of a line. Raises ValueError for other bytes than text."""
+            text = str(line if offset else bytes(line).removeprefix(BOM), encoding)
+            return {"text": text.removesuffix("\n").removesuffix("\r")}
 
-def read_lines(file: DataFile, start: int, end: int, files: Files) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line) for each line of a file that begins in the bytes [start, end).
-
-    A line includes its newline, without a byte order mark. Of a compressed file all lines are
-    yielded, and offsets count its decompressed bytes. Raises FormatError for a line above 1 GB and
-    for damaged compressed data.
-    """
-    is_packed = compression_of(file.key) is not None
-    first = 0 if is_packed else _first_line(file, start, end, files)
-    if first >= end and not is_packed:
-        return
-    with contextlib.closing(
-        content(file, files) if is_packed else files.stream(file, first)
-    ) as chunks:
-        lines = numbered_lines(bounded(chunks, files.url(file), first), first, skips_blank=False)
-        for offset, line in lines:
-            if offset >= end and not is_packed:
-                return
-            yield offset, line if offset else line.removeprefix(_BOM)
+        return parse
 
 
 def _first_line(file: DataFile, start: int, end: int, files: Files) -> int:
@@ -355,17 +762,54 @@ def _first_line(file: DataFile, start: int, end: int, files: Files) -> int:
     return end
 
 
-def json_object(line: bytes | memoryview) -> dict[str, Any]:
-    """Parse the object of a line. Raises ValueError, also for errors of the parser."""
-    value = load_json(str(line, "utf-8").rstrip())
-    if not isinstance(value, dict):
-        raise ValueError(  # noqa: TRY004 - a line is wrong by value
-            f"expected an object with the columns as keys, got {show_value(value)}"
+def text_encoding(name: Any) -> str:
+    """Return Python's name of a text encoding. Raises ConfigError if lines end with other bytes."""
+    try:
+        codec = codecs.lookup(name)
+    except (LookupError, ValueError, TypeError):
+        raise ConfigError(
+            f"encoding={name!r}: Python has no such text encoding. Common ones are utf-8, cp1252, "
+            "latin-1, shift_jis and gb18030."
+        ) from None
+    try:
+        # Files are cut into lines and cells by these bytes.
+        is_ascii = "a\n,".encode(codec.name) == b"a\n,"
+    except (LookupError, TypeError):  # a codec that is no text encoding, such as hex
+        is_ascii = False
+    if not is_ascii:
+        raise ConfigError(
+            f"encoding={name!r}: its lines do not end with the byte 0x0a. Convert the files to "
+            f"UTF-8 first: iconv -f {name} -t UTF-8 FILE."
         )
-    return value
+    return codec.name
 
 
-def _chunks(file: DataFile, files: Files) -> Iterator[bytes]:
+def _probe(file: DataFile, files: Files, facts: TextFacts) -> Probe:
+    """Return the probe of a file, of which no more is read than its windows need."""
+    if not facts.is_packed:
+        return Probe.of_file(lambda start, end: files.range(file, start, end), file.size)
+    probe = Probe(_PROBED_PACKED)
+    with contextlib.closing(content(file, files)) as chunks:
+        probe.fill(bounded(chunks, files.url(file)))
+    return probe
+
+
+def _error_of(parse: Parse, line: bytes, offset: int) -> Exception | None:
+    """Return the error of parsing a line that begins at the byte ``offset``, or None."""
+    try:
+        parse(line, offset)
+    except (ValueError, RecursionError) as error:
+        return error
+    return None
+
+
+def _line_number(file: DataFile, offset: int, files: Files) -> int:
+    """Return the number, from 1, of the line that begins at a byte of a file's content."""
+    with contextlib.closing(content(file, files)) as chunks:
+        return count_newlines(chunks, offset) + 1
+
+
+def chunks_of(file: DataFile, files: Files) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file. Raises FormatError for a line above 1 GB."""
     return bounded(content(file, files), files.url(file))
 
@@ -382,40 +826,6 @@ def _converters(
     converters = [(name, _CONVERTERS.get(kind)) for name, kind in pairs if name in selection]
     pairs_with_converter = [(name, convert) for name, convert in converters if convert is not None]
     return pairs_with_converter if len(pairs_with_converter) == len(converters) else None
-
-
-def _number_columns(columns: Columns) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Return (column, check) for the columns of numbers; a check raises TypeError.
-
-    Checks are needed because the encodings would store True as 1 and round large integers.
-    """
-    pairs = zip(columns.names, columns.encodings, strict=True)
-    return [(name, _CONVERTERS[kind]) for name, kind in pairs if kind in {"int", "float64"}]
-
-
-def _check_numbers(
-    record: Mapping[str, Any],
-    numbers: Sequence[tuple[str, Callable[[Any], Any]]],
-    location: str,
-    offset: int,
-) -> None:
-    """Raise FormatError if an integer in a record does not fit its column.
-
-    - ``record`` (Mapping[str, Any]): The record of the line at the byte ``offset``.
-    - ``numbers``: Pairs of column and check, from `_number_columns`.
-    - ``location`` (str): Name of the file.
-    """
-    for name, check in numbers:
-        value = record.get(name)
-        if isinstance(value, int):  # other values are refused by the encoding
-            try:
-                check(value)
-            except TypeError:
-                raise FormatError(
-                    f"{location}, line at byte {offset:,}, column {name!r}: {show_value(value)} "
-                    "has another type than the other values. Write all with the same type, or "
-                    "leave the column out with columns=."
-                ) from None
 
 
 def _int(value: Any) -> int:
@@ -445,16 +855,3 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "str": _text,
     "json": lambda value: value,
 }
-
-
-def _join(first: str, second: str) -> str:
-    """Return the encoding of a column whose values are of two kinds in two files."""
-    if {first, second} == {"int", "float64"}:
-        return "float64"
-    return merge_encodings(first, second) or "json"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply."
-    return f"{str(error).rstrip('.')}."

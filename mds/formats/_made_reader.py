@@ -14,8 +14,9 @@ import numpy as np
 from mds._index.shard_object import ShardSchema, Stored
 from mds._readers.base import Batch, Reader, Rows
 from mds._readers.fields import ColumnSelection, fields_of
-from mds._readers.joint import JointReader, joint_reader, sample_decoder
+from mds._readers.joint import JointReader, decode, joint_reader, sample_decoder
 from mds._shardfile.layout import Columns
+from mds.errors import EncodingError
 
 
 class MadeReader(Reader):
@@ -57,6 +58,20 @@ class MadeReader(Reader):
         self._selection = selection
         self.is_stacked = fields_of(columns, selection).are_stacked
 
+    def compiled_get(self) -> Callable[[int], dict[str, Any]]:
+        """Return the function that makes a sample; see Reader.compiled_get.
+
+        Callers keep it for a stretch of samples, so the file is checked here.
+        """
+        if self.check_unchanged is not None:
+            self.check_unchanged()
+        return super().compiled_get()
+
+    def samples(self, rows: Rows) -> list[dict[str, Any]]:
+        """Return the samples of many rows; see Reader.samples."""
+        rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
+        return [*map(self.compiled_get(), rows)]
+
     def rows(self, rows: Rows, *, copy: bool = True) -> Batch:
         """Return many samples as columns; see Reader.rows."""
         self._check_open()
@@ -64,8 +79,10 @@ class MadeReader(Reader):
         if self._sample is not None:
             return self.as_columns(self.samples(self._numbers(rows)))
         # Many samples as MDS bytes are decoded column by column, faster than one by one.
-        stored = [*map(self._make, self._numbers(rows).tolist())]
-        return self._joint(stored).rows(range(len(stored)), copy=copy)
+        numbers = self._numbers(rows).tolist()
+        joint = self._joint([*map(self._make, numbers)])
+        joint.locate = lambda row: self.where(numbers[row])
+        return joint.rows(range(len(numbers)), copy=copy)
 
     def as_columns(self, samples: list[dict[str, Any]]) -> Batch:
         """Return samples of this schema as columns; see Reader.as_columns."""
@@ -82,17 +99,24 @@ class MadeReader(Reader):
         """Return the function that makes the sample of a row.
 
         Rows outside [0, samples), such as -1, take the slow way, which checks them. The fast way
-        ``sample`` comes first if there is one; if it fails, ``make`` is used.
+        ``sample`` comes first if there is one; if it fails, ``make`` is used. One in 64 rows also
+        checks that the file was not changed.
         """
         make, decode_slowly, count = self._make, self._slow_decoder(), len(self)
         assert make is not None
-        decode = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)
+        decode_fast = sample_decoder(fields_of(self.schema.columns, self._selection), self.source)
+        check = self.check_unchanged
 
         def get(row: int) -> dict[str, Any]:
             """Make the MDS bytes of a row, and decode them."""
             if not 0 <= row < count:
                 return decode_slowly(row)
-            return decode(memoryview(make(row)))
+            if not row & 63 and check is not None:  # a counter would cost more
+                check()
+            try:
+                return decode_fast(memoryview(make(row)))
+            except EncodingError:  # raised again with the location of the row
+                return decode_slowly(row)
 
         direct = self._sample
         if direct is None:
@@ -102,6 +126,8 @@ class MadeReader(Reader):
             """Return the sample of a row by the fast function, or by ``make`` if that fails."""
             if not 0 <= row < count:
                 return decode_slowly(row)
+            if not row & 63 and check is not None:  # a counter would cost more
+                check()
             try:
                 return direct(row)
             except Exception:  # noqa: BLE001 - `make` raises an error with a message
@@ -110,7 +136,10 @@ class MadeReader(Reader):
         return get_directly
 
     def _decode_slowly(self, row: Any) -> dict[str, Any]:
-        return self.get(self._number(row))
+        """Decode the sample of a row, which may be negative; see Reader._decode_slowly."""
+        number = self._number(row)
+        fields = fields_of(self.schema.columns, self._selection)
+        return decode(fields, self.sample_bytes(number), lambda: self.where(number))
 
     def _joint(self, stored: list[bytes]) -> JointReader:
         """Return a reader of samples in memory; ``stored`` are the MDS bytes of each."""

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 import numpy as np
 
 from mds._units import parse_bytes
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, FormatError
 from mds.formats._base import Format
 from mds.formats._encode import encode_records, sample_encoder
-from mds.formats._facts import Block, DataFile, FilePlan, FoundFiles, ShardPlace
+from mds.formats._facts import Block, DataFile, FilePlan, FoundFiles, Problem, ShardPlace
 from mds.formats._made_reader import MadeReader
 from mds.formats._source import Files
 from mds.formats._tar_members import Mapped, mapped
@@ -74,6 +75,7 @@ class Megatron(Format):
     """
 
     name: ClassVar[str] = "megatron"
+    title: ClassVar[str] = "Megatron-LM tokens"
     endings: ClassVar[tuple[str, ...]] = (".bin",)
 
     shard_size: int | str = "64mb"
@@ -98,6 +100,19 @@ class Megatron(Format):
         indexes = [source.beside(_index_key(file)) for file in files]
         digest = hashlib.blake2s(repr(indexes).encode(), digest_size=8).hexdigest()
         return FoundFiles(files, schema=digest)
+
+    def merge(self, file_columns: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, str]:
+        """Merge the columns of files, which must be all of integers or all of floats."""
+        kinds = {key: "float" in columns.get("tokens", "") for key, columns in file_columns}
+        for key, columns in file_columns:
+            if "tokens" not in (self.encodings or {}) and kinds[key] != kinds[file_columns[0][0]]:
+                raise FormatError(
+                    f"{key}: column 'tokens' is {columns['tokens']}, but "
+                    f"{file_columns[0][1]['tokens']} in {file_columns[0][0]}. Leave it out with "
+                    "columns=, read the files as separate streams, or name an encoding for all of "
+                    "them, such as encodings={'tokens': 'tensor:float64'}."
+                )
+        return super().merge(file_columns)
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Cut the documents of a file into shards, by its ``.idx`` alone."""
@@ -139,7 +154,7 @@ class Megatron(Format):
         bounds, dtype = self._document_bounds(shard, files)
         return np.asarray(np.diff(bounds) // dtype.itemsize, np.int64)
 
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
+    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block | Problem]:
         """Yield the documents of a shard, fetched as one range."""
         bounds, dtype = self._document_bounds(shard, files)
         begin, end = int(bounds[0]), int(bounds[-1])
@@ -150,12 +165,16 @@ class Megatron(Format):
             {TOKENS: convert(data[start:stop])}
             for start, stop in itertools.pairwise(bounds_in_data)
         )
-        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, documents, location)
+        locate = functools.partial(self.location_of, shard, files=files)
+        yield from encode_records(shard.columns, documents, locate)
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by the numbers of its documents in the file."""
         return f"documents {shard.span[0]:,} to {shard.span[1]:,}"
+
+    def location_of(self, shard: ShardPlace, row: int, files: Files) -> str:
+        """Return the file, and the number of the document in it, from 0."""
+        return f"{files.url(shard.file)}, document {shard.span[0] + row:,}"
 
     def can_range(self, shard: ShardPlace) -> bool:
         """Return True: a document is a range of bytes."""
@@ -167,10 +186,10 @@ class Megatron(Format):
         bounds, dtype = self._document_bounds(shard, files)
         convert, encode = _converter(shard, dtype), sample_encoder(shard.columns)
         ranges = [(int(bounds[row]), int(bounds[row + 1])) for row in rows]
-        # Called with a row, only for an error.
-        describe = f"{files.url(shard.file)}, {self.shard_of(shard)}, document {{}}".format
         return {
-            row: encode({TOKENS: convert(data)}, functools.partial(describe, row))
+            row: encode(
+                {TOKENS: convert(data)}, functools.partial(self.location_of, shard, row, files)
+            )
             for row, data in zip(rows, files.ranges(shard.file, ranges), strict=True)
         }
 
@@ -195,9 +214,7 @@ class Megatron(Format):
         def mds_bytes(row: int) -> bytes:
             """Return the bytes of a document's sample as in an MDS shard."""
             tokens = convert(data[document_bounds[row] : document_bounds[row + 1]])
-            return encode(
-                {TOKENS: tokens}, lambda: f"{path}, {self.shard_of(shard)}, document {row}"
-            )
+            return encode({TOKENS: tokens}, lambda: f"{path}, document {shard.span[0] + row:,}")
 
         return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 
@@ -233,7 +250,7 @@ class Megatron(Format):
             (len(lengths) == 0 or int(lengths.min()) >= 0)
             and cuts[0] == 0
             and cuts[-1] == len(lengths)
-            and not (np.diff(cuts) < 0).any()
+            and not (cuts[1:] < cuts[:-1]).any()  # a difference could overflow
             and sequence_bounds[-1] == end[2]
         )
         if not is_planned:
@@ -317,7 +334,9 @@ def _check_index(
     cuts = np.frombuffer(data, "<i8", header.cuts, header.cuts_at)
     if (row := _first_true(lengths < 0)) is not None:
         _refuse(
-            location, header.lengths_at + 4 * row, f"sequence {row:,} has {lengths[row]} tokens"
+            location,
+            header.lengths_at + 4 * row,
+            f"sequence {row:,} has {plural(lengths[row], 'token')}",
         )
     sizes = lengths.astype(np.int64) * item
     # Each sequence begins where the one before ends; `[:count]` is for a file without sequences.
@@ -340,7 +359,7 @@ def _check_index(
         )
     if cuts[0] != 0:
         _refuse(location, header.cuts_at, f"the first cut is {cuts[0]:,} instead of 0")
-    if (row := _first_true(np.diff(cuts) < 0)) is not None:
+    if (row := _first_true(cuts[1:] < cuts[:-1])) is not None:  # a difference could overflow
         _refuse(
             location,
             header.cuts_at + 8 * (row + 1),

@@ -1,14 +1,15 @@
 """Find line ends at the speed of memory, and cut lines into shards.
 
-`cut_lines` counts the lines of a stream and cuts it into stretches of lines, which become shards.
-`Probe` keeps the lines from which columns are inferred: some at the start of a file, some further
-on. Bytes are compared in pieces of 256 KB, which stay in a processor's cache.
+`cut_lines` counts the lines of a stream and cuts it into ranges of lines, which become shards.
+`NumberedLines` iterates over lines, and knows their numbers. `Probe` keeps the lines from which
+columns are inferred: some at the start of a file, some further on. Bytes are compared in pieces of
+256 KB, which stay in a processor's cache.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,12 @@ _MOST_LINES = 1 << 27
 _SPACE = 32  # white space is at most this; a line that begins with more is not blank
 #: `Probe` takes lines at the beginning, at 4 MB, 8 MB, 16 MB, ...
 _FIRST = 4 << 20
-#: Bytes that `Probe` keeps at each of these offsets, and lines that it uses.
-_WINDOW, _LINES = 1 << 20, 250
+#: Bytes that `Probe` keeps at each of these offsets, and records of them that are looked at.
+_WINDOW, MOST_PROBED = 1 << 20, 250
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stretch:
+class LineRange:
     """Consecutive lines of a file: bytes [start, end), and the number of lines that are samples."""
 
     start: int
@@ -120,29 +121,29 @@ def bounded(chunks: Iterable[bytes], location: str, offset: int = 0) -> Iterator
 
 def cut_lines(
     chunks: Iterable[bytes], size: int | None, *, skips_blank: bool, location: str = ""
-) -> list[Stretch]:
-    """Cut a stream of bytes into stretches of lines.
+) -> list[LineRange]:
+    """Cut a stream of bytes into ranges of lines.
 
-    A stretch ends with the first line that ends ``size`` bytes or more after its start; with None
-    the whole stream is one stretch. The result does not depend on how the bytes are chunked. Raises
-    FormatError for a stretch with too many lines to be decoded.
+    A range ends with the first line that ends ``size`` bytes or more after its start; with None the
+    whole stream is one range. The result does not depend on how the bytes are chunked. Raises
+    FormatError for a range with too many lines to be decoded.
     """
-    out: list[Stretch] = []
-    start = lines = 0  # first byte and number of lines of the current stretch
+    out: list[LineRange] = []
+    start = lines = 0  # first byte and number of lines of the current range
     counted = 0  # bytes of the stream whose lines are counted: all whole lines so far
     partial_line = bytearray()  # the beginning of a line whose end has not come yet
 
     def close(end: int) -> None:
-        """End the current stretch at the byte ``end``, and begin the next one."""
+        """End the current range at the byte ``end``, and begin the next one."""
         nonlocal start, lines
-        out.append(Stretch(start, end, lines))
+        out.append(LineRange(start, end, lines))
         start, lines = end, 0
 
     def take(data: bytes | bytearray | memoryview) -> None:
         """Count the whole lines in ``data``, which begins at the byte ``counted``."""
         nonlocal lines, counted
         view, first = memoryview(data), 0
-        # The stretch ends with the first newline that makes it at least `size` bytes long: at the
+        # The range ends with the first newline that makes it at least `size` bytes long: at the
         # byte start + size - 1 of the file or later, which is counted from `counted` in `view`.
         while size is not None and (end := _newline(view, start + size - counted - 1) + 1):
             lines += count_lines(view[first:end], skips_blank=skips_blank)
@@ -156,19 +157,38 @@ def cut_lines(
             )
         counted += len(view)
 
+    def take_long(length: int) -> None:
+        """Count one line of ``length`` bytes whose content is not kept."""
+        nonlocal lines, counted
+        lines, counted = lines + 1, counted + length
+        if size is not None and counted - start >= size:
+            close(counted)
+
+    long_line = 0  # bytes of a long partial line, which is a sample whatever follows
     for chunk in chunks:
         line_end = chunk.rfind(b"\n") + 1
         if not line_end:
             partial_line += chunk
+            if long_line or (
+                len(partial_line) > _WINDOW and not (skips_blank and partial_line[0] <= _SPACE)
+            ):
+                long_line += len(partial_line)
+                partial_line = bytearray()
             continue
         first = 0
-        if partial_line:  # the line that began before is taken by itself, the rest without a copy
+        if long_line:
+            first = chunk.find(b"\n") + 1
+            take_long(long_line + first)
+            long_line = 0
+        elif partial_line:  # the line that began before is taken by itself, the rest without a copy
             first = chunk.find(b"\n") + 1
             partial_line += chunk[:first]
             take(partial_line)
         take(memoryview(chunk)[first:line_end])
         partial_line = bytearray(chunk[line_end:])
-    if partial_line:
+    if long_line:
+        take_long(long_line)
+    elif partial_line:
         take(partial_line)
     if counted > start:
         close(counted)
@@ -195,18 +215,64 @@ def whole_lines(chunks: Iterable[bytes], offset: int = 0) -> Iterator[tuple[int,
         yield offset, b"".join(partial_line)
 
 
-def numbered_lines(
+#: A piece of a file: its offset, its bytes, which hold whole lines only, and where each wanted line
+#: begins and ends in it.
+Piece = tuple[int, bytes, "Offsets", "Offsets"]
+#: Positions in some bytes, int64.
+Offsets = npt.NDArray[np.int64]
+
+
+def pieces_of_lines(
     chunks: Iterable[bytes], offset: int = 0, *, skips_blank: bool
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of some chunks, each with its newline, and the byte at which it begins.
+) -> Iterator[Piece]:
+    """Yield the lines of some chunks in pieces; see `Piece`.
 
     The first chunk begins at the byte ``offset``. With ``skips_blank`` lines of white space are
     left out.
     """
     for start, data in whole_lines(chunks, offset):
-        begins, ends = line_bounds(data, skips_blank=skips_blank)
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            yield start + begin, data[begin:end]
+        yield start, data, *line_bounds(data, skips_blank=skips_blank)
+
+
+class NumberedLines:
+    """Iterator over lines, each with the byte at which it begins; it can also number them.
+
+    Args:
+        pieces: The lines in pieces, from `pieces_of_lines`.
+        end: Lines that begin at this byte or after it are not wanted (default: all are).
+    """
+
+    def __init__(self, pieces: Iterable[Piece], end: int | None = None) -> None:
+        self._pieces, self._end = pieces, end
+        #: Newlines before the present piece, its offset, and its bytes.
+        self._newlines, self._start, self._data = 0, 0, b""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for start, data, begins, ends in self._pieces:
+            self._start, self._data = start, data
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                if self._end is not None and start + begin >= self._end:
+                    return
+                yield start + begin, data[begin:end]
+            self._newlines += data.count(b"\n")
+
+    def count_before(self, offset: int) -> int:
+        """Return the number of newlines before the line that was yielded last, from the first byte.
+
+        ``offset`` is the byte at which that line begins.
+        """
+        return self._newlines + self._data.count(b"\n", 0, offset - self._start)
+
+
+def count_newlines(chunks: Iterable[bytes], end: int) -> int:
+    """Return the number of newlines in the first ``end`` bytes of some chunks."""
+    count = 0
+    for chunk in chunks:
+        if end <= 0:
+            break
+        count += chunk.count(b"\n", 0, end)
+        end -= len(chunk)
+    return count
 
 
 def _newline(data: memoryview, begin: int) -> int:
@@ -219,19 +285,40 @@ def _newline(data: memoryview, begin: int) -> int:
 
 
 class Probe:
-    """Sampler of lines: keeps windows of a stream, and returns the first lines of each.
+    """Sampler of lines: keeps windows of a file, and returns the first lines of each.
 
         0        4 MB       8 MB                16 MB
         |window| |window|   |window|            |window| ...
 
-    A window has 1 MB, but the first one grows until it holds a whole line. The windows do not
-    depend on how the bytes are chunked, so neither do the columns.
+    A window has 1 MB, but the first one holds at least a whole line. The windows depend neither on
+    how the bytes are chunked nor on who reads them, so neither do the columns.
+
+    Args:
+        limit: Windows begin before this byte (default: anywhere in the file).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         #: The byte at which each window begins, and its bytes so far.
         self._windows: list[tuple[int, bytearray]] = [(0, bytearray())]
         self._searched = 0  # bytes of the first window that hold no newline
+        self._limit = limit
+
+    @classmethod
+    def of_file(cls, read: Callable[[int, int], bytes], size: int) -> Probe:
+        """Return the probe of a file of ``size`` bytes, of which only the windows are read.
+
+        ``read`` returns the bytes from one offset to before another.
+        """
+        probe = cls()
+        while True:
+            start, window = probe._windows[-1]
+            end = start + len(window)
+            if probe._is_complete():
+                end = probe._next_start()
+                probe._windows.append((end, bytearray()))
+            if end >= size:
+                return probe
+            probe._take(read(end, min(end + _WINDOW, size)), end)
 
     def watch(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the chunks unchanged, and keep the bytes that are in a window."""
@@ -241,55 +328,73 @@ class Probe:
             offset += len(chunk)
             yield chunk
 
+    def fill(self, chunks: Iterable[bytes]) -> None:
+        """Keep the bytes of the windows; chunks behind the last window are not asked for."""
+        for _ in self.watch(chunks):
+            if self._is_complete() and self._next_start() >= (self._limit or 0):
+                return
+
     def _take(self, chunk: bytes, offset: int) -> None:
         """Keep the bytes of a chunk, which begins at ``offset``, that are in a window.
 
-        A round of the loop fills the last window. Another one follows if that window is full and
-        the chunk reaches the next window.
+        A round of the loop fills the last window. Another one follows if that window is complete
+        and the chunk reaches the next window.
         """
         while True:
             start, window = self._windows[-1]
-            begin = start + len(window) - offset  # position in the chunk of the window's next byte
-            if self._must_grow():
-                window += chunk[begin:]
-                return
-            if begin < len(chunk):
-                window += chunk[begin : begin + _WINDOW - len(window)]
-            if self._must_grow():  # the first window is full now, but its first line has not ended
+            if not self._is_complete():
+                position = start + len(window) - offset  # in the chunk, of the window's next byte
+                if position >= len(chunk):
+                    return
+                is_growing = len(window) >= _WINDOW  # because the first line has not ended
+                end = len(chunk) if is_growing else position + _WINDOW - len(window)
+                window += chunk[position:end]
                 continue
-            next_start = 2 * start if start else _FIRST
-            if len(window) < _WINDOW or offset + len(chunk) <= next_start:
+            next_start = self._next_start()
+            if offset + len(chunk) <= next_start or (self._limit and next_start >= self._limit):
                 return
             self._windows.append((next_start, bytearray()))
 
-    def _must_grow(self) -> bool:
-        """Whether the first window, which is the last one so far, is full and has no newline."""
+    def _is_complete(self) -> bool:
+        """Return True if the last window is full; cut a first window that grew after its line."""
         start, window = self._windows[-1]
-        is_first = start == 0
-        if not is_first or len(window) < _WINDOW or window.find(b"\n", self._searched) >= 0:
-            return False
-        self._searched = len(window)  # a later call searches new bytes only
-        return True
+        if start or len(window) < _WINDOW:
+            return len(window) >= _WINDOW
+        newline = window.find(b"\n", self._searched)
+        self._searched = len(window) if newline < 0 else newline  # later calls search new bytes
+        if newline >= _WINDOW:
+            del window[newline + 1 :]
+        return newline >= 0
 
-    def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
-        """Return (byte in the file, line) for the first lines in each window.
+    def _next_start(self) -> int:
+        """Return the byte at which the window after a complete one begins."""
+        start, window = self._windows[-1]
+        following = 2 * start or _FIRST
+        while following < start + len(window):  # a first line of megabytes
+            following *= 2
+        return following
+
+    def windows(self) -> list[tuple[int, bytes]]:
+        """Return the whole lines of each window: the byte at which they begin, and their bytes.
 
         Lines that are cut by a window are left out. Only the first window keeps a line without a
         newline at its end: it may be the last line of a short file.
         """
-        lines = []
+        windows = []
         for start, window in self._windows:
             data = bytes(window)
-            offset = start
-            if start:  # the window begins inside a line
-                skipped = data.find(b"\n") + 1
-                offset, data = start + skipped, data[skipped:]
-            # A window that grew for a long first line ends with a chunk. It is cut after that line,
-            # so that the result does not depend on the chunks.
-            last = data.find(b"\n", _WINDOW - 1) if len(data) > _WINDOW else data.rfind(b"\n")
-            if start or (len(data) >= _WINDOW and last >= 0):
-                data = data[: last + 1]
+            offset = data.find(b"\n") + 1 if start else 0  # the window begins inside a line
+            end = data.rfind(b"\n") + 1
+            if not start and (len(data) < _WINDOW or not end):
+                end = len(data)
+            windows.append((start + offset, data[offset:end]))
+        return windows
+
+    def lines(self, *, skips_blank: bool) -> list[tuple[int, bytes]]:
+        """Return (byte in the file, line) for the first lines in each window."""
+        lines = []
+        for offset, data in self.windows():
             begins, ends = line_bounds(data, skips_blank=skips_blank)
-            pairs = zip(begins[:_LINES].tolist(), ends[:_LINES].tolist(), strict=True)
+            pairs = zip(begins[:MOST_PROBED].tolist(), ends[:MOST_PROBED].tolist(), strict=True)
             lines += [(offset + begin, data[begin:end]) for begin, end in pairs]
         return lines

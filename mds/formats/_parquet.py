@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mds.encodings import parse_encoding
+from mds._words import plural
 from mds.errors import FormatError, MdsError
 from mds.formats._arrow_values import (
     encoding_of,
     encoding_of_file,
     features_of,
     is_file,
+    is_list,
     list_dtype,
     pyarrow,
 )
 from mds.formats._columnar import Columnar, unreadable, with_wide_times
+from mds.formats._columns import NULL_ELEMENTS, as_columns, without_optional
 from mds.formats._facts import DataFile, FilePlan, ShardPlace
 from mds.formats._parquet_footer import check_footer, chunk_span, read_footer, shared_footer
 
@@ -49,8 +52,8 @@ class Parquet(Columnar):
     """Parquet files, read in place; every row group is a shard.
 
     - ``columns`` (Sequence[str] | None, default None): The only columns to fetch and decode.
-    - ``missing`` (str | None, default None): With ``"null"`` a column that a file does not have is
-      None there; else it is an error.
+    - ``missing`` (str | None, default None): A column that a file does not have is None there;
+      ``"error"`` makes it an error, and ``"null"`` leaves out the warning.
     - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column, which replace
       those that follow from the types.
 
@@ -61,14 +64,13 @@ class Parquet(Columnar):
     """
 
     name: ClassVar[str] = "parquet"
+    title: ClassVar[str] = "Parquet files"
     endings: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
 
-    encodings: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for encoding in (self.encodings or {}).values():
-            parse_encoding(encoding)
+    def settings(self) -> Mapping[str, Any]:
+        """Return the settings that affect samples; ``encodings`` too if there are none."""
+        # This format had the setting first, so digests and indexes have it even if it is None.
+        return {"encodings": None, **super().settings()}
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Return the row groups of a file, by its footer.
@@ -80,7 +82,7 @@ class Parquet(Columnar):
         footer = self.footer(file, files)
         try:
             metadata = _parse(footer)
-            check_footer(footer, metadata)
+            below_highest = check_footer(footer, metadata)
             schema = metadata.schema.to_arrow_schema()
         except Exception as error:
             raise unreadable(url, "the footer cannot be read", error) from error
@@ -98,7 +100,8 @@ class Parquet(Columnar):
                     may_be_empty=field.name in nulls,
                     feature=feature,
                 )
-            columns |= {n: e for n, e in (self.encodings or {}).items() if n in columns}
+            for name in _with_null_elements(metadata, schema, below_highest):
+                columns[name] = NULL_ELEMENTS  # an array of numbers has no null
             groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             samples = [group.num_rows for group in groups]
             # Estimates: values, and for each row its offset and the sizes of variable columns.
@@ -110,10 +113,37 @@ class Parquet(Columnar):
         if len(set(schema.names)) != len(schema.names):
             raise FormatError(f"{url}: two columns have the same name.")
         if min(samples, default=0) < 0:
-            raise FormatError(f"{url}: a row group has {min(samples)} rows.")
+            raise FormatError(f"{url}: a row group has {plural(min(samples), 'row')}.")
         import zstandard
 
         return FilePlan(columns, samples, sizes, note=zstandard.compress(footer, 3))
+
+    def plan_uncounted(self, file: DataFile, files: Files) -> FilePlan:
+        """Return the plan of a file for a conversion, which reads the file anyway.
+
+        Without size statistics, lists that may be null or empty are searched for null elements.
+        """
+        plan = self.plan_file(file, files)
+        footer = _stored_footer(plan.note, files.url(file))
+        metadata = _parse(footer)
+        known = check_footer(footer, metadata)
+        paths = [metadata.schema.column(number).path for number in known]
+        lists = [
+            name
+            for name, encoding in plan.columns.items()
+            if without_optional(encoding).startswith("tensor:")
+            and not any(_is_in(path, name) for path in paths)
+        ]
+        columns, location = dict(plan.columns), files.url(file)
+        for number, samples in enumerate(plan.samples if lists else ()):
+            shard = ShardPlace(
+                file, (number, number), samples, plan.note, as_columns(columns, lists)
+            )
+            for batch in self.batches(shard, lists, files, location):
+                for name in lists:
+                    if batch.column(name).flatten().null_count:
+                        columns[name] = NULL_ELEMENTS
+        return dataclasses.replace(plan, columns=columns)
 
     def footer(self, file: DataFile, files: Files) -> bytes:
         """Return the footer of a file, from a ``_metadata`` file above it or from the file."""
@@ -143,7 +173,8 @@ class Parquet(Columnar):
         Images are recognised by the first bytes of the column in the file.
         """
         kind = features.get(field.name)
-        if kind is None or not (is_file(field.type) or pyarrow().types.is_binary(field.type)):
+        value_type = field.type.value_type if is_list(field.type) else field.type
+        if kind is None or not (is_file(value_type) or pyarrow().types.is_binary(value_type)):
             return ""
         if kind == "Audio":
             return "audio"
@@ -152,6 +183,12 @@ class Parquet(Columnar):
             for start, end in _spans(metadata, group, {f"{field.name}.bytes", field.name}):
                 return encoding_of_file(bytes(files.range(file, start, min(end, start + _SNIFFED))))
         return "bytes"
+
+    def first_row(self, shard: ShardPlace, files: Files) -> int:
+        """Return the number of the first row of a row group in its file, by the footer."""
+        del files
+        metadata = _parsed(shard)
+        return sum(metadata.row_group(group).num_rows for group in range(shard.span[0]))
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by the number of its row group."""
@@ -207,7 +244,7 @@ class Parquet(Columnar):
                 # Nanoseconds of 64 bits end in 2262, and beyond that they begin anew. So these
                 # columns are read once more, in microseconds.
                 pairs = zip(batches, read(int96_names, "us"), strict=True)
-                batches = (with_wide_times(batch, other, location) for batch, other in pairs)
+                batches = itertools.chain.from_iterable(itertools.starmap(with_wide_times, pairs))
             yield from batches
         except (MdsError, MemoryError):
             raise
@@ -227,12 +264,22 @@ def _footer_of(note: bytes, location: str = "a table of files") -> pq.FileMetaDa
 
     ``location`` names the file in errors. Raises FormatError for a note from another program.
     """
+    try:
+        return _parse(_stored_footer(note, location))
+    except MdsError:
+        raise
+    except Exception as error:
+        raise unreadable(location, "the stored footer cannot be read", error) from error
+
+
+def _stored_footer(note: bytes, location: str) -> bytes:
+    """Return the footer in a file's note. Raises FormatError for a note from another program."""
     import zstandard
 
     try:
         if zstandard.frame_content_size(note) > _LARGEST_FOOTER:
             raise ValueError("it is too large")  # noqa: TRY301 - reported like any damage
-        return _parse(zstandard.ZstdDecompressor().decompress(note))
+        return zstandard.ZstdDecompressor().decompress(note)
     except Exception as error:
         raise unreadable(location, "the stored footer cannot be read", error) from error
 
@@ -301,6 +348,21 @@ def _nulls(metadata: pq.FileMetaData) -> dict[str, bool | None]:
             else:
                 out.setdefault(top, False)
     return out
+
+
+def _with_null_elements(
+    metadata: pq.FileMetaData, schema: Any, below_highest: Mapping[int, int]
+) -> Iterator[str]:
+    """Yield the columns of lists of numbers that have a null among their elements.
+
+    ``below_highest`` is what `check_footer` returned; files of old writers have no such counts.
+    """
+    for number, count in below_highest.items():
+        top = metadata.schema.column(number).path.partition(".")[0]
+        position = schema.get_field_index(top) if count > 0 else -1
+        kind = schema.field(position).type if position >= 0 else None
+        if kind is not None and list_dtype(kind) is not None and kind.value_field.nullable:
+            yield top
 
 
 def _is_in(path: str, top: str) -> bool:

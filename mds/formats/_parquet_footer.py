@@ -19,11 +19,13 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mds._process.fork_safe import new_lock
 from mds._redaction import get_logger
+from mds._words import plural
 from mds.errors import FormatError, StoreError
 from mds.formats._arrow_values import pyarrow
 
@@ -218,10 +220,13 @@ _TEXT_BYTES, _REPETITIONS, _DEFINITIONS = 1, 2, 3
 _MAX_DEPTH = 64  # structures inside structures
 
 
-def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
+def check_footer(footer: bytes, parsed: pq.FileMetaData) -> Counter[int]:
     """Raise ValueError for metadata of a column at which pyarrow would end the process.
 
-    ``parsed`` is the footer as pyarrow parsed it.
+    ``parsed`` is the footer as pyarrow parsed it. Returns the number of values that are one level
+    below the highest definition level, by the number of the column: in a list whose elements may be
+    null, these are the null elements. Columns without size statistics, as of old writers, are not
+    in it.
     """
     schema = parsed.schema
     columns = [schema.column(number) for number in range(parsed.num_columns)]
@@ -234,37 +239,43 @@ def check_footer(footer: bytes, parsed: pq.FileMetaData) -> None:
         )
         for column in columns
     ]
-    reader = _Reader(footer)
+    reader, below_highest = _Reader(footer), Counter[int]()
     try:
         for number, kind in reader.fields():
             if (number, kind) == (_ROW_GROUPS, _LIST):
                 for _ in reader.structures():
-                    _check_row_group(reader, facts)
+                    _check_row_group(reader, facts, below_highest)
     except IndexError:
         raise ValueError("it ends too early") from None
+    return Counter({column: count for column, count in below_highest.items() if count >= 0})
 
 
-def _check_row_group(reader: _Reader, facts: list[tuple[int, int, bool]]) -> None:
+def _check_row_group(
+    reader: _Reader, facts: list[tuple[int, int, bool]], below_highest: Counter[int]
+) -> None:
     """Check the columns of the row group at the cursor. Raises ValueError.
 
     ``facts`` has for each column in the schema: highest repetition level, highest definition level,
-    whether it holds text or bytes.
+    whether it holds text or bytes. ``below_highest`` is increased; see `check_footer`.
     """
     for number, kind in reader.fields():
         if (number, kind) == (_COLUMNS, _LIST):
             for column in reader.structures():
                 if column >= len(facts):
-                    raise ValueError(f"a row group has more than {len(facts)} columns")
-                _check_column(reader, *facts[column])
+                    raise ValueError(f"a row group has more than {plural(len(facts), 'column')}")
+                count = _check_column(reader, *facts[column])
+                is_known = count >= 0 <= below_highest[column]
+                below_highest[column] = below_highest[column] + count if is_known else -1
 
 
-def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: bool) -> None:
+def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: bool) -> int:
     """Check the metadata of the column chunk at the cursor against the schema.
 
     ``repetitions`` and ``definitions`` are the highest levels of the column in the schema,
-    ``is_text`` says whether it holds text or bytes. Raises ValueError.
+    ``is_text`` says whether it holds text or bytes. Returns the number of values that are one level
+    below the highest definition level, -1 if it is not known. Raises ValueError.
     """
-    has_metadata = False
+    has_metadata, below_highest = False, -1
     for number, kind in reader.fields():
         if (number, kind) == (_ENCRYPTION, _STRUCT):
             raise ValueError("a column is encrypted")
@@ -273,19 +284,21 @@ def _check_column(reader: _Reader, repetitions: int, definitions: int, is_text: 
         has_metadata = True
         for inner, inner_kind in reader.fields():
             if (inner, inner_kind) == (_SIZES, _STRUCT):
-                _check_sizes(
-                    reader, {_REPETITIONS: repetitions, _DEFINITIONS: definitions}, is_text
-                )
+                max_levels = {_REPETITIONS: repetitions, _DEFINITIONS: definitions}
+                below_highest = _check_sizes(reader, max_levels, is_text)
     if not has_metadata:
         raise ValueError("a column has no metadata")
+    return below_highest
 
 
-def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> None:
+def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> int:
     """Check the size statistics at the cursor. Raises ValueError if they contradict the schema.
 
     Two fields are histograms: the number of values at each level, 0 to the highest. ``max_levels``
-    has the highest level in the schema, by the number of the field.
+    has the highest level in the schema, by the number of the field. Returns what `_check_column`
+    returns.
     """
+    below_highest = -1
     for number, kind in reader.fields():
         if (number, kind) == (_TEXT_BYTES, _I64) and not is_text:
             raise ValueError("a column of numbers has a number of bytes of text")
@@ -295,6 +308,9 @@ def _check_sizes(reader: _Reader, max_levels: dict[int, int], is_text: bool) -> 
                 raise ValueError(
                     f"a histogram has {count} levels, but the column has {max_levels[number] + 1}"
                 )
+            if number == _DEFINITIONS and count > 1:
+                below_highest = _signed_numbers(reader.data, reader.offset)[-2]
+    return below_highest
 
 
 class _Reader:
@@ -350,6 +366,16 @@ def _list_header(data: bytes, offset: int) -> tuple[int, int]:
 
 def _after_list_header(data: bytes, offset: int) -> int:
     return _varint(data, offset + 1)[1] if data[offset] >> 4 == 15 else offset + 1
+
+
+def _signed_numbers(data: bytes, offset: int) -> list[int]:
+    """Return the numbers of the list of i64 at an offset."""
+    numbers, count = [], _list_header(data, offset)[0]
+    offset = _after_list_header(data, offset)
+    for _ in range(count):
+        zigzag, offset = _varint(data, offset)
+        numbers.append((zigzag >> 1) ^ -(zigzag & 1))
+    return numbers
 
 
 def _varint(data: bytes, offset: int) -> tuple[int, int]:

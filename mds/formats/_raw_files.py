@@ -18,133 +18,79 @@ value.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import functools
 import io
 import itertools
-import json
-import os
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mds._readers.codegen import load_json
+from mds._index.table import TABLE_NAME
+from mds._shardfile.layout import INDEX_NAME
+from mds._words import plural
 from mds.errors import (
-    ConfigError,
     FormatError,
     MdsError,
     MissingDependencyError,
-    NotFoundError,
     StoreError,
 )
-from mds.formats._base import Format
 from mds.formats._columns import infer_columns
-from mds.formats._encode import encode_records, sample_encoder
-from mds.formats._facts import Block, DataFile, FilePlan, ShardPlace
-from mds.formats._made_reader import MadeReader
+from mds.formats._csv import Csv
+from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
+from mds.formats._fit import find_coercer
+from mds.formats._lines import JsonLines
+from mds.formats._media import media_column
+from mds.formats._rows_of_files import (
+    ARRAYS,
+    FileRow,
+    ListedRows,
+    RowsOfFiles,
+    check_count,
+    damaged_table,
+    pack_rows,
+    unpack_rows,
+)
 from mds.formats._source import FilePlace
 from mds.formats._tar_samples import encoding_by_ending, split_name
+from mds.formats._unpack import compression_of, unpack_document
 from mds.storage._base import check_key
-from mds.storage._files import open_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mds._readers.base import Reader
-    from mds._readers.fields import ColumnSelection
     from mds.formats._source import Files
 
+#: Column of the content of files that are neither pictures nor sounds.
+_CONTENT = "content"
+#: Files that belong to an index of the files, not to the files.
+_OF_INDEXES = (INDEX_NAME, TABLE_NAME)
 #: Files whose sizes are looked up to estimate those of all, and the estimate if none is known.
 _LOOKED_AT, _SUPPOSED = 16, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OneFileEach(Format):
-    """Base of formats in which each sample is a file, with a row of a table about it.
+class RawFiles(RowsOfFiles):
+    """Files below a folder, one sample each: all of them, or those that a manifest lists.
 
-    A shard is some rows of the table. A format that inherits from this class says how the rows of a
-    shard are found (`_rows`) and how their files are fetched (`_fetched`).
-    """
+    With a manifest, a sample has the columns of a row, in the order of the manifest; the column of
+    paths is named ``path``. Without one, it has ``path`` and ``bytes``, in the order of the paths.
 
-    @property
-    @abstractmethod
-    def _content_column(self) -> str:
-        """Name of the column with the contents of the files."""
-
-    @abstractmethod
-    def _rows(self, shard: ShardPlace) -> Rows:
-        """Return the rows of a shard, checked since the table may be from anywhere."""
-
-    @abstractmethod
-    def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
-        """Yield rows with the contents of their files, fetched side by side, if wanted."""
-
-    @abstractmethod
-    def _describe_row(
-        self, number: int, row: Mapping[str, Any], location: str, files: Files
-    ) -> str:
-        """Describe a sample for errors.
-
-        Args:
-            number: Number of the row in its shard.
-            row: The row itself.
-            location: URL of the file that stands for the shard.
-            files: Files of the dataset.
-        """
-
-    def share(self, shard: ShardPlace) -> float:
-        """Return 1, or 0 if the contents of files are not wanted."""
-        return 1.0 if self._content_column in shard.columns.names else 0.0
-
-    def blocks(self, shard: ShardPlace, files: Files) -> Iterator[Block]:
-        """Yield the files of a shard, fetched side by side."""
-        records = self._fetched(self._rows(shard), shard, files)
-        location = f"{files.url(shard.file)}, {self.shard_of(shard)}"
-        yield from encode_records(shard.columns, records, location)
-
-    def can_range(self, shard: ShardPlace) -> bool:
-        """Return True: a sample is a file."""
-        del shard
-        return True
-
-    def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
-        """Return the samples of some rows, fetching their files alone."""
-        location, encode = files.url(shard.file), sample_encoder(shard.columns)
-        rows_of_shard = self._rows(shard)
-        records = self._fetched([rows_of_shard[row] for row in rows], shard, files)
-        describe = self._describe_row
-        return {
-            row: encode(
-                record, functools.partial(describe, row, rows_of_shard[row], location, files)
-            )
-            for row, record in zip(rows, records, strict=True)
-        }
-
-    def is_read_in_place(self, files: Sequence[DataFile]) -> bool:
-        """Return True: a file on a local disk is read when its sample is asked for."""
-        del files
-        return True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RawFiles(OneFileEach):
-    """Files below a folder, one sample each, in the order of a manifest.
-
-    - ``manifest`` (str): Path of the manifest below the folder: a ``.parquet``, ``.csv``, ``.tsv``
-      or ``.jsonl`` file with a column of paths and any other columns.
+    - ``manifest`` (str | None, default None): Path of the manifest below the folder: a
+      ``.parquet``, ``.csv``, ``.tsv`` or ``.jsonl`` file with a column of paths and any other
+      columns.
     - ``path`` (str, default "path"): The column of paths, which are relative to the folder.
-    - ``content`` (str, default "content"): Name of the column with the contents of the files. They
-      are images or text if all paths have such an ending, else bytes.
+    - ``content`` (str | None, default None): Name of the column with the contents of the files.
+      None: ``image`` or ``audio`` if all files of a manifest are pictures or sounds, else
+      ``content``. The contents are images or text if all paths have such an ending, else bytes.
     - ``size`` (str | None, default None): The column with the size of each file in bytes. Without
       it the sizes of sixteen files are looked up, to estimate the sizes of shards. On Amazon S3,
       fetching a file of known size takes a quarter of the CPU time.
+    - ``encodings`` (Mapping[str, str] | None, default None): Encodings by column.
     - ``samples_per_shard`` (int, default 256): Number of consecutive files in a shard. Another
       number changes the order of an epoch.
-    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without
-      ``content`` no file is read.
+    - ``columns`` (Sequence[str] | None, default None): The only columns to decode; without the
+      contents no file is read.
 
     Raises ConfigError for a number of samples below one.
 
@@ -154,45 +100,66 @@ class RawFiles(OneFileEach):
     """
 
     name: ClassVar[str] = "files"
+    title: ClassVar[str] = "files"
     endings: ClassVar[tuple[str, ...]] = ()
+    omits_companions: ClassVar[bool] = False
 
-    manifest: str
+    manifest: str | None = None
     path: str = "path"
-    content: str = "content"
+    content: str | None = None
     size: str | None = None
-    samples_per_shard: int = 256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples_per_shard < 1:
-            raise ConfigError(f"samples_per_shard={self.samples_per_shard} must be at least 1.")
 
     @property
-    def _content_column(self) -> str:
-        return self.content
+    def lists_files(self) -> bool:
+        """Return False if a manifest names the files."""
+        return self.manifest is None
 
     def narrow(self, place: FilePlace) -> FilePlace:
         """Narrow the place to the manifest, so that no folder of millions of files is listed."""
-        return FilePlace(place.root, literal=self.manifest)
+        return place if self.manifest is None else FilePlace(place.root, literal=self.manifest)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return all settings but ``size``, which changes no sample."""
-        return {name: value for name, value in super().settings().items() if name != "size"}
+        """Return all settings but ``size``, which changes no sample, and those without a value.
+
+        ``content`` has its name of files that are neither pictures nor sounds, as in states and
+        indexes that know no other.
+        """
+        settings = {**super().settings(), "content": self.content or (self.manifest and _CONTENT)}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name != "size" and (value is not None or name == "missing")
+        }
 
     def takes(self, key: str) -> bool:
-        """Whether a key is that of the manifest."""
-        return key == self.manifest
+        """Return True for the manifest, or for any file if there is no manifest."""
+        return key == self.manifest if self.manifest is not None else key not in _OF_INDEXES
+
+    def find(self, place: FilePlace, source: Files) -> FoundFiles:
+        """Find the manifest, or list all files."""
+        if self.manifest is not None:
+            return FoundFiles(self.choose(source.find(place), source))
+        return super().find(place, source)
+
+    def list_rows(self, place: FilePlace, files: Files) -> ListedRows:
+        """Return a row for each file of a folder."""
+        found_files, column = self.choose(files.find(place), files), self.content or "bytes"
+        rows = [FileRow({"path": file.key}, {column: file}) for file in found_files]
+        return ListedRows({"path": "str", column: "bytes"}, rows)
 
     def plan_file(self, file: DataFile, files: Files) -> FilePlan:
         """Cut the rows of the manifest into shards. It is read whole; no file of it is read."""
+        if self.manifest is None:
+            return super().plan_file(file, files)
         location = files.url(file)
-        columns, rows = read_manifest(files.get(file), file.key, location)
-        if self.content in columns:
-            raise FormatError(
-                f"{location}: the manifest already has a column {self.content!r}. Choose another "
-                f"name for the bytes of the files with content=."
-            )
+        rows, is_text = read_rows(file, files)
+        if not rows:
+            raise FormatError(f"{location}: the manifest has no rows.")
         check_paths(rows, self.path, location)
+        columns = fit_rows(rows, is_text=is_text, encodings=self.encodings)
+        content, encoding = self._content_of(rows)
+        columns = _named_by_path(columns, self.path)
+        self._check_names(columns, rows, content, location)
         # A shard is `step` rows. The note has their rows, packed, one shard after the other; the
         # span of a shard is its part of the note.
         step = self.samples_per_shard
@@ -201,7 +168,7 @@ class RawFiles(OneFileEach):
         cuts = range(step, len(rows), step)
         ends = [*itertools.accumulate(map(len, pieces))]
         return FilePlan(
-            columns={**columns, self.content: _content_of(rows, self.path)},
+            columns={**columns, content: encoding},
             samples=counts,
             sizes=[int(each.sum()) for each in np.split(self._sizes(rows, location, files), cuts)],
             spans=[(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)],
@@ -210,56 +177,57 @@ class RawFiles(OneFileEach):
 
     def shard_of(self, shard: ShardPlace) -> str:
         """Describe a shard by its number of files and its first file."""
-        return f"{shard.samples:,} files from {self._rows(shard)[0].get(self.path)!r}"
+        return f"{plural(shard.samples, 'file')} from {self.rows_of(shard)[0].path!r}"
 
-    def reader(self, shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
-        """Return a reader that opens a file for each sample.
+    def rows_of(self, shard: ShardPlace) -> Sequence[FileRow]:
+        """Return the rows of a shard, checked since the table may be from anywhere."""
+        if self.manifest is None:
+            return super().rows_of(shard)
+        location = shard.file.key
+        rows = unpack_dicts(shard.note[shard.span[0] : shard.span[1]], location)
+        check_count(rows, shard)
+        check_paths(rows, self.path, location)
+        sizes = [-1] * len(rows) if self.size is None else check_sizes(rows, self.size, location)
+        # An index has "content" where the user named no column.
+        column = self.content or _CONTENT
+        if column == _CONTENT:
+            column = _default_content(shard, rows)
+        return [
+            FileRow(_named_by_path(row, self.path), {column: DataFile(row[self.path], size)})
+            for row, size in zip(rows, sizes, strict=True)
+        ]
 
-        ``path`` is the local path of the manifest, from which the dataset's folder follows.
-        """
-        root = path[: -len(shard.file.key)]
-        rows, encode = self._rows(shard), sample_encoder(shard.columns)
-        reads_files = self.content in shard.columns.names
+    def cut(self, shard: ShardPlace, files: Files, size: int) -> Iterator[ShardPlace]:
+        """Yield runs of rows; those of a manifest are few, and their sizes are estimates."""
+        if self.manifest is None:
+            yield from super().cut(shard, files, size)
+        else:
+            yield shard
 
-        def mds_bytes(row: int) -> bytes:
-            """Return the bytes of a sample as in an MDS shard; read its file if that is wanted."""
-            record = rows[row]
-            if reads_files:
-                place = os.path.join(root, record[self.path])
-                try:
-                    with open_regular(place) as file:
-                        record = {**record, self.content: file.read()}
-                except (FileNotFoundError, NotADirectoryError) as error:
-                    raise self._missing(path, record[self.path], place) from error
-                except OSError as error:
-                    raise FormatError(
-                        f"{path}: the file {record[self.path]!r} of a row cannot be read: "
-                        f"{error.strerror}. Remove the row, or add the file."
-                    ) from error
-            return encode(record, lambda: f"{path}, row of {rows[row][self.path]!r}")
+    def _lister(self, shard: ShardPlace) -> str:
+        return shard.file.key if self.manifest is not None else ""
 
-        return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
+    def _check_names(
+        self, columns: Mapping[str, str], rows: Rows, content: str, location: str
+    ) -> None:
+        """Raise FormatError if the manifest itself has a column that is added to it."""
+        if content in columns:
+            raise FormatError(
+                f"{location}: the manifest already has a column {content!r}. Choose another "
+                f"name for the bytes of the files with content=."
+            )
+        if self.path != "path" and "path" in rows[0]:
+            raise FormatError(
+                f"{location}: the paths of the column {self.path!r} become a column 'path', which "
+                "the manifest already has. Rename that one in the manifest."
+            )
 
-    def _fetched(self, rows: Rows, shard: ShardPlace, files: Files) -> Iterator[Mapping[str, Any]]:
-        """Yield rows of the manifest with the contents of their files, fetched side by side."""
-        if self.content not in shard.columns.names:
-            yield from rows
-            return
-        location = files.url(shard.file)
-
-        def fetch(row: Mapping[str, Any]) -> Mapping[str, Any]:
-            """Return a row of the manifest with the content of its file as a further column."""
-            path = row[self.path]
-            size = row[self.size] if self.size else -1
-            try:
-                # A range avoids the costly way in which SDKs fetch whole objects.
-                file = DataFile(path, size)
-                data = files.range(file, 0, size) if size > 0 else files.get(file)
-            except NotFoundError as error:
-                raise self._missing(location, path, files.url(path)) from error
-            return {**row, self.content: data}
-
-        yield from files.map(fetch, rows)
+    def _content_of(self, rows: Rows) -> tuple[str, str]:
+        """Return the column of the files' content and its encoding, by the endings of all paths."""
+        media = media_column(row[self.path] for row in rows)
+        kinds = {encoding_by_ending(split_name(row[self.path])[1]) or "bytes" for row in rows}
+        column, encoding = media or (_CONTENT, kinds.pop() if len(kinds) == 1 else "bytes")
+        return self.content or column, encoding
 
     def _sizes(self, rows: Rows, location: str, files: Files) -> npt.NDArray[np.int64]:
         """Return the size of each file, int64: from the manifest, or the mean of some files."""
@@ -276,45 +244,17 @@ class RawFiles(OneFileEach):
         sizes = [size for size in files.map(look, rows[::step]) if size >= 0]
         return np.full(len(rows), sum(sizes) // len(sizes) if sizes else _SUPPOSED)
 
-    def _rows(self, shard: ShardPlace) -> Rows:
-        """Return the manifest rows of a shard, checked since the table may be from anywhere."""
-        location = shard.file.key
-        rows = unpack_rows(shard.note[shard.span[0] : shard.span[1]], location)
-        if len(rows) != shard.samples:
-            raise FormatError(
-                f"the table of files has {len(rows):,} rows for a shard of {shard.samples:,} in "
-                f"{location}. Delete the table, or run mds index again."
-            )
-        check_paths(rows, self.path, location)
-        if self.size is not None:
-            check_sizes(rows, self.size, location)
-        return rows
 
-    def _describe_row(
-        self, number: int, row: Mapping[str, Any], location: str, files: Files
-    ) -> str:
-        """Name the row of the manifest."""
-        del row, files
-        return f"{location}, sample {number}"
-
-    @staticmethod
-    def _missing(location: str, path: str, url: str) -> NotFoundError:
-        """Return the error for a file that the manifest lists and that does not exist."""
-        return NotFoundError(
-            f"get {url}: there is no such file, but {location} has a row with {path!r}. Remove the "
-            f"row, or add the file.",
-            url=url,
-            verb="get",
-        )
+def _default_content(shard: ShardPlace, rows: Rows) -> str:
+    """Return the column of the content of a manifest's files, if the user named none."""
+    names = {*shard.columns.names} - {*rows[0]}  # a manifest has no column of this name
+    return next((name for name in ("image", "audio") if name in names), _CONTENT)
 
 
-def _content_of(rows: Rows, path: str) -> str:
-    """Return the encoding of the files' content by their endings; "bytes" if these differ.
-
-    ``path`` is the name of the column of paths in the manifest's rows.
-    """
-    kinds = {encoding_by_ending(split_name(row[path])[1]) or "bytes" for row in rows}
-    return kinds.pop() if len(kinds) == 1 else "bytes"
+def _named_by_path(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return a row, or the encodings of one, whose column of paths is named "path"."""
+    others = {name: value for name, value in row.items() if name != column}
+    return {**others, "path": row[column]}
 
 
 # --------------------------------------------------------------------- the manifest
@@ -323,33 +263,87 @@ def _content_of(rows: Rows, path: str) -> str:
 Rows = list[dict[str, Any]]
 
 _LARGEST_FILE = 1 << 40
-_LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
+#: Endings of tables.
+_CSV, _JSON_LINES = (".csv", ".tsv"), (".jsonl", ".ndjson")
+_ENDINGS = (".parquet", *_CSV, *_JSON_LINES)
 
 
-def read_manifest(data: bytes, name: str, location: str) -> tuple[dict[str, str], Rows]:
-    """Return the encodings of a manifest's columns by name, and its rows.
+def read_rows(file: DataFile, files: Files) -> tuple[Rows, bool]:
+    """Return the rows of a table that names files, and whether all their values are text.
 
-    - ``data`` (bytes): Content of the manifest.
-    - ``name`` (str): Its file name, whose ending is that of its format.
-    - ``location`` (str): Its URL, for errors.
+    Args:
+        file: The table, perhaps compressed; the ending of its name is that of its format.
+        files: Reads it.
 
-    Raises FormatError for a manifest that cannot be read, and for a name with another ending.
+    Raises FormatError for a table that cannot be read, and for a name with another ending.
     """
-    lower = name.lower()
-    read = next((reader for ending, reader in _READERS.items() if lower.endswith(ending)), None)
-    if read is None:
-        raise FormatError(f"{location}: the name of a manifest must end in {', '.join(_READERS)}.")
+    location, ending = files.url(file), _ending_of_table(file.key)
+    if ending is None:
+        raise FormatError(f"{location}: the name of a manifest must end in {', '.join(_ENDINGS)}.")
+    if file.size < 0:  # it was not listed
+        info = files.store.head(file.key)
+        file = DataFile(info.key, info.size, info.version)
+    if ending in _CSV:
+        return Csv().raw_records(file, files), True
+    if ending in _JSON_LINES:
+        return JsonLines().raw_records(file, files), False
     try:
-        columns, rows = read(data)
+        return _read_parquet(unpack_document(files.get(file), location)), False
     except MdsError:
         raise
     except Exception as error:  # errors differ by library
         raise FormatError(
             f"{location}: it cannot be read: {str(error).rstrip(chr(46))}."
         ) from error
-    if not rows:
-        raise FormatError(f"{location}: the manifest has no rows.")
-    return columns, rows
+
+
+def is_table(name: str) -> bool:
+    """Return True for the name of a table that `read_rows` reads."""
+    return _ending_of_table(name) is not None
+
+
+def _ending_of_table(name: str) -> str | None:
+    """Return the ending of a table without that of a compression; None for another file."""
+    lower = name.lower()
+    lower = lower.removesuffix(compression_of(lower) or "")
+    return next((ending for ending in _ENDINGS if lower.endswith(ending)), None)
+
+
+def fit_rows(
+    rows: Rows,
+    *,
+    is_text: bool,
+    nulls: Sequence[str] = (),
+    encodings: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Give the values of rows the types of their columns, and return the encodings by column.
+
+    A value that does not fit is left as it is, so that reading its row raises an error. A row that
+    lacks a column has None there.
+
+    Args:
+        rows: The rows, which are changed.
+        is_text: All values are text, as in CSV.
+        nulls: Texts of cells that are None.
+        encodings: Encodings that the user gave, by column.
+    """
+    chosen = encodings or {}
+    columns = {
+        each.name: each.encoding for each in infer_columns(rows, is_text=is_text, nulls=nulls)
+    }
+    for name, inferred in columns.items():
+        encoding = chosen.get(name, inferred)
+        fit = None
+        if not encoding.startswith(ARRAYS):  # arrays are no JSON: they are made of lists
+            fit = find_coercer(encoding, from_text=is_text, plain=not is_text)
+        for row in rows:
+            value = row.setdefault(name, None)
+            if is_text and value in nulls:
+                row[name] = None
+            elif fit is not None and value is not None:
+                with contextlib.suppress(ValueError):
+                    row[name] = fit(value)
+    return columns
 
 
 def check_paths(rows: Rows, column: str, location: str) -> None:
@@ -362,7 +356,7 @@ def check_paths(rows: Rows, column: str, location: str) -> None:
         if not isinstance(path, str) or not path:
             raise FormatError(
                 f"{location}, row {number:,}: column {column!r} has no path. The columns are "
-                f"{', '.join(map(repr, row))}; name the one with the paths by path=."
+                f"{', '.join(map(repr, row)) or 'none'}; name the one with the paths by path=."
             )
         try:
             check_key(path)
@@ -385,36 +379,16 @@ def check_sizes(rows: Rows, column: str, location: str) -> list[int]:
     return sizes  # type: ignore[return-value]  # each was looked at
 
 
-def pack_rows(rows: Sequence[Mapping[str, Any]], location: str) -> bytes:
-    """Compress rows as JSON. Raises FormatError for a value that JSON does not have."""
-    import zstandard
-
-    try:
-        text = json.dumps(rows)
-    except TypeError as error:
-        raise FormatError(
-            f"{location}: {error}; a manifest may have numbers, texts, and lists of them."
-        ) from error
-    return zstandard.ZstdCompressor().compress(text.encode())
-
-
-def unpack_rows(data: bytes, location: str) -> Rows:
-    """Return the rows that `pack_rows` packed. Raises FormatError for other bytes."""
-    import zstandard
-
-    unpack = zstandard.ZstdDecompressor().decompress
-    try:
-        rows: Rows = [dict(row) for row in json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
-    except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
-        raise FormatError(
-            f"the table of files has no rows of {location}: {error}. Delete the table, or run mds "
-            "index again."
-        ) from error
+def unpack_dicts(data: bytes, location: str) -> Rows:
+    """Return rows that are dicts, which `pack_rows` packed. Raises FormatError for other bytes."""
+    rows = unpack_rows(data, location)
+    if not all(isinstance(row, dict) for row in rows):
+        raise damaged_table(location, "a row is no object")
     return rows
 
 
-def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
-    """Return the encodings of the columns, and the rows, of a Parquet file."""
+def _read_parquet(data: bytes) -> Rows:
+    """Return the rows of a Parquet file."""
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
@@ -422,77 +396,8 @@ def _read_parquet(data: bytes) -> tuple[dict[str, str], Rows]:
             "a manifest of Parquet needs pyarrow: pip install 'mds-streaming[arrow]'."
         ) from error
     table = pq.read_table(io.BytesIO(data), use_threads=False)
-    _check_header(table.column_names)
+    for position, name in enumerate(table.column_names):
+        if name in table.column_names[:position]:
+            raise ValueError(f"two columns have the name {name!r}")
     rows: Rows = table.to_pylist()
-    return _columns_of(rows), rows
-
-
-def _read_json_lines(data: bytes) -> tuple[dict[str, str], Rows]:
-    """Return the encodings of the columns, and the rows, of a JSON Lines file."""
-    rows: Rows = []
-    # Not splitlines(): texts may hold the other characters at which it splits.
-    for number, line in enumerate(data.decode("utf-8-sig").split("\n"), 1):
-        text = line.strip()
-        if not text:
-            continue
-        try:
-            row = load_json(text)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"line {number}: expected an object")  # noqa: TRY004
-        rows.append(row)
-    kinds = _columns_of(rows)
-    for row in rows:  # a column that a row lacks is None there
-        if len(row) < len(kinds):
-            row.update(dict.fromkeys(kinds.keys() - row.keys()))
-    return kinds, rows
-
-
-def _read_delimited(separator: str) -> Callable[[bytes], tuple[dict[str, str], Rows]]:
-    """Return a function that reads a CSV file with this separator."""
-
-    def read(data: bytes) -> tuple[dict[str, str], Rows]:
-        """Return the encodings of the columns, and the rows with their numbers parsed."""
-        reader = csv.DictReader(
-            io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True
-        )
-        _check_header(reader.fieldnames or ())
-        rows: Rows = []
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"line {reader.line_num} does not have as many cells as the first")
-            rows.append(row)
-        kinds = {column.name: column.encoding for column in infer_columns(rows, is_text=True)}
-        for name, kind in kinds.items():
-            parse_number = {"int": int, "float64": float}.get(kind)
-            if parse_number is not None:
-                for row in rows:
-                    row[name] = parse_number(row[name])
-        return kinds, rows
-
-    return read
-
-
-def _check_header(names: Sequence[str]) -> None:
-    """Raise ValueError for a column without a name, and for a name that occurs twice."""
-    for position, name in enumerate(names):
-        if not name or name in names[:position]:
-            problem = "exists twice" if name else "has no name"
-            raise ValueError(
-                f"column {position + 1} ({name!r}) {problem}; give every column its own name"
-            )
-
-
-def _columns_of(rows: Rows) -> dict[str, str]:
-    """Return encodings that hold the values of all rows; JSON for one that some rows lack."""
-    return {column.name: column.encoding for column in infer_columns(rows)}
-
-
-_READERS: dict[str, Callable[[bytes], tuple[dict[str, str], Rows]]] = {
-    ".parquet": _read_parquet,
-    ".csv": _read_delimited(","),
-    ".tsv": _read_delimited("\t"),
-    ".jsonl": _read_json_lines,
-    ".ndjson": _read_json_lines,
-}
+    return rows

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from mds._arguments import did_you_mean
 from mds._lazy_imports import Registry, is_class, registers
-from mds._shardfile.layout import INDEX_NAME
 from mds.errors import ConfigError
 from mds.formats._base import Format
+from mds.formats._names import TEXTS
 from mds.formats._unpack import packed_endings
-from mds.storage._url import is_local, local_path, redact, reveal
 
 
 class BuiltinFormat(NamedTuple):
@@ -23,8 +20,7 @@ class BuiltinFormat(NamedTuple):
 
     - ``module``, ``class_name``: where its class is.
     - ``endings``: the endings of the class, known without importing it.
-    - ``is_detected``: whether a folder with such files is read in this format without ``format=``;
-      False for endings that other datasets use as well.
+    - ``is_detected``: whether files with such endings are read in this format without ``format=``.
     """
 
     module: str
@@ -36,6 +32,8 @@ class BuiltinFormat(NamedTuple):
 #: The only list of this package's formats.
 BUILTIN_FORMATS = {
     "arrow": BuiltinFormat("arrow", "Arrow", (".arrow", ".feather", ".ipc")),
+    "audio": BuiltinFormat("audio", "AudioFiles", (".flac", ".opus", ".wav", ".mp3", ".ogg")),
+    "csv": BuiltinFormat("csv", "Csv", packed_endings(".csv", ".tsv")),
     "delta": BuiltinFormat("delta", "Delta"),
     "files": BuiltinFormat("raw_files", "RawFiles"),
     "iceberg": BuiltinFormat("iceberg", "Iceberg", (".metadata.json",)),
@@ -43,13 +41,15 @@ BUILTIN_FORMATS = {
         "images",
         "ImageFiles",
         (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
-        is_detected=False,
     ),
-    "jsonl": BuiltinFormat("lines", "JsonLines", packed_endings(".jsonl", ".ndjson")),
+    "jsonl": BuiltinFormat("lines", "JsonLines", packed_endings(".jsonl", ".ndjson", ".json")),
     "lines": BuiltinFormat("lines", "TextLines", packed_endings(".txt"), is_detected=False),
     "megatron": BuiltinFormat("megatron", "Megatron", (".bin",), is_detected=False),
+    "metadata": BuiltinFormat("metadata", "MetadataFiles"),
+    "paired": BuiltinFormat("paired_files", "PairedFiles"),
     "parquet": BuiltinFormat("parquet", "Parquet", (".parquet", ".parq", ".pq")),
-    "tar": BuiltinFormat("tar", "Tar", (".tar",)),
+    "tar": BuiltinFormat("tar", "Tar", (*packed_endings(".tar"), ".tgz")),
+    "text": BuiltinFormat("text_files", "TextFiles", packed_endings(*TEXTS)),
 }
 #: Words of other libraries for a format, with the word here. `mds.convert` has the same words.
 _OTHER_WORDS = {
@@ -69,11 +69,9 @@ _OTHER_WORDS = {
     "indexed_dataset": "megatron",
 }
 #: Words for sources that `mds.convert` takes, and that are not read in place.
-_CONVERTED = frozenset(("audio", "csv", "hf", "metadata", "paired", "text"))
+_CONVERTED = frozenset(("hf",))
 #: Names in states and indexes of formats that were renamed, with their names today.
-_RECORDED_NAMES = {"text": "lines"}
-#: Most files of a folder whose endings are compared to detect its format.
-_DETECTION_FILES = 1000
+_RECORDED_NAMES = {"text": "lines", "documents": "text"}
 #: Folder that only a Delta table has.
 DELTA_LOG = "_delta_log"
 
@@ -114,7 +112,7 @@ def format_names() -> list[str]:
     """Return the names of all known formats, sorted.
 
     >>> format_names()[:5]
-    ['arrow', 'delta', 'files', 'iceberg', 'images']
+    ['arrow', 'audio', 'csv', 'delta', 'files']
     """
     return sorted(_registry.names())
 
@@ -133,10 +131,9 @@ def find_format(name: str) -> type[Format]:
     native_name = other_word(name)
     if name in _CONVERTED or native_name in _CONVERTED:
         word = native_name or name
-        lines = " For a sample of each line, write format='lines'." if word == "text" else ""
         raise ConfigError(
             f"format={name!r} cannot be read in place; mds.convert(source, out, format={word!r}) "
-            f"converts such files.{lines}"
+            f"converts such files."
         )
     if native_name is not None:
         raise ConfigError(f"there is no format {name!r}: write format={native_name!r}.")
@@ -212,85 +209,12 @@ def make_format(kind: type[Format], settings: Mapping[str, str] | None = None) -
         ) from error
 
 
-def format_of_names(names: Iterable[str], *, is_folder: bool = False) -> Format | None:
-    """Return the format of files with these names, or None if no format has such endings.
-
-    With ``is_folder`` the names are the contents of a folder, and only formats that are detected
-    count. Raises ConfigError for files of several formats.
-    """
-    file_names = [name.lower() for name in names if not name.startswith((".", "_"))]
-
-    def has_files(format_name: str) -> bool:
-        """Whether a file has an ending of this format, and the format may be detected by that."""
-        built_in = BUILTIN_FORMATS.get(format_name)
-        if is_folder and built_in is not None and not built_in.is_detected:
-            return False
-        endings = _endings_of(format_name)
-        return any(file_name.endswith(endings) for file_name in file_names)
-
-    # Installed packages are searched last, because that takes 20 ms.
-    formats = [name for name in sorted({*BUILTIN_FORMATS, *_registry.entries}) if has_files(name)]
-    if file_names and not formats:
-        formats = [name for name in format_names() if has_files(name)]
-    if len(formats) > 1:
-        format_list = " and ".join(formats)
-        raise ConfigError(
-            f"there are files of {format_list}; choose one with format=, or with a pattern such as "
-            f"FOLDER/*{_endings_of(formats[-1])[0]}."
-        )
-    return find_format(formats[0])() if formats else None
+def known_formats() -> list[str]:
+    """Return the names of the built-in and the registered formats, without installed packages."""
+    return [*dict.fromkeys([*BUILTIN_FORMATS, *_registry.entries])]
 
 
-def format_of_url(url: str) -> Format | None:
-    """Return the format of the file or pattern that a URL ends with, or None for a folder.
-
-    It is Tar for ``s3://bucket/*.tar`` and ``s3://bucket/{00..12}.tar``. Raises ConfigError for a
-    pattern whose ending is of no format.
-    """
-    text = reveal(url).rstrip("/")
-    # The name that a file of the pattern could have: only its ending counts.
-    name = text.rpartition("/")[2].replace("*", "x").replace("{", "x")
-    if ("." not in name and "*" not in text) or os.path.isdir(text):
-        return None
-    matching = format_of_names([name]) if name else None
-    if matching is None and "*" in text and "." in name:
-        endings = ", ".join(_endings_of(each)[0] for each in format_names() if _endings_of(each))
-        raise ConfigError(
-            f"{redact(url)!r} has a wildcard, and its ending belongs to no format. Rename the "
-            f"files so that they end in one of {endings}."
-        )
-    if matching is None and "*" in text:
-        raise ConfigError(
-            f"{redact(url)!r} has a wildcard, and its ending belongs to no format; give format=, "
-            f"one of {', '.join(format_names())}."
-        )
-    return matching
-
-
-def format_of_files(url: str, *, beside_index: bool = False) -> Format | None:
-    """Return the format of the files at a URL or in a local folder, or None for MDS.
-
-    A folder with an index.json is MDS, unless ``beside_index`` is True. Raises ConfigError for a
-    folder with files of several formats.
-    """
-    matching = format_of_url(url)
-    if matching is None and is_local(url):
-        if os.path.isdir(os.path.join(local_path(url), DELTA_LOG)):
-            return find_format("delta")()  # not Parquet: its folder has files of other versions too
-        names = list(itertools.islice(_names_below(local_path(url)), _DETECTION_FILES))
-        if beside_index or INDEX_NAME not in names:
-            matching = format_of_names(names, is_folder=True)
-    return matching
-
-
-def _names_below(folder: str) -> Iterator[str]:
-    """Yield the names of all files in and below a folder, except in hidden folders."""
-    for _, folders, names in os.walk(folder):
-        # Assigned to the list itself: `os.walk` only enters the folders that remain in it.
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        yield from names
-
-
-def _endings_of(name: str) -> tuple[str, ...]:
+def endings_of(name: str) -> tuple[str, ...]:
+    """Return the endings of a format, without importing a built-in one."""
     is_registered = name in _registry.entries or name not in BUILTIN_FORMATS
     return find_format(name).endings if is_registered else BUILTIN_FORMATS[name].endings

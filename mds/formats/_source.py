@@ -20,21 +20,40 @@ import os
 import re
 import time
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mds._process.fork_safe import new_lock
-from mds.errors import ConfigError, CorruptError, FormatError, NotFoundError, ReplacedError
-from mds.events import Fetched, emit
-from mds.formats._facts import DataFile
+from mds._redaction import printable
+from mds.errors import (
+    ConfigError,
+    CorruptError,
+    FormatError,
+    NotFoundError,
+    ReplacedError,
+    StoreError,
+)
+from mds.events import Fetched, Listed, emit
+from mds.formats._facts import DataFile, Problem
+from mds.formats._names import (
+    HIDDEN,
+    LINKED_FILES,
+    LINKS_ABOVE,
+    UNTRUSTED_FOLDERS,
+    FolderListing,
+    find_hidden,
+    is_wanted,
+    walk,
+)
 from mds.storage._base import check_key
-from mds.storage._files import version_of
+from mds.storage._files import open_with_state, temporary_owner, version_of
 from mds.storage._url import Url, is_local, local_path, options_of, reveal, scheme_of
 
 if TYPE_CHECKING:
     from mds.storage import ObjectInfo, Store
+    from mds.storage._retry import Retrying
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,6 +65,8 @@ GAP, LONGEST = 64 << 10, 8 << 20
 _SIDE_BY_SIDE = 8
 #: Files that `Files.map` fetches or holds at once.
 _AHEAD = 64
+_FILES_BETWEEN_EVENTS = 10_000
+_LONGEST_READ = 1 << 30
 _SIDECAR_ENDINGS = (".idx", ".json", "/_metadata")
 
 
@@ -57,10 +78,12 @@ class Files:
       after each fetch.
     - ``submit`` (Submit | None, default None): Starts the calls of `map` in a pool that outlives a
       shard; None makes a pool for each call of `map`.
+    - ``include``, ``exclude`` (Sequence[str], default ()): Shell patterns of the files to list, and
+      of those to leave out. A pattern matches the name or the whole key.
 
     >>> files = Files(mds.storage.open_store("data/train"))
     >>> file = DataFile("index.json", size=-1)
-    >>> files.range(file, 0, 10), files.path(file)
+    >>> files.range(file, 0, 10), os.path.relpath(files.path(file))
     (b'{"shards":', 'data/train/index.json')
     """
 
@@ -69,17 +92,56 @@ class Files:
         store: Store,
         on_bytes: Callable[[int], object] | None = None,
         submit: Submit | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
     ) -> None:
         self.store = store
+        self._include, self._exclude = include, exclude
+        #: Listing of the whole folder, if it is known already; `find` uses it once.
+        self.listing: FolderListing | None = None
+        #: Keys that were listed and that no pattern of ``include`` matches.
+        self.not_included: list[str] = []
         self._on_bytes = on_bytes
         self._submit = submit
+        #: What a conversion tells the user: why columns have their encodings, by name, and remarks
+        #: about the files, by subject.
+        self.column_notes: dict[str, str] = {}
+        self.remarks: dict[str, str] = {}
         #: Facts about single files, by key, which `Format.find` collected.
         self.facts: Mapping[str, bytes] = {}
+        #: `ObjectInfo.revision` of the files that `find` returned, by key; without empty ones.
+        self.revisions: dict[str, str] = {}
         self._sidecars: dict[str, DataFile | None] = {}  # sidecars, by key; None: not there
         self._listed: str | None = None  # prefix of all keys that were listed
         self._values_by_key: dict[str, Any] = {}  # results of `once`
         self._sidecar_bytes: dict[str, bytes] = {}  # contents of sidecars, by key
         self._lock = new_lock()
+        #: Files and links that the listing found and the dataset does not read: number and first
+        #: key, by reason.
+        self.left_out: dict[str, tuple[int, str]] = {}
+        #: Links that the listing followed: number and first key, by kind.
+        self.followed: dict[str, tuple[int, str]] = {}
+        #: Keys of links to folders that are left out because others may have planted them.
+        self.untrusted_folders: list[str] = []
+
+    @property
+    def has_choice(self) -> bool:
+        """Return True if the user chose files by patterns."""
+        return bool(self._include or self._exclude)
+
+    def leave_out(self, key: str, reason: str) -> None:
+        """Count a file or link that the dataset does not read; see ``left_out``."""
+        _count(self.left_out, key, reason)
+        if reason == UNTRUSTED_FOLDERS:
+            self.untrusted_folders.append(key)
+
+    def count_left_out(self) -> Counter[str]:
+        """Return the number of files and links in ``left_out``, by reason."""
+        return Counter({reason: count for reason, (count, _) in self.left_out.items()})
+
+    def count_followed(self) -> Counter[str]:
+        """Return the number of links in ``followed``, by kind."""
+        return Counter({kind: count for kind, (count, _) in self.followed.items()})
 
     @property
     def is_far(self) -> bool:
@@ -99,37 +161,85 @@ class Files:
         """List the files of a place, sorted by key. Raises NotFoundError for a missing named file.
 
         Named files (a literal, or patterns without wildcard) are looked up one by one if it is one
-        file, or if the store cannot list. All others are taken from a listing. Sidecars that the
-        listing shows are kept for `beside` and `listed`.
+        file, or if the store cannot list. All others are taken from a listing, without those with
+        a hidden name. Sidecars that the listing shows are kept for `beside` and `listed`.
         """
         names = place.names  # None if there is a wildcard, or all files are meant
         if names is not None and (not place.patterns or not self.store.can_list):
             with ThreadPoolExecutor(min(32, len(names))) as pool:
-                return [_file(info) for info in pool.map(self.store.head, names)]
+                return [self._found(info) for info in pool.map(self.store.head, names)]
         # A URL with wildcards in a store that cannot list: perhaps a file has exactly that name.
         if names is None and place.literal and not self.store.can_list:
-            with contextlib.suppress(NotFoundError):
-                return [_file(self.store.head(place.literal))]
+            from mds.storage import RetryPolicy
+
+            once = cast("Retrying", self.store).with_policy(RetryPolicy(attempts=1))
+            with contextlib.suppress(StoreError):  # `list` raises what is wrong with the URL
+                return [self._found(once.head(place.literal))]
         files = []
-        for info in self.store.list(place.prefix):
+        folder = self.store.local_path
+
+        def omit(key: str, reason: str) -> None:
+            # Of folders, only those that may hold files of this place are looked at.
+            is_folder = reason in (UNTRUSTED_FOLDERS, LINKS_ABOVE) or (
+                reason == HIDDEN and os.path.isdir(os.path.join(folder or ".", key))
+            )
+            if is_folder or place.takes(key):
+                self.leave_out(key, reason)
+
+        def follow(key: str, kind: str) -> None:
+            if kind != LINKED_FILES or place.takes(key):
+                _count(self.followed, key, kind)
+
+        # The present content of a folder, with the entries that are no files.
+        infos: Iterable[ObjectInfo]
+        listing, self.listing = self.listing, None
+        if folder is None:
+            infos = self.store.list(place.prefix)
+        elif listing is not None and place.is_folder:
+            infos = listing.replay(omit, follow)
+        else:
+            infos = walk(folder, place.prefix, place.may_enter, omit, follow)
+        hidden = None  # the last hidden key or folder of keys
+        for info in infos:
             if info.key == place.literal:  # a file whose name looks like a pattern
-                return [_file(info)]
+                return [self._found(info)]
             if f"/{info.key}".endswith(_SIDECAR_ENDINGS):
                 self._sidecars[info.key] = _file(info)
-            if place.takes(info.key):
+            if temporary_owner(info.key) is None and place.takes(info.key):
                 check_key(info.key)  # a bucket may have any key, and keys become paths
-                files.append(_file(info))
+                if folder is not None or not (hidden_key := find_hidden(info.key)):
+                    if not self.has_choice or self._is_wanted(info.key):
+                        files.append(self._found(info))
+                        if not len(files) % _FILES_BETWEEN_EVENTS:
+                            emit(Listed(self.url(""), len(files)))
+                elif hidden_key != hidden:
+                    self.leave_out(hidden_key, HIDDEN)
+                    hidden = hidden_key
         self._listed = place.prefix
         files.sort()
         # Some names have no file: perhaps the URL is the name of one file that contains braces.
         if names is not None and (missing := sorted(set(names) - {file.key for file in files})):
             with contextlib.suppress(NotFoundError):
-                return [_file(self.store.head(place.literal))]
+                return [self._found(self.store.head(place.literal))]
             suffix = f", and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise NotFoundError(
                 f"list {self.url('')}: there is no {missing[0]}{suffix}.", url=self.url(missing[0])
             )
         return files
+
+    def _is_wanted(self, key: str) -> bool:
+        """Return True for a key that the user's patterns include, and do not exclude."""
+        if is_wanted(key, self._include, self._exclude):
+            return True
+        if is_wanted(key, (), self._exclude):
+            self.not_included.append(key)
+        return False
+
+    def _found(self, info: ObjectInfo) -> DataFile:
+        """Return the file of a listed object, and keep its revision."""
+        if info.revision:
+            self.revisions[info.key] = info.revision
+        return _file(info)
 
     def beside(self, key: str) -> DataFile | None:
         """Return the sidecar (``.idx``, ``.json``) with this key, or None if there is none.
@@ -170,6 +280,23 @@ class Files:
         if sidecar.key not in self._sidecar_bytes:
             self._sidecar_bytes[sidecar.key] = self.get(sidecar)
         return self._sidecar_bytes[sidecar.key]
+
+    def whole(self, file: DataFile) -> bytes:
+        """Read a whole file that is one sample, in the fastest way.
+
+        Raises NotFoundError if there is none, and FormatError if a local file cannot be read.
+        """
+        path = self.path(file)
+        if path is None:
+            # A range avoids the costly way in which SDKs fetch whole objects.
+            return self.range(file, 0, file.size) if file.size > 0 else self.get(file)
+        if self._on_bytes is None:
+            return read_local(path, file.version)
+        began = time.monotonic()
+        data = read_local(path, file.version)
+        self._on_bytes(len(data))
+        emit(Fetched(self.url(file), len(data), time.monotonic() - began, ranged=False))
+        return data
 
     def range(self, file: DataFile, start: int, end: int) -> bytes:
         """Read the bytes from ``start`` to before ``end``."""
@@ -246,9 +373,41 @@ class Files:
         return _changed_file_error("get", self.url(file), f": {change}")
 
 
-def check_version(path: str, state: os.stat_result, version: str) -> None:
-    """Raise ReplacedError if a local file is not the one of ``version``; "" is any."""
-    if version and version != version_of(state):
+def read_local(path: str, version: str = "") -> bytes:
+    """Return the content of a local file, which must be of ``version``; "" is any.
+
+    Raises NotFoundError for a file that is gone, ReplacedError for one that changed, and
+    FormatError for one that cannot be read.
+    """
+    try:
+        # A file object makes twice as many system calls, which count for many small files.
+        handle, state = open_with_state(path, os.O_RDONLY)
+        try:
+            data = os.read(handle, state.st_size + 1)
+            if len(data) != state.st_size:  # it grew, or it is read in pieces
+                data = b"".join((data, *iter(lambda: os.read(handle, _LONGEST_READ), b"")))
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(
+            f"open {path}: {error.strerror}, but it existed at the start. Restart to read the "
+            "files that exist now.",
+            url=path,
+            verb="open",
+        ) from error
+    except OSError as error:
+        problem = Problem(path, f"cannot be read: {error.strerror or error}")
+        raise FormatError(problem) from error
+    check_version(path, state, version)
+    return data
+
+
+def check_version(path: str, state: os.stat_result, version: str, inode: int | None = None) -> None:
+    """Raise ReplacedError if a local file is not the one of ``version``; "" is any.
+
+    ``inode`` (int | None, default None) is that of the file when it was opened; None is any.
+    """
+    if (version and version != version_of(state)) or inode not in (None, state.st_ino):
         raise _changed_file_error("open", path)
 
 
@@ -265,16 +424,23 @@ def _changed_file_error(verb: str, url: str, change: str = "") -> ReplacedError:
     )
 
 
-def open_pinned(root: Url, open_at: Callable[[str], Store]) -> Files:
+def open_pinned(
+    root: Url,
+    open_at: Callable[[str], Store],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Files:
     """Open the files below a root at its current version: a later commit changes nothing.
 
     ``root`` may be a branch of a repository, such as of the Hugging Face Hub. Then the files are
     read from the URL of its current commit. Other stores have no such URL and are opened as they
-    are. ``open_at`` opens the store of a URL.
+    are. ``open_at`` opens the store of a URL; for the patterns see `Files`.
     """
     store = open_at(root)
     pinned = store.pinned_url()
-    return Files(store if pinned == store.url else open_at(Url(pinned, options_of(root))))
+    if pinned != store.url:
+        store = open_at(Url(pinned, options_of(root)))
+    return Files(store, include=include, exclude=exclude)
 
 
 def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -294,14 +460,25 @@ def _in_order(submit: Submit, act: Callable[[T], R], items: Iterable[T]) -> Iter
             each.cancel()
 
 
+def _count(counts: dict[str, tuple[int, str]], key: str, reason: str) -> None:
+    """Count a key under a reason, of which the first key is kept as an example."""
+    count, example = counts.get(reason, (0, printable(key)))
+    counts[reason] = count + 1, example
+
+
 def _file(info: ObjectInfo) -> DataFile:
-    """Return the file of a listed object. Raises FormatError for a name that is not UTF-8."""
-    if not info.key.isascii() and re.search("[\ud800-\udfff]", info.key):
-        raise FormatError(
-            f"{info.key!r}: the name of the file is not UTF-8, so an index or state cannot store "
-            "it. Rename the file."
-        )
+    """Return the file of a listed object."""
     return DataFile(info.key, info.size, info.version)
+
+
+def check_names(files: Iterable[DataFile], root: str) -> None:
+    """Raise FormatError for a file below ``root`` whose name is not UTF-8."""
+    for file in files:
+        if not file.key.isascii() and re.search("[\ud800-\udfff]", file.key):
+            raise FormatError(
+                f"{root}: the name of the file {file.key!r} is not UTF-8, so an index or state "
+                "cannot store it. Rename the file."
+            )
 
 
 def _joined(spans: Sequence[tuple[int, int]], gap: int) -> Iterator[tuple[int, int]]:
@@ -339,6 +516,7 @@ def _slice_chunks(
 # --------------------------------------------------------------------- which files a URL means
 
 
+_WILDCARD = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 #: Names that one pattern may be spelled out to.
@@ -381,6 +559,27 @@ class FilePlace:
         first, last = min(heads, default=""), max(heads, default="")
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         return "".join(letter for letter, _ in pairs)
+
+    @property
+    def is_folder(self) -> bool:
+        """Return True if all files of the folder are meant."""
+        return not (self.patterns or self.literal or self.prefix)
+
+    def may_enter(self, folder: str) -> bool:
+        """Whether a subfolder, by its key, may hold files of this place."""
+        if self.literal.startswith(f"{folder}/") or not (self.patterns or self.literal):
+            return True
+        names = folder.split("/")
+        for pattern in self.patterns:
+            # Folders before "**", which match one by one.
+            parts = pattern.partition("**")[0].split("/")[:-1]
+            start = "/".join(parts[: len(names)])
+            is_deep = len(names) > len(parts)
+            if (not is_deep or "**" in pattern) and _matcher(start).match(
+                "/".join(names[: len(parts)])
+            ):
+                return True
+        return False
 
     def takes(self, key: str) -> bool:
         """Whether a key below the root belongs to this place."""
@@ -433,10 +632,16 @@ def _split_pattern(url: str) -> tuple[str, str]:
     start = url.index("://") + 3 if scheme_of(url) and "://" in url else 0
     if scheme_of(url) in ("http", "https") and "?" in url:
         url = url[: url.index("?")]  # there it begins a query
-    wildcard = re.search(r"[*?\[{]", url[start:])
+    wildcard = _WILDCARD.search(url, start)
+    if not start:
+        # A folder of this machine whose name has such characters itself is meant before a pattern.
+        while wildcard is not None and (end := url.find("/", wildcard.start())) > 0:
+            if not os.path.isdir(url[:end]):
+                break
+            wildcard = _WILDCARD.search(url, end)
     if wildcard is None:
         return url, ""
-    slash = url.rfind("/", 0, start + wildcard.start())
+    slash = url.rfind("/", 0, wildcard.start())
     if slash < start:
         if start:
             raise ConfigError(

@@ -33,9 +33,13 @@ from mds.storage._base import check_key
 
 _MAGIC = b"mds table 1\n"
 _CHECK = 8  # bytes of the digest
+#: Entry of the header that differs if other files have the same names, sizes and versions.
+REVISION = "revision"
 #: Largest number in a table, so that sums stay inside int64.
 _LARGEST = 1 << 48
 _KEPT_NOTES = 64
+#: Errors of parsing damaged bytes.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _SHOWN_NAMES = 5
 #: A version that is a digest of the content.
 _CONTENT_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -178,18 +182,30 @@ class FileTable:
         return out
 
     def found_columns(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Return the distinct sets of columns, each with the key of the first file that has it."""
-        firsts = [int(np.argmax(self.schema_of == schema)) for schema in range(len(self.schemas))]
-        pairs = sorted(zip(firsts, self.schemas, strict=True), key=lambda pair: pair[0])
-        return [(self.keys[first], columns) for first, columns in pairs]
+        """Return the distinct sets of columns, each with the key of the first file that has it.
+
+        Files without samples do not count, unless no file has samples.
+        """
+        # `file` is sorted: the first shard of each file (np.unique imports much more of NumPy).
+        is_first = np.diff(self.file, prepend=-1) > 0
+        files = self.file[is_first] if len(self) else np.arange(len(self.keys))
+        schemas = self.schema_of[files]
+        firsts = sorted(
+            int(files[np.argmax(schemas == schema)])
+            for schema in range(len(self.schemas))
+            if (schemas == schema).any()
+        )
+        return [(self.keys[first], self.schemas[self.schema_of[first]]) for first in firsts]
 
     def digest(self) -> str:
         """Return the digest of the dataset's files, versions, shards and columns."""
         import xxhash
 
         hasher = xxhash.xxh3_128()
-        # Without the history of this cache folder, which differs between machines.
-        header = {name: value for name, value in self.header.items() if name != "changes"}
+        # Without the history of this cache folder, which differs between machines, and without
+        # the files that are not read.
+        others = ("changes", "left_out", "followed", REVISION)
+        header = {name: value for name, value in self.header.items() if name not in others}
         for data in self._parts(header):
             hasher.update(data)
         return hasher.hexdigest()
@@ -214,6 +230,7 @@ class FileTable:
         """Record which files differ from those of an older table, and return their names.
 
         The names are sorted, under "new", "gone" and "replaced"; kinds without files are left out.
+        Without such files, the change that was recorded last stays.
         """
         old, new = ({file.key: file for file in table.files} for table in (older, self))
         names = {
@@ -223,8 +240,26 @@ class FileTable:
         }
         names = {kind: keys for kind, keys in names.items() if keys}
         described = "; ".join(f"{kind}: {first_names(keys)}" for kind, keys in names.items())
-        self.header["changes"] = [older.list_digest(), described]
+        if names:
+            self.header["changes"] = [older.list_digest(), described]
+        elif "changes" in older.header:
+            self.header["changes"] = older.header["changes"]
         return names
+
+    @property
+    def left_out(self) -> dict[str, tuple[int, str]]:
+        """Number and first key of the files and links that are not read, by reason."""
+        return self._counts("left_out")
+
+    @property
+    def followed(self) -> dict[str, tuple[int, str]]:
+        """Number and first key of the links that were followed, by kind."""
+        return self._counts("followed")
+
+    def _counts(self, name: str) -> dict[str, tuple[int, str]]:
+        """Return numbers and keys of the header, by reason."""
+        counts = self.header.get(name, {})
+        return {reason: (count, example) for reason, (count, example) in counts.items()}
 
     @property
     def last_changes(self) -> tuple[str, str]:
@@ -281,7 +316,7 @@ class FileTable:
             raise FormatError(f"{location}: the table of files is damaged; delete it.")
         try:
             return cls._parse(view[start:])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MdsError) as error:
+        except (*_DAMAGE, MdsError) as error:
             raise FormatError(f"{location}: this is not a table of files: {error}") from error
 
     @classmethod
@@ -320,6 +355,9 @@ class FileTable:
             raise ValueError("the numbers of files and names differ")
         for key in self.keys:
             check_key(key)
+        for count, example in (*self.left_out.values(), *self.followed.values()):
+            if type(count) is not int or not isinstance(example, str):
+                raise ValueError("the files that are left out are no numbers and names")
         for columns in self.schemas:
             for encoding in columns.values():
                 parse_encoding(encoding)

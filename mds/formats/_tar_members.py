@@ -38,6 +38,8 @@ _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
 _NO_BYTES = b"3456"  # devices, folders, pipes
 _LARGEST_METADATA = 1 << 20  # bytes of a long name, or of all attributes of a file
 _EMPTY = bytes(BLOCK)
+#: Bytes of the header of a sparse file, and of each further one, that are 0 if none follows.
+_SPARSE_MARK, _NEXT_MARK = 482, 504
 
 
 class Member(NamedTuple):
@@ -84,6 +86,12 @@ def members(
         _check_sum(header, checksum, offset, location)
         length = _number(length, offset, location)
         start = offset + BLOCK
+        if kind == b"S":  # further headers have the places of the parts of a sparse file
+            is_last = not header[_SPARSE_MARK]
+            while not is_last:
+                places = read(start, start + BLOCK)
+                start += BLOCK
+                is_last = len(places) < BLOCK or not places[_NEXT_MARK]
         # Headers in front of that of the file, `first` being the first of them: PAX attributes (x),
         # global ones (g), a long name (L) or a long target of a link (K), which is not needed.
         if kind in (b"x", b"g", b"L", b"K"):

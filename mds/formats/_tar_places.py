@@ -32,6 +32,7 @@ from mds.formats._columns import more_of
 from mds.formats._facts import ShardPlace
 from mds.formats._tar_members import BLOCK
 from mds.formats._tar_samples import TarSample
+from mds.formats._unpack import compression_of
 
 if TYPE_CHECKING:
     from mds.formats._facts import DataFile
@@ -41,6 +42,9 @@ Numbers = npt.NDArray[np.int64]
 Narrow = npt.NDArray[np.unsignedinteger[Any]]
 _TYPES = {"<u1": 1, "<u2": 2, "<u4": 4, "<u8": 8}
 _LARGEST = 1 << 48
+#: What the note of a compressed tar has in place of places, which would be of no use.
+PACKED = b"compressed\n"
+_NO_ROWS: Narrow = np.zeros(0, "<u1")
 
 
 class TarPlaces:
@@ -51,14 +55,20 @@ class TarPlaces:
     - ``files``: two arrays of shape (samples,) for each column. The first has the block, counted
       from that of the sample, at which the file's content begins, or 0 if the sample has no such
       file. The second has the size of the file in bytes.
+    - ``problems``: numbers of the samples that are none, rising; they have no files here.
 
         block of the tar   100      101         102      103       106
                            | header | 17.txt    | header | 17.jpg  | next sample
         starts [.., 100, 106, ..]   files {"txt": ([.., 1], [.., 9]), "jpg": ([.., 3], [.., 1500])}
     """
 
-    def __init__(self, starts: Narrow, files: Mapping[str, tuple[Narrow, Narrow]]) -> None:
-        self.starts, self.files = starts, dict(files)
+    def __init__(
+        self,
+        starts: Narrow,
+        files: Mapping[str, tuple[Narrow, Narrow]],
+        problems: Narrow = _NO_ROWS,
+    ) -> None:
+        self.starts, self.files, self.problems = starts, dict(files), problems
 
     def __len__(self) -> int:
         return max(len(self.starts) - 1, 0)
@@ -91,25 +101,63 @@ class TarPlaces:
         """
         starts = self.starts[:-1].astype(np.int64)
         # The smallest block of a file's content; 0 means a missing file.
-        first = np.full(len(self), 1 << 62, np.int64)
+        none = 1 << 62
+        first = np.full(len(self), none, np.int64)
         for blocks, _ in self.files.values():
             np.minimum(first, blocks, out=first, where=blocks > 0)
+        first[first == none] = 1
         return starts * BLOCK, (starts + first) * BLOCK
 
     def size(self, names: Sequence[str]) -> int:
         """Return the total size of the files of some columns, in bytes, without headers."""
         return sum(int(self.files[name][1].sum(dtype=np.int64)) for name in names)
 
+    # ------------------------------------------------------------------ ranges of samples
+
+    def split(self, rows: range) -> Iterator[range | int]:
+        """Yield ``rows`` in order: ranges of samples, and single numbers of those that are none."""
+        start = rows.start
+        first, end = np.searchsorted(self.problems, [rows.start, rows.stop])
+        for row in self.problems[first:end].tolist():
+            if start < row:
+                yield range(start, row)
+            yield row
+            start = row + 1
+        if start < rows.stop:
+            yield range(start, rows.stop)
+
+    def cut(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield consecutive ranges of rows whose samples take about ``size`` bytes in the tar."""
+        starts = self.starts.astype(np.int64) * BLOCK
+        count = max(1, int(starts[-1] - starts[0]) // max(size, 1))
+        bounds = np.searchsorted(starts, np.linspace(starts[0], starts[-1], count + 1))
+        yield from itertools.pairwise(np.unique(bounds).tolist())
+
+    def only(self, first: int, end: int) -> TarPlaces:
+        """Return the places of the samples ``first`` to ``end``, which is not one of them."""
+        files = {
+            name: (blocks[first:end], sizes[first:end])
+            for name, (blocks, sizes) in self.files.items()
+        }
+        problems = self.problems.astype(np.int64)
+        problems = problems[(problems >= first) & (problems < end)] - first
+        return TarPlaces(self.starts[first : end + 1], files, _narrow(problems))
+
     # ------------------------------------------------------------------ as bytes
 
     def to_bytes(self) -> bytes:
         """Return the places as bytes for the note of a file.
 
-        one line   JSON: names of columns, dtype of each array
-        arrays     starts | blocks and sizes of the first column | of the second | ...
+        one line   JSON: names of columns, dtype of each array, number of problems if there are any
+        arrays     starts | blocks and sizes of the first column | of the second | ... | problems
         """
         arrays = _arrays(self)
-        header = {"files": list(self.files), "types": [each.dtype.str for each in arrays]}
+        header: dict[str, Any] = {
+            "files": list(self.files),
+            "types": [each.dtype.str for each in arrays],
+        }
+        if len(self.problems):
+            header["problems"] = len(self.problems)
         # NumPy writes "|u1" for bytes, which have no order; `_TYPES` has "<u1".
         head = json.dumps(header).replace("|u1", "<u1").encode()
         return head + b"\n" + b"".join(each.tobytes() for each in arrays)
@@ -137,12 +185,16 @@ class FoundPlaces:
         self._names: dict[str, int] = {}  # number of each column, by ending
         # Four numbers for each file: sample, column, byte where it begins, size.
         self._files = array.array("q")
+        self._problems: list[int] = []
 
-    def add(self, sample: TarSample) -> None:
-        """Add the next sample."""
+    def add(self, sample: TarSample, *, is_problem: bool) -> None:
+        """Add the next sample; ``is_problem`` says that it is none."""
         row, names = len(self._starts), self._names
         self._starts.append(sample.start)
         self._end = sample.end
+        if is_problem:
+            self._problems.append(row)
+            return
         for name, file in sample.files.items():
             self._files.extend((row, names.setdefault(name, len(names)), file.start, file.size))
 
@@ -160,7 +212,7 @@ class FoundPlaces:
             blocks[samples] = (rows_of_column[:, 2] - starts[samples]) // BLOCK
             sizes[samples] = rows_of_column[:, 3]
             files[name] = (_narrow(blocks), _narrow(sizes))
-        return TarPlaces(_narrow(starts // BLOCK), files)
+        return TarPlaces(_narrow(starts // BLOCK), files, _narrow(np.array(self._problems, int)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -171,7 +223,7 @@ def _parsed(note: bytes, samples: int, size: int) -> TarPlaces | None:
     note without places. Raises FormatError for places that cannot be right.
     """
     data = more_of(note)
-    if not data:
+    if data in (b"", PACKED):
         return None
     try:
         places = _decoded(data, samples)
@@ -189,7 +241,9 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
     head, _, body = data.partition(b"\n")
     header = json.loads(head)
     names, types = list(header["files"]), list(header["types"])
-    lengths = [samples + 1, *[samples] * (2 * len(names))]  # starts; blocks and sizes of columns
+    problems = int(header.get("problems", 0))
+    # Starts; blocks and sizes of columns; problems.
+    lengths = [samples + 1, *[samples] * (2 * len(names)), *[problems] * (problems > 0)]
     if len(types) != len(lengths) or len({*names}) != len(names):
         raise ValueError("the number of columns differs")
     sizes = [_TYPES[kind] * length for kind, length in zip(types, lengths, strict=True)]
@@ -200,8 +254,10 @@ def _decoded(data: bytes, samples: int) -> TarPlaces:
         np.frombuffer(body, kind, length, begin)
         for kind, length, begin in zip(types, lengths, begins, strict=False)
     ]
-    pairs = zip(arrays[1::2], arrays[2::2], strict=True)
-    return TarPlaces(arrays[0], dict(zip(names, pairs, strict=True)))
+    columns = arrays[1 : 1 + 2 * len(names)]
+    pairs = zip(columns[::2], columns[1::2], strict=True)
+    rows = arrays[-1] if problems else _NO_ROWS
+    return TarPlaces(arrays[0], dict(zip(names, pairs, strict=True)), rows)
 
 
 def _check(places: TarPlaces, size: int) -> None:
@@ -212,7 +268,11 @@ def _check(places: TarPlaces, size: int) -> None:
     lengths = np.diff(starts)
     if lengths.size and (int(lengths.min()) < 1 or int(starts[-1]) * BLOCK > size):
         raise ValueError("samples overlap, or end after the tar")
-    if places.files and np.any(sum(blocks > 0 for blocks, _ in places.files.values()) == 0):
+    rows = places.problems.astype(np.int64)
+    if len(rows) and (np.any(np.diff(rows) < 1) or rows[0] < 0 or rows[-1] >= len(lengths)):
+        raise ValueError("the numbers of samples are wrong")
+    has_file = sum(blocks > 0 for blocks, _ in places.files.values())
+    if places.files and not np.array_equal(np.flatnonzero(has_file == 0), rows):
         raise ValueError("a sample has no file")
     for blocks, sizes in places.files.values():
         is_present = blocks > 0
@@ -222,7 +282,8 @@ def _check(places: TarPlaces, size: int) -> None:
 
 
 def _arrays(places: TarPlaces) -> list[Narrow]:
-    return [places.starts, *(each for pair in places.files.values() for each in pair)]
+    columns = (each for pair in places.files.values() for each in pair)
+    return [places.starts, *columns, *[places.problems] * (len(places.problems) > 0)]
 
 
 def _narrow(numbers: Numbers) -> Narrow:
@@ -242,9 +303,11 @@ def noted_samples(file: DataFile, files: Files) -> int | list[int] | None:
     """Return what a sidecar says of a tar: the number of samples, or where each begins.
 
     The list has the first byte of each sample and the end of the last one. None if there is no
-    sidecar. Raises FormatError for a sidecar that cannot be read.
+    sidecar, and for a compressed tar. Raises FormatError for a sidecar that cannot be read.
     """
     folder, slash, name = file.key.rpartition("/")
+    if compression_of(file.key) is not None:
+        return None
     # Sidecars of this tar alone, and the parser of each.
     own_sidecars = (
         (f"{file.key}.idx", _energon),
@@ -278,8 +341,8 @@ def _explain_damage(sidecar: DataFile, name: str, files: Files) -> Iterator[None
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{files.url(sidecar)}: it has no count of the samples of {name}: {error}. Delete it, "
-            f"so that the tar is read."
+            f"{files.url(sidecar)}: it has no count of the samples of {name}: "
+            f"{str(error).rstrip('.')}. Delete it, so that the tar is read."
         ) from error
 
 

@@ -4,9 +4,9 @@
 as the reader of an MDS shard decodes them. Values that MDS stores differently (numbers in text,
 arrays) are encoded first.
 
-`SampleBytes` fetches the files of a remote tar by ranges, and `tar_block` makes a block of them:
+`SampleBytes` fetches the files of a remote tar by ranges, and `tar_blocks` makes a block of them:
 the bytes of some samples as in an MDS shard (`Block`). Images, bytes and texts in UTF-8 are copied
-unchanged. A value that cannot be stored is decoded again by `TarValues`, whose error names it.
+unchanged. A value that cannot be stored is decoded again by `TarValues`, whose problem names it.
 
 A row is the number of a sample in its tar. A column is a file ending such as ``jpg``, or `KEY`, the
 name that the files of a sample have in common. A `Get` returns a column's value for a row.
@@ -14,6 +14,8 @@ name that the files of a sample have in common. A `Get` returns a column's value
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +24,20 @@ import numpy.typing as npt
 
 from mds._readers.codegen import load_json
 from mds._readers.fields import Field, fields_of
-from mds.encodings import DecodeKind, parse_encoding
+from mds._words import plural
+from mds.encodings import parse_encoding
 from mds.errors import FormatError
-from mds.formats._encode import ColumnBytes, block_of, join_columns, sample_encoder
-from mds.formats._facts import Block, ShardPlace
+from mds.formats._encode import ColumnBytes, encode_records, join_columns, sample_encoder
+from mds.formats._facts import Block, Problem, ShardPlace
 from mds.formats._made_reader import MadeReader
-from mds.formats._tar_members import BLOCK, mapped, members, reads
+from mds.formats._tar_members import BLOCK, ReadAt, mapped, members, reads
 from mds.formats._tar_places import FoundPlaces, TarPlaces
 from mds.formats._tar_samples import (
+    COPIED,
     KEY,
+    KEY_TWICE,
     TarValues,
+    encoding_by_ending,
     group,
     header_key,
     is_number,
@@ -46,7 +52,6 @@ if TYPE_CHECKING:
     from mds.formats._tar_members import Mapped
 
 Get = Callable[[int], Any]
-_IMAGES = ("jpeg", "png")
 
 
 def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader:
@@ -64,9 +69,10 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
         raise FormatError(
             f"{path}: it has {len(data):,} bytes, but {shard.file.size:,} were expected."
         )
-    places = TarPlaces.of(shard)
+    places, found_problems = TarPlaces.of(shard), dict[int, Problem]()
     if places is None or not places.files:
-        places = _scanned(data, values, shard)
+        places, found_problems = _scanned(data, values, shard)
+    problems = frozenset(places.problems.tolist())
     starts = places.starts.data  # of samples, in blocks of 512 bytes
     # By column: the bytes at which the file of each sample begins and ends; -1 for a missing file.
     bounds = {name: places.bounds(name) for name in shard.columns.names if name in places.files}
@@ -79,13 +85,18 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
 
     def mds_bytes(row: int) -> bytes:
         """Return the bytes of a sample as in an MDS shard, or raise an error with a message."""
+        if row in problems:
+            found = found_problems.get(row)
+            raise FormatError(found or problem_at(places, row, values, reads(data)))
         spans = {name: (begins[row], ends[row]) for name, (begins, ends) in views.items()}
         # The span of a missing file is (-1, -1).
         existing_spans = {name: span for name, span in spans.items() if span[0] >= 0}
         record = values.record(
             lambda: key(row), existing_spans, lambda span: data[span[0] : span[1]]
         )
-        return encode(record, lambda: f"{path}, sample {key(row)!r}")
+        if isinstance(record, Problem):
+            raise FormatError(record)
+        return encode(record, lambda: values.locate(key(row)))
 
     getters: list[tuple[str, Get]] = []
     for field in fields_of(shard.columns, columns).selected:
@@ -100,27 +111,33 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
             getters.append((field.name, _missing_getter(field)))
 
     def sample(row: int) -> dict[str, Any]:
+        if row in problems:
+            raise ValueError(row)  # `mds_bytes` then raises an error with a message
         return {name: get(row) for name, get in getters}
 
     return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns, sample)
 
 
-def _scanned(data: Mapped, values: TarValues, shard: ShardPlace) -> TarPlaces:
+def _scanned(
+    data: Mapped, values: TarValues, shard: ShardPlace
+) -> tuple[TarPlaces, dict[int, Problem]]:
     """Scan a mapped tar for the places of files, which its sidecar did not give.
 
-    Raises FormatError if the tar has another number of samples than planned.
+    Returns the places, and the problem of each row that is no sample. Raises FormatError if the tar
+    has another number of samples than planned.
     """
-    collected = FoundPlaces()
-    for sample in group(members(reads(data), values.location, len(data))):
-        values.check(sample)
-        collected.add(sample)
+    collected, problems = FoundPlaces(), dict[int, Problem]()
+    for row, sample in enumerate(group(members(reads(data), values.location, len(data)))):
+        if problem := values.find_problem(sample):
+            problems[row] = problem
+        collected.add(sample, is_problem=problem is not None)
     places = collected.places()
     if len(places) != shard.samples:
         raise FormatError(
-            f"{values.location}: there are {len(places):,} samples, but {shard.samples:,} were "
-            "expected."
+            f"{values.location}: there are {plural(len(places), 'sample')}, but "
+            f"{shard.samples:,} were expected."
         )
-    return places
+    return places, problems
 
 
 def _key_getter(key: Get) -> Get:
@@ -159,15 +176,16 @@ def _value_getter(field: Field, data: Mapped, begins: memoryview, ends: memoryvi
     another way, which raises one with a message.
     """
     view, decode, name = memoryview(data), field.decode, field.name
-    if field.encoding.name in _IMAGES:
+    form = stored_form(name, field.encoding.name)
+    if form == "image":
         return lambda row: decode(view[begins[row] : ends[row]])
-    if field.kind is DecodeKind.BYTES:
+    if form == "bytes":
         return lambda row: data[begins[row] : ends[row]]
-    if field.kind is DecodeKind.TEXT and not is_number(name):
+    if form == "text":
         return lambda row: data[begins[row] : ends[row]].decode()
-    if field.kind is DecodeKind.JSON:
+    if form == "json":
         return lambda row: load_json(data[begins[row] : ends[row]].decode().rstrip())
-    if field.kind is DecodeKind.INT and is_number(name):
+    if form == "number":
 
         def parse_number(row: int) -> int:
             """Parse the text of a row's file, such as b"42", to a number."""
@@ -217,7 +235,10 @@ GAP = 256 << 10
 _BATCH_BYTES, _BATCH = 16 << 20, 1024
 #: Approximate bytes of a block; allocators reuse memory of this size.
 _BLOCK_BYTES = 2 << 20
-_COPIED_ENCODINGS = ("bytes", "jpeg", "png")
+#: Bytes at the beginning of a file that show whether it is a picture.
+_PICTURE_HEAD = 16
+#: Most bytes of the headers of a file that are read for its name.
+_LONGEST_HEAD = 64 << 10
 
 
 class SampleBytes:
@@ -227,12 +248,17 @@ class SampleBytes:
     - ``spans``: bytes (begin, end) of the file of each sample, by column; (-1, -1) for a missing
       file. For `KEY` they are those of the headers of the first file.
     - ``data``: the content of each span.
+    - ``find_key``: returns the key of a sample, for an error.
     """
 
     def __init__(
-        self, rows: Sequence[int], spans: Mapping[str, list[Span]], data: Mapping[Span, memoryview]
+        self,
+        rows: Sequence[int],
+        spans: Mapping[str, list[Span]],
+        data: Mapping[Span, memoryview],
+        find_key: Callable[[int], str],
     ) -> None:
-        self.rows, self._spans, self._data = rows, spans, data
+        self.rows, self._spans, self._data, self.find_key = rows, spans, data, find_key
 
     @classmethod
     def fetch(
@@ -250,7 +276,8 @@ class SampleBytes:
             # Files less than GAP bytes apart come in one request.
             fetched = files.ranges(shard.file, existing_spans, GAP)
             contents = [memoryview(content) for content in fetched]
-        return cls(rows, spans, dict(zip(existing_spans, contents, strict=True)))
+        find_key = functools.partial(key_at, places, shard=shard, files=files)
+        return cls(rows, spans, dict(zip(existing_spans, contents, strict=True)), find_key)
 
     def parts(self) -> Iterator[SampleBytes]:
         """Yield the samples in parts of some megabytes, so that blocks reuse the same memory.
@@ -261,21 +288,22 @@ class SampleBytes:
         step = max(1, len(self.rows) * _BLOCK_BYTES // max(size, 1))
         for index in range(0, len(self.rows), step):
             spans = {name: each[index : index + step] for name, each in self._spans.items()}
-            yield SampleBytes(self.rows[index : index + step], spans, self._data)
+            rows = self.rows[index : index + step]
+            yield SampleBytes(rows, spans, self._data, self.find_key)
 
     def column(self, name: str) -> list[memoryview]:
         """Return the files of a column; headers for the key. Raises KeyError for a missing file."""
         return [self._data[span] for span in self._spans[name]]
 
-    def records(self, values: TarValues) -> Iterator[Mapping[str, Any]]:
-        """Yield the samples as records. Raises FormatError for wrong values."""
+    def records(self, values: TarValues) -> Iterator[Mapping[str, Any] | Problem]:
+        """Yield the samples as records, and a problem in place of one that is wrong."""
         for index, row in enumerate(self.rows):
             spans = {name: each[index] for name, each in self._spans.items() if each[index][0] >= 0}
             head = spans.pop(KEY, None)
 
             def key(row: int = row, head: Span | None = head) -> str:
                 if head is None:
-                    return f"number {row}"  # for an error: the name was not fetched
+                    return self.find_key(row)  # for an error: the name was not fetched
                 return header_key(self._data[head], values.location)
 
             yield values.record(key, spans, lambda place: bytes(self._data[place]))
@@ -292,7 +320,7 @@ def batches(places: TarPlaces, shard: ShardPlace) -> Iterator[range]:
 
 def whole_records(
     places: TarPlaces, rows: Sequence[int], shard: ShardPlace, files: Files, values: TarValues
-) -> Iterator[Mapping[str, Any]]:
+) -> Iterator[Mapping[str, Any] | Problem]:
     """Yield records of the samples ``rows`` if only the begin of each sample is known.
 
     The whole samples are fetched, and their headers are read. Raises FormatError if a range holds
@@ -304,8 +332,8 @@ def whole_records(
         samples = list(group(members(read, values.location)))
         if len(samples) != 1:
             raise FormatError(
-                f"{values.location}, sample {row:,}: there are {len(samples)} samples instead of "
-                f"one; the recorded positions do not match the tar."
+                f"{values.location}, sample {row:,}: there are {plural(len(samples), 'sample')} "
+                f"instead of one; the recorded positions do not match the tar."
             )
         yield values.of_sample(samples[0], read)
 
@@ -329,21 +357,56 @@ def _spans(places: TarPlaces, rows: Any, shard: ShardPlace) -> dict[str, list[Sp
     return out
 
 
-def tar_block(sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues) -> Block:
-    """Encode some samples as a block, column by column.
+def key_at(places: TarPlaces, row: int, shard: ShardPlace, files: Files) -> str:
+    """Return the key of a sample, whose headers are read for an error."""
+    ((begin, end),) = places.spans([row])
+    head_end = int(places.heads()[1][row]) if places.files else min(end, begin + _LONGEST_HEAD)
+    return header_key(files.range(shard.file, begin, head_end), files.url(shard.file))
 
-    If a value cannot be encoded, all samples are encoded again one by one. This is slow, but raises
-    a FormatError that names the sample.
+
+def problem_at(places: TarPlaces, row: int, values: TarValues, read: ReadAt) -> Problem:
+    """Return why a sample is none, by its files; ``read`` returns bytes of the tar.
+
+    A sample whose own files are right is none because an earlier one has its key.
+    """
+    ((begin, end),) = places.spans([row])
+    files = members(read, values.location, offset=begin)
+    sample = next(group(itertools.takewhile(lambda member: member.header < end, files)))
+    return Problem(values.locate(sample.key), sample.problem or KEY_TWICE)
+
+
+def tar_blocks(
+    sample_bytes: SampleBytes, shard: ShardPlace, values: TarValues
+) -> Iterator[Block | Problem]:
+    """Encode some samples column by column, and yield them as a block.
+
+    If a value cannot be encoded, all samples are encoded again one by one. This is slow, but finds
+    the sample, in whose place a problem is yielded.
     """
     try:
-        return _joined(sample_bytes, values)
-    except Exception:  # noqa: BLE001 - `records` or `encode` raises an error with a message
-        encode = sample_encoder(shard.columns)
-        samples = [
-            encode(record, lambda row=row: f"{values.location}, sample {row}")  # type: ignore[misc]
-            for row, record in zip(sample_bytes.rows, sample_bytes.records(values), strict=True)
-        ]
-        return block_of(samples)
+        block = _joined(sample_bytes, values)
+    except Exception:  # noqa: BLE001 - `records` or `encode_records` finds the reason
+        records, rows = sample_bytes.records(values), sample_bytes.rows
+        yield from encode_records(
+            shard.columns, records, lambda index: values.locate(sample_bytes.find_key(rows[index]))
+        )
+    else:
+        yield block
+
+
+def stored_form(name: str, encoding: str) -> str:
+    """Return how MDS stores the files of a column, if it does so without NumPy or `value_of`.
+
+    It is "image" or "bytes" for files that are copied, "text" for those that must be UTF-8,
+    "number" for int64, "json", or '' for all others. ``name`` is the column (an ending).
+    """
+    if encoding in COPIED:
+        return "bytes" if encoding == "bytes" else "image"
+    if encoding == "str" and not is_number(name):
+        return "text"
+    if encoding == "int" and is_number(name):
+        return "number"
+    return "json" if encoding == encoding_by_ending(name) == "json" else ""
 
 
 def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
@@ -351,15 +414,19 @@ def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
     columns: list[ColumnBytes] = []
     for name, encoding in values.encodings.items():
         pieces = sample_bytes.column(name)
+        form = stored_form(name, encoding)
         if name == KEY:
             columns.append([header_key(each, values.location).encode() for each in pieces])
-        elif encoding in _COPIED_ENCODINGS:
+        elif form in ("image", "bytes"):
+            for each in pieces if form == "image" else ():
+                # Raises an error for bytes that do not begin like a picture.
+                parse_encoding(encoding).check_bytes(bytes(each[:_PICTURE_HEAD]))
             columns.append(pieces)
-        elif encoding == "str" and not is_number(name):
+        elif form == "text":
             for each in pieces:
                 str(each, "utf-8")  # raises an error for bytes that are not UTF-8
             columns.append(pieces)
-        elif encoding == "int" and is_number(name):
+        elif form == "number":
             columns.append(_integers(whole_number(bytes(each)) for each in pieces))
         else:
             columns.append(_packed(name, encoding, pieces))

@@ -1,11 +1,15 @@
-"""Decompression of files while they arrive, of one member or many; the kind follows from the name.
+"""Decompression of files while they arrive, of one member or many: gzip, Zstandard, bzip2 and xz.
 
-Files that are read in place are compressed with gzip or Zstandard; a conversion also takes bzip2
-and xz.
+The name of a file says whether it is to be treated as compressed before it is opened. Its first
+bytes say with what it is compressed: downloads often keep the ending and lose the compression, or
+the other way round.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import re
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,18 @@ if TYPE_CHECKING:
 _PIECE = 1 << 10
 #: Decompressed data are joined or cut to pieces of about this many bytes.
 _UNPACKED = 1 << 18
+#: First bytes of compressed data, by ending. Some Zstandard files begin with a frame to be skipped.
+_MAGIC = {
+    ".gz": re.compile(rb"\x1f\x8b"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    ".bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"),
+    ".xz": re.compile(rb"\xfd7zXZ\x00"),
+}
+_MAGIC_BYTES = 10
+#: Compressed bytes that are read to see how the content of a file begins.
+_LOOK = 1 << 16
+#: Endings of compressed files that are read in place.
+PACKED = (".gz", ".zst", ".zstd", ".bz2", ".xz")
 
 
 def compression_of(name: str) -> str | None:
@@ -30,17 +46,60 @@ def compression_of(name: str) -> str | None:
 
 
 def packed_endings(*plain: str) -> tuple[str, ...]:
-    """Return the endings of plain files, and of their compressed forms that are read in place."""
-    return tuple(f"{each}{packed}" for each in plain for packed in ("", ".gz", ".zst", ".zstd"))
+    """Return the endings of plain files and of their compressed forms."""
+    return tuple(f"{each}{packed}" for each in plain for packed in ("", *PACKED))
+
+
+def find_compression(start: bytes) -> str | None:
+    """Return the ending of a compression, such as ".gz", by the first bytes of a file, or None."""
+    return next((ending for ending, magic in _MAGIC.items() if magic.match(start)), None)
 
 
 def content(file: DataFile, files: Files) -> Generator[bytes, None, None]:
-    """Yield the bytes of a file as they arrive, decompressed if its name says so.
+    """Yield the bytes of a file as they arrive, decompressed if they are compressed.
 
     Raises FormatError for damaged compressed data.
     """
-    ending, chunks = compression_of(file.key), files.stream(file)
+    start, chunks = read_start(files.stream(file), _MAGIC_BYTES)
+    ending = find_compression(start)
     yield from unpacked(chunks, ending, files.url(file)) if ending else chunks
+
+
+def content_start(file: DataFile, files: Files, size: int = 4096) -> tuple[bool, bytes]:
+    """Return whether a file is compressed, by its name or content, and how its content begins.
+
+    The start has about ``size`` bytes. Of damaged data it is what could be decompressed.
+    """
+    data = files.range(file, 0, min(file.size, _LOOK))
+    ending = find_compression(data)
+    if ending is None:
+        return compression_of(file.key) is not None, data[:size]
+    start = b""
+    with contextlib.suppress(FormatError):  # the data go on, or reading them reports the damage
+        for piece in _unpack([data], ending, ""):
+            start += piece
+            if len(start) >= size:
+                break
+    return True, start[:size]
+
+
+def read_start(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """Return at least ``size`` first bytes (fewer at the end of the data), and all chunks."""
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        if len(start) >= size:
+            break
+    return start, itertools.chain([start] if start else [], chunks)
+
+
+def unpack_document(data: bytes, location: str) -> bytes:
+    """Return the content of a file that is read whole, decompressed if its bytes are compressed.
+
+    ``location`` names the file in errors. Raises FormatError for damaged compressed data.
+    """
+    ending = find_compression(data[:_MAGIC_BYTES])
+    return data if ending is None else b"".join(unpacked([data], ending, location))
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:

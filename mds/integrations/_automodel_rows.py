@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mds._loader.packed_batches import IGNORED
+from mds._iteration.packed_batches import IGNORED
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.integrations._token_rows import TokenRows, ignore_padding
 
@@ -35,9 +36,10 @@ class AutomodelRows(TokenRows):
         unused = _UNUSED & columns.keys() - {self.column} - added
         if self.column not in columns or unused:
             raise ConfigError(
-                f"samples have the columns {', '.join(columns)}. Name that of the tokens with "
-                f"column=, not {self.column!r}, and leave out {sorted(unused) or 'others'} with "
-                "columns=. Tokens without a loss have the label -100."
+                f"samples have the columns {', '.join(columns) or 'none'}. Name that of the tokens "
+                f"with column=, not {self.column!r}, and leave out "
+                f"{sorted(unused) or 'others'} with columns=. Tokens without a loss have "
+                "the label -100."
             )
         if not self._has_rows:
             return self._lists(columns)
@@ -55,7 +57,8 @@ class AutomodelRows(TokenRows):
             count = len(ids) if np.ndim(ids) == 1 else 0
             if count == 0 or np.shape(labels) != (count,):
                 raise ConfigError(
-                    f"a sample has {count} tokens and labels of shape {np.shape(labels)}. Give a "
+                    f"a sample has {plural(count, 'token')} and labels of shape "
+                    f"{np.shape(labels)}. Give a "
                     "column of a label for each token, or leave it out with columns=."
                 )
             rows["input_ids"].append(np.asarray(ids, np.int64).tolist())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mds._dataset.run import run_of
 from mds._dataset.steps import TrainingSteps
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
@@ -76,8 +77,8 @@ class EpochLoader(TextDataLoaderBase):  # type: ignore[misc] # no types
 
     def batches_in_epoch(self, epoch: int) -> int:
         """Return the number of steps of an epoch, from 1, packing it if it has packs."""
-        order = self.dataset._order  # noqa: SLF001 - of this library
-        world = self.dataset._world()  # noqa: SLF001 - of this library
+        run = run_of(self.dataset)
+        order, world = run.order, run.world()
         return TrainingSteps(order, world).full_steps(epoch - 1)
 
     def state_dict(self) -> dict[str, Any]:

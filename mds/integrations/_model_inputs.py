@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from mds._process.fork_safe import cached_property
+from mds._words import plural
 from mds.errors import ConfigError
 
 #: Labels of models that answer questions, whose loss takes any negative position for 0.
@@ -137,8 +138,9 @@ def _find_padding(mask: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
     starts = positions == 0
     if len(positions) != 1 or int(starts.sum()) != len(mask):
         raise ConfigError(
-            f"the collate function made {len(positions)} rows with {int(starts.sum())} documents "
-            f"of {len(mask)} samples, so the labels of padding cannot be found. Write "
+            f"the collate function made {plural(len(positions), 'row')} with "
+            f"{plural(int(starts.sum()), 'document')} "
+            f"of {plural(len(mask), 'sample')}, so the labels of padding cannot be found. Write "
             "StreamingDataset(..., packing=4096) instead of joining samples there."
         )
     return ~mask[starts.cumsum(1) - 1]

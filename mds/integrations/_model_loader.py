@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from mds._dataset.run import run_of
 from mds._dataset.steps import count_first_steps
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds._process.fork_safe import cached_property
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.integrations._model_inputs import ModelInputs, SampleCollator
 
@@ -44,7 +46,7 @@ class ModelLoader(StreamingDataLoader):
         packing = dataset.packing
         if dataset.num_ranks != ranks:
             raise ConfigError(
-                f"the dataset has {dataset.num_ranks} ranks, but the trainer has {ranks} "
+                f"the dataset has {plural(dataset.num_ranks, 'rank')}, but the trainer has {ranks} "
                 f"data-parallel ranks. Give the dataset topology=(rank, {ranks})."
             )
         if dataset.batch_size in (None, dataset._trainers_batch_size):  # noqa: SLF001 - our own
@@ -105,15 +107,16 @@ class TrainingLoader(ModelLoader):
             )
         if self.microbatches > 1 and not self._is_packed and len(self) % self.microbatches:
             raise ConfigError(
-                f"an epoch has {len(self):,} batches of this rank, so its last step has fewer "
-                f"than the others, which have {self.microbatches} (gradient_accumulation_steps). "
-                "Set dataloader_drop_last=True."
+                f"an epoch has {plural(len(self), 'batch')} of this rank, so its last step has "
+                f"fewer than the others, which have {self.microbatches} "
+                "(gradient_accumulation_steps). Set dataloader_drop_last=True."
             )
 
     def __len__(self) -> int:
         length = self._packed_batches if self._is_packed else super().__len__()
         if not length:
-            raise self._empty_epoch_error()
+            assert self._loader_state is not None
+            raise self._loader_state.empty_epoch_error()
         return length
 
     @cached_property
@@ -124,7 +127,7 @@ class TrainingLoader(ModelLoader):
         """
         dataset = self._streaming
         assert dataset is not None
-        order, world = dataset._order, dataset._world()  # noqa: SLF001 - of this library
+        order, world = run_of(dataset).order, run_of(dataset).world()
         settings = {"drop_last": self.drop_last, "may_estimate": self._may_estimate}
         return count_first_steps(order, world, **settings) * self.microbatches
 
@@ -140,7 +143,8 @@ class TrainingLoader(ModelLoader):
     def close(self) -> None:
         """Stop the workers, persistent ones too."""
         self._all_batches.close()
-        self._inner = None
+        assert self._loader_state is not None
+        self._loader_state.inner = None
 
 
 def check_evaluation(dataset: StreamingDataset, training: Any, ranks: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from mds.errors import StateError
+from mds.storage._files import open_regular
 
 #: File of a checkpoint with the state of the training loader.
 POSITION_FILE = "mds_state.json"
@@ -23,11 +25,12 @@ def save_position(folder: str, state: Mapping[str, Any]) -> None:
 def load_position(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the position of a checkpoint.
 
-    Raises StateError if the checkpoint has none, or a file that is not a whole state.
+    Raises StateError if the checkpoint has none, or a file that is not a whole state, and the
+    errors of `open_regular`.
     """
     path = os.path.join(checkpoint, POSITION_FILE)
     try:
-        with open(path, encoding="utf-8") as file:
+        with io.TextIOWrapper(open_regular(path), "utf-8") as file:
             state = json.load(file)
     except FileNotFoundError:
         raise StateError(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mds._foreign_words import OF_A_LOADER
-from mds._loader.packed_batches import IGNORED
+from mds._iteration.packed_batches import IGNORED
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.plan._packing import DEFAULT_COLUMN, Packing, column_of, packing_of
 from mds.transforms._collate import ColumnFunction
@@ -53,7 +54,8 @@ def row_arguments(
     packing = packing_of(packing)
     if packing.capacity != length:
         raise ConfigError(
-            f"packs of {packing.room} tokens do not fit {setting}={length}. Give packing={length}."
+            f"packs of {plural(packing.room, 'token')} do not fit {setting}={length}. Give "
+            f"packing={length}."
         )
     result["packing"] = packing_of_rows(packing, config.column)
     return result
@@ -139,7 +141,7 @@ class TokenRows(ColumnFunction):
         length, rows = self._length, stack_rows(column)
         if getattr(rows, "shape", (0,))[1:] not in {(length,), (length + 1,)}:
             raise ConfigError(
-                f"samples are not blocks of {length + 1} or {length} tokens, for "
+                f"samples are not blocks of {length + 1} or {plural(length, 'token')}, for "
                 f"{self._setting}={length}. Write blocks with mds-convert --block {length + 1}, or "
                 f"pack documents with packing={length}."
             )

@@ -156,7 +156,7 @@ def _make_features(sample: dict[str, Any]) -> dict[str, Any]:
     name = "input_ids" if "input_ids" in sample else "tokens"
     if name not in sample:
         raise ConfigError(
-            f"no column 'tokens' or 'input_ids', only {', '.join(map(repr, sample))}. To "
+            f"no column 'tokens' or 'input_ids', only {', '.join(map(repr, sample)) or 'none'}. To "
             "convert texts, use mds-convert --tokenizer."
         )
     tokens = sample["input_ids"] = sample.pop(name)

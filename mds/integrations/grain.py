@@ -15,6 +15,7 @@ import operator
 import threading
 from typing import Any
 
+from mds._dataset.run import run_of, source_of
 from mds._dataset.samples import Samples
 from mds.errors import ConfigError, need
 from mds.world import World
@@ -74,7 +75,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
                 f"{call}: packing= makes packs of several samples, which have no sample number. "
                 "Leave it out, and pack with grain.experimental.FirstFitPackIterDataset."
             )
-        sample_filter = dataset._filter  # noqa: SLF001 - of this library
+        sample_filter = source_of(dataset).filter
         sample_filter.chain.refuse_samples()
         sample_filter.refuse_numbers(call, "")
         if sample_filter.skip_broken:
@@ -89,7 +90,7 @@ class MapDataset(grain.MapDataset):  # type: ignore[misc] # no types of grain ar
             )
         self._dataset = dataset
         # A copy, because the length is that of these settings.
-        self._settings = copy.copy(dataset._order)  # noqa: SLF001 - of this library
+        self._settings = copy.copy(run_of(dataset).order)
         order = self._order(0)
         # The last global batch of an epoch may be shorter than the others.
         last = order.batch(order.steps - 1) if order.steps else None

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mds._dataset.run import source_of
 from mds._dataset.samples import Samples
 from mds.errors import ConfigError, need
 from mds.formats._arrow_values import pyarrow
@@ -55,7 +56,7 @@ class MDSDatasource(Datasource):  # type: ignore[misc] # no types of ray are che
             )
         self._dataset = dataset
         self._schema = dataset.to_arrow_reader(columns).schema
-        self._shards = dataset._shards  # noqa: SLF001 - of this library
+        self._shards = source_of(dataset).shards
 
     def estimate_inmemory_data_size(self) -> int:
         """Return the bytes of the shards, from which Ray chooses the number of tasks."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mds._arguments import refuse_unknown
+from mds._dataset.run import source_of
 from mds._dataset.samples import Samples
 from mds.errors import ConfigError, need
 from mds.formats._arrow_values import pyarrow, stored_type
@@ -67,7 +68,7 @@ class MDSDataSource(spark.DataSource):  # type: ignore[misc] # no types of pyspa
     def reader(self, schema: Any) -> Any:
         """Return the reader of the columns of a schema."""
         options, dataset = self._dataset()
-        shards = dataset._shards  # noqa: SLF001 - of this library
+        shards = source_of(dataset).shards
         usual = shards.stored_bytes(shards.num_samples) // (128 << 20) + 1
         groups = shards.groups(int(options.get("partitions", usual))) or [range(0)]
         return _SparkReader(dataset, to_arrow_schema(schema, timezone="UTC"), groups)

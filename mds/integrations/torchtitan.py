@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from mds._dataset.run import run_of
 from mds._dataset.streaming import StreamingDataset
 from mds._loader.dataloader import StreamingDataLoader
 from mds.errors import ConfigError, StateError, need
@@ -92,7 +93,7 @@ class DataLoader(BaseDataLoader):  # type: ignore[misc] # no types of torchtitan
             remainder="mask",
             **row_arguments(config, _FIXED, seq_len, setting),
         )
-        run = self.dataset._order.schedule  # noqa: SLF001 - of this library
+        run = run_of(self.dataset).order.schedule
         if size == -1 and run is not None and run.schedule.unit == "steps":
             raise ConfigError(
                 "global_batch_size=-1 of the dataloader: its schedule counts steps, but torchtitan "

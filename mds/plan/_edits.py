@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import ConfigError, PlanError, StateError
 from mds.plan._partition import Gaps
 from mds.plan._state import MAX_CANONICAL_NODES, MAX_EPOCHS, MAX_SAMPLES
@@ -137,11 +138,14 @@ def describe_edit(edit: Edit) -> str:
         return f"new weights from step {edit['step']:,}: {dict(edit['weights'])}"
     place = f"place {edit['from']:,} of epoch {edit['epoch']}"
     if "skip" in edit:
-        return f"{edit['skip']:,} places skipped from {place}"
+        return f"{plural(edit['skip'], 'place')} skipped from {place} on"
     ids = ", ".join(map(str, edit["drop"][:4]))
     ids += ", ..." if len(edit["drop"]) > 4 else ""
     why = f" ({edit['why']})" if edit["why"] else ""
-    return f"{len(edit['drop'])} samples dropped from {place}: {ids}{why}"
+    count = len(edit["drop"])
+    samples = plural(count, "sample")
+    verb = "left out" if "windows" in edit else "replaced"  # of packs
+    return f"{samples} {verb} from {place} on: {ids}{why}"
 
 
 def check_edits(
@@ -198,7 +202,7 @@ def check_spare_samples(drops: Iterable[Drop], per_stream: Mapping[str, int]) ->
     for count, (title, size) in zip(counts.tolist(), per_stream.items(), strict=True):
         if 2 * count > size:
             raise ConfigError(
-                f"replace_samples() would drop {count:,} of the {size:,} samples of stream "
+                f"replace_samples() would drop {count:,} of the {plural(size, 'sample')} of stream "
                 f"{title}. At most half of a stream can be dropped, because its other samples "
                 "replace them. Leave these samples out with select() instead."
             )
@@ -207,7 +211,8 @@ def check_spare_samples(drops: Iterable[Drop], per_stream: Mapping[str, int]) ->
 def too_many_dropped(count: str) -> ConfigError:
     """Return the error for more dropped samples than a state can hold."""
     return ConfigError(
-        f"replace_samples() would drop {count} samples; at most {MAX_DROPPED:,} are allowed. "
+        f"replace_samples() would drop {count} samples; at most {MAX_DROPPED:,} are "
+        "allowed. "
         "Leave these samples out with select() instead."
     )
 
@@ -254,7 +259,7 @@ def _check_drop(edit: Edit, samples: int) -> None:
                 f"below {maximum}."
             )
     if len(windows) > MAX_CANONICAL_NODES:
-        raise StateError(f"the state has an edit with {len(windows)} windows.")
+        raise StateError(f"the state has an edit with {plural(len(windows), 'window')}.")
 
 
 def _number_in_range(edit: Edit, name: str, minimum: int, maximum: int) -> int:
@@ -477,7 +482,8 @@ def _replacements(ids: Ids, drop_numbers: Ids, first: int, size: int, key: int) 
         spare = next((each for each in spare_samples if each.drop_number > drop_number), None)
         if spare is None:
             raise PlanError(
-                f"more samples are dropped than the {size:,} samples of their stream can replace. "
+                f"more samples are dropped than the {plural(size, 'sample')} of their stream can "
+                "replace. "
                 "Leave these samples out with select() instead."
             )
         replacements.append(spare.sample)

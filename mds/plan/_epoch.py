@@ -43,6 +43,7 @@ import numpy as np
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
 from mds._units import parse_count
+from mds._words import plural
 from mds.errors import ConfigError, PlanError, StreamPlanError
 from mds.plan._audit import OrderHash, Place, StepSample
 from mds.plan._global_batches import NoBatches, PartitionSpec, RandomBatches, Shape, all_batches
@@ -695,7 +696,9 @@ class EpochPlan:
         Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
-            raise IndexError(f"there is no step {step}: the epoch has {self.steps} steps.")
+            raise IndexError(
+                f"there is no step {step}: the epoch has {plural(self.steps, 'step')}."
+            )
         lookups = [order.lookup() for order in self.orders]
         ids = self.global_batches.whole(step, step + 1, lookups)
         return ids.reshape(self.shape.world, self.shape.batch)
@@ -892,7 +895,7 @@ class EpochPlan:
     def __repr__(self) -> str:
         return (
             f"<EpochPlan of epoch {self.epoch} from sample {self.begin.place}: "
-            f"{self.epoch_size} samples, {self.world!r}>"
+            f"{plural(self.epoch_size, 'sample')}, {self.world!r}>"
         )
 
 

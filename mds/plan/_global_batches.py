@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import PlanError
 from mds.plan._partition import ExactGrid, PaddedGrid, Partition, check_drop
 from mds.plan._spec import PARTITION_ALGOS, check_name
@@ -375,9 +376,10 @@ def _shape_to_partition(spec: PartitionSpec) -> Shape:
         return shape  # if it does not fit, `PaddedGrid` raises an error
     if initial < 1 or shape.global_batch % (initial * shape.ranks):
         raise PlanError(
-            f"a global batch of {shape.global_batch} samples cannot be divided among the "
-            f"{initial} nodes of {shape.ranks} ranks with which the run began. Make the global "
-            f"batch a multiple of {initial * shape.ranks} samples."
+            f"a global batch of {plural(shape.global_batch, 'sample')} cannot be divided among the "
+            f"{initial} nodes of {plural(shape.ranks, 'rank')} with which the run began. Make "
+            "the global "
+            f"batch a multiple of {plural(initial * shape.ranks, 'sample')}."
         )
     return Shape(initial, shape.ranks, shape.workers, shape.global_batch // (initial * shape.ranks))
 
@@ -387,7 +389,7 @@ def warn_repeated(samples: int) -> None:
     if samples:
         warnings.warn(
             "the state's sample_in_epoch is rounded down, as in mosaicml-streaming, which wrote "
-            f"it: {samples} samples are seen again.",
+            f"it: {plural(samples, 'sample')} will be seen again.",
             stacklevel=2,
         )
 

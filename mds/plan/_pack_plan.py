@@ -32,6 +32,7 @@ import numpy as np
 
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
+from mds._words import plural
 from mds.errors import PlanError, StateError
 from mds.plan._audit import OrderHash, Place, StepSample, summands
 from mds.plan._pack_windows import (
@@ -416,7 +417,8 @@ class PackPlan:
                 if next_place == size and self.windows.any():
                     raise PlanError(
                         f"epoch {self.epoch} has no pack: every document is empty, dropped, or "
-                        f"longer than {self.packing.room} tokens with overflow='drop'. Check the "
+                        f"longer than {plural(self.packing.room, 'token')} with overflow='drop'. "
+                        "Check the "
                         "column of tokens and the arguments of Packing."
                     )
                 return
@@ -524,7 +526,9 @@ class PackPlan:
         Steps count from the beginning of this plan. Raises IndexError after the last one.
         """
         if not 0 <= step < self.steps:
-            raise IndexError(f"there is no step {step}: the epoch has {self.steps} steps.")
+            raise IndexError(
+                f"there is no step {step}: the epoch has {plural(self.steps, 'step')}."
+            )
         shape, packs = self.shape, self._step_packs(step)
         cursor = self.table.cursor(int(packs.places[-1]) + 1)
         return [
@@ -770,7 +774,8 @@ class PackReading:
                 raise StateError(
                     f"the state has a cursor at pack {int(self._pack[node])} of window {before} "
                     f"of canonical node {node}, but that window has "
-                    f"{int(self._count[node]) if is_same else 0} packs: the state belongs to "
+                    f"{plural(int(self._count[node]) if is_same else 0, 'pack')}: the state "
+                    "belongs to "
                     "another order."
                 )
         self._alive = np.flatnonzero(self._count)

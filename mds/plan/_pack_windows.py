@@ -19,6 +19,7 @@ import numpy as np
 
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
+from mds._words import plural
 from mds.errors import PlanError
 from mds.plan._packers import cut_at_packs, find_packer, radix_argsort
 from mds.shuffle._permutation import derive_key, join_ranges, keyed_order
@@ -386,7 +387,8 @@ def _fit(ids: Ids, lengths: Ids, packing: Packing) -> tuple[Ids, Ids, Ids, int, 
     if packing.overflow == "error":
         worst = int(np.flatnonzero(is_long)[0])
         raise PlanError(
-            f"sample {int(ids[places[worst]])} has {int(lengths[worst])} tokens, but a pack has "
+            f"sample {int(ids[places[worst]])} has {plural(int(lengths[worst]), 'token')}, but a "
+            "pack has "
             f"only {room}. Write packing=Packing({packing.size_argument}, overflow='split'), or "
             "'truncate' or 'drop', or give more tokens than this document has."
         )

@@ -11,12 +11,14 @@ one; so does an entry point of the group ``mds.packers``.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mds._lazy_imports import Registry, registers
+from mds._words import plural
 from mds.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -50,10 +52,15 @@ class Packer(NamedTuple):
         ``sizes`` are the tokens of the documents, ``room`` the tokens that a pack holds. Raises
         PlanError if the function returns packs that are empty or too long.
         """
-        pack_of, count = self.function(sizes, room)
-        if _BUILT_IN.get(self.name) != self:  # a function of the user
-            _check_packs(self.name, sizes, room, pack_of, count)
-        return pack_of, count
+        if self.is_built_in:
+            return self.function(sizes, room)
+        # A copy, since a function of the user may change it.
+        return _check_packs(self.name, sizes, room, self.function(sizes.copy(), room))
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether this library has it, and no user replaced it."""
+        return _BUILT_IN.get(self.name) == self
 
 
 @registers
@@ -97,32 +104,56 @@ def find_packer(name: str) -> Packer:
     )
 
 
-def _check_packs(name: str, sizes: Ids, room: int, pack_of: object, count: object) -> None:
-    """Raise PlanError if the packs that a user's function returned are not valid.
+def _check_packs(name: str, sizes: Ids, room: int, result: Any) -> tuple[Ids, int]:
+    """Return the packs that a user's function returned: that of each document, and their number.
+
+    Raises PlanError if they are not valid.
 
     Args:
         name: Name of the packer.
         sizes, room: Sizes of the documents and the room of a pack, as given to the function.
-        pack_of, count: What the function returned: the pack of each document, and their number.
+        result: Value that the function returned.
     """
+    from mds._arguments import shown
     from mds.errors import PlanError
 
-    packs = np.asarray(pack_of)
-    problem = ""  # description for the message
-    if packs.shape != sizes.shape or packs.dtype.kind not in "iu" or not isinstance(count, int):
-        problem = f"{packs.dtype} of shape {packs.shape} and {count!r} for {len(sizes)} documents"
-    elif len(packs) and not 0 <= int(packs.min()) <= int(packs.max()) < count:
-        problem = f"packs {int(packs.min())} to {int(packs.max())} of {count}"
-    else:
-        tokens = np.bincount(packs.astype(np.int64), sizes, minlength=count)
-        if len(tokens) and (tokens.max() > room or not tokens.all()):
-            problem = f"packs of {int(tokens.min())} to {int(tokens.max())} tokens for {room}"
-    if problem:
-        raise PlanError(
-            f"packer {name!r} returned {problem}. It must return the pack of each document, from "
-            "0 to the number of packs - 1, and that number. No pack may be empty or exceed its "
-            "capacity."
-        )
+    problem = shown(result)  # description for the message
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        packs, count = np.asarray(result[0]), _as_count(result[1])
+        problem = ""
+        if packs.shape != sizes.shape or packs.dtype.kind not in "iu" or count is None:
+            problem = (
+                f"{packs.dtype} of shape {packs.shape} and {shown(result[1])} for {len(sizes)} "
+                "documents"
+            )
+        elif len(packs) and not 0 <= int(packs.min()) <= int(packs.max()) < count:
+            problem = f"packs {int(packs.min())} to {int(packs.max())} of {count}"
+        elif count > len(packs):
+            problem = (
+                f"packs of 0 to {plural(int(sizes.max(initial=0)), 'token')}: "
+                f"{plural(count, 'pack')} for {len(packs)} documents"
+            )
+        else:
+            packs = packs.astype(np.int64)
+            tokens = np.bincount(packs, sizes, minlength=count)
+            if len(tokens) and (tokens.max() > room or not tokens.all()):
+                most = plural(int(tokens.max()), "token")
+                problem = f"packs of {int(tokens.min())} to {most} for {room}"
+        if not problem and count is not None:
+            return packs, count
+    raise PlanError(
+        f"packer {name!r} returned {problem}. It must return the pack of each document, from "
+        "0 to the number of packs - 1, and that number. No pack may be empty or exceed its "
+        "capacity."
+    )
+
+
+def _as_count(value: Any) -> int | None:
+    """Return a whole number of any type as an int, and None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def best_fit_decreasing(sizes: Ids, capacity: int) -> tuple[Ids, int]:

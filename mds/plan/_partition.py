@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds._process.fork_safe import cached_property
+from mds._words import plural
 from mds.errors import PlanError
 
 if TYPE_CHECKING:
@@ -239,7 +240,8 @@ class Partition:
         self._repeat_distance = ranks + self._extra - 1
         if grid.is_cyclic or (self._extra and self._repeat_distance > self._per_node):
             warnings.warn(
-                f"{grid.samples} samples are few for {nodes} nodes of {ranks} ranks, so some are "
+                f"{grid.samples} samples are few for {nodes} nodes of {plural(ranks, 'rank')}, "
+                "so some are "
                 "repeated. Use remainder='short' to see every sample once.",
                 stacklevel=2,
             )
@@ -352,7 +354,8 @@ def check_drop(samples: int, ranks: int, drop: int) -> None:
     """
     if samples + (ranks - samples % ranks) < drop:
         raise PlanError(
-            f"cannot resume at sample {drop} of an epoch of {samples} samples: the state belongs "
+            f"cannot resume at sample {drop} of an epoch of {plural(samples, 'sample')}: the "
+            "state belongs "
             "to another dataset or another epoch_size."
         )
 

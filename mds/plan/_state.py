@@ -43,6 +43,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mds._words import plural
 from mds.errors import StateError
 
 #: Version of the states that are written; 1 and 2 are read as well.
@@ -149,8 +150,8 @@ class ResumePoint:
         schedule: Schedule of the mixture as JSON, of which only the size is checked here.
         edits: Changes of the order while the training ran (weights, drops, skips) as JSON, of which
             only the size is checked here.
-        data: Description of the data and the world for people. It is not compared; only
-            `initial_ranks` reads a part of it.
+        data: Description of the data and the world. A dataset compares the digests of the shards
+            in it, unless it is None; `initial_ranks` reads a part of it.
     """
 
     position: Position
@@ -206,7 +207,8 @@ class ResumePoint:
         if not 0 <= place <= epoch_size + max(epoch_size, _MAX_PADDING_SAMPLES):
             raise StateError(
                 f"the state has sample_in_epoch {place}, and an epoch of this "
-                f"dataset has {epoch_size} samples: it is of another dataset or epoch_size."
+                f"dataset has {plural(epoch_size, 'sample')}: it is of another dataset or "
+                "epoch_size."
             )
 
     def check_unit(self, unit: str) -> None:
@@ -433,7 +435,9 @@ def _as_version_2(source: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises StateError for a text that is not JSON, and for keys that contradict each other.
     """
-    values = {key: _parse_json(key, source[key]) for key in TEXT_KEYS}
+    # The value None of "data" is that of users who set it, so that no data are compared.
+    texts = {**source, "data": "null"} if source["data"] is None else source
+    values = {key: _parse_json(key, texts[key]) for key in TEXT_KEYS}
     cursor = values.pop("cursor")
     if cursor is not None and (
         not isinstance(cursor, Mapping) or not {"cursors", "turn"} <= set(cursor)
@@ -502,7 +506,9 @@ def _parse_extension(source: Mapping[str, Any]) -> _Extension:
     if not isinstance(edits, (list, tuple)) or not all(isinstance(e, Mapping) for e in edits):
         raise StateError(f"the state has edits {_short(edits)}; expected a list of dicts.")
     if len(edits) > MAX_EDITS:
-        raise StateError(f"the state has {len(edits)} edits; expected at most {MAX_EDITS}.")
+        raise StateError(
+            f"the state has {plural(len(edits), 'edit')}; expected at most {MAX_EDITS}."
+        )
     copier, node = _PlainCopier(_MAX_NUMBERS), _as_int("turn", position.get("turn", 0))
     windows = _parse_windows(position.get("cursors"))
     return _Extension(

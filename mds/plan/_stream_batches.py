@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import PlanError, StreamPlanError
 from mds.plan._global_batches import RandomBatches, warn_repeated
 from mds.plan._partition import Gaps, PaddedGrid, Partition
@@ -480,7 +481,8 @@ def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
     for i, count in enumerate(counts):
         if not count:
             raise StreamPlanError(
-                f"stream {i} does not fill one {kind} of {size} samples. Choose more samples of "
+                f"stream {i} does not fill one {kind} of {plural(size, 'sample')}. Choose more "
+                "samples of "
                 "this stream, or use a smaller batch or batching_method 'random'.",
                 i,
             )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mds._process.stopwatch import PHASES
+from mds._words import plural
 
 if TYPE_CHECKING:
     from mds._process.stopwatch import Making
@@ -156,7 +157,7 @@ class WaitAccount:
 
     def __repr__(self) -> str:
         return (
-            f"<WaitAccount: {self.batches} batches, {self.waited:.3g} s waited, "
+            f"<WaitAccount: {plural(self.batches, 'batch')}, {self.waited:.3g} s waited, "
             f"{self.worked:.3g} s at work>"
         )
 

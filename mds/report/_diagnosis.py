@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mds._units import format_bytes
+from mds._words import plural
 from mds.report._account import MUCH_IDLE
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def explain_waits(account: WaitAccount, setup: LoaderSetup, cache: CacheUse) -> 
     if account.batches < 2 or elapsed <= 0.0:
         return WaitReport(
             "none",
-            f"No diagnosis yet: this iteration has read only {account.batches} batches. Call "
+            f"No diagnosis yet: this iteration has read only {plural(account.batches, 'batch')}. "
+            "Call "
             "report() again after some steps.",
         )
     seconds = {_CAUSE_OF_CHARGE[name]: spent for name, spent in account.charged.items()}
@@ -212,9 +214,9 @@ def _headline(account: WaitAccount, share: float) -> str:
     """
     count = account.batches - 1
     return (
-        f"In {account.waited + account.worked:,.3g} s and {count:,} batches the trainer waited "
-        f"{share:.0%} of the time, {account.waited / count * 1000:,.3g} ms a batch; its own work "
-        f"took {account.worked / count * 1000:,.3g} ms."
+        f"In {account.waited + account.worked:,.3g} s and {plural(count, 'batch')} the trainer "
+        f"waited {share:.0%} of the time, {account.waited / count * 1000:,.3g} ms a batch; its own "
+        f"work took {account.worked / count * 1000:,.3g} ms."
     )
 
 
@@ -467,7 +469,9 @@ def _more_workers(account: WaitAccount, setup: LoaderSetup, cheaper: str) -> str
     if not setup.workers:
         ways = "Make batches in workers, in parallel with the trainer"
     if useful <= setup.workers:
-        return f"More than {setup.workers} workers do not help on {cores} cores: {cheaper}."
+        return (
+            f"More than {plural(setup.workers, 'worker')} do not help on {cores} cores: {cheaper}."
+        )
     advice = f"{ways}: num_workers={useful} instead of {setup.workers}"
     if max_workers > cores:
         advice += f" (they compute {1 - account.idle:.0%} of the time and wait for the rest)"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import PlanError
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class ShuffleSpec:
         # The products below must not exceed 64 bits.
         if self.samples > np.iinfo(np.int64).max // (nodes + 1):
             raise PlanError(
-                f"{self.samples} samples on {nodes} canonical nodes are too many for one dataset. "
+                f"{plural(self.samples, 'sample')} on {nodes} canonical nodes are too many for "
+                "one dataset. "
                 "Split the dataset."
             )
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes

@@ -12,6 +12,7 @@ after `forget`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,16 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage._base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage._base import (
+    Body,
+    ObjectInfo,
+    Settings,
+    Store,
+    check_endpoint,
+    check_key,
+    env,
+    parse_options,
+)
 from mds.storage._http import HttpClient, StatusError, empty_body
 from mds.storage._translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage._url import Location, parse_url
@@ -70,6 +80,13 @@ class AzureStore(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    lists_pages = True
+    settings = Settings(
+        "the storage option endpoint= (AZURE_STORAGE_CONNECTION_STRING, AZURE_ACCOUNT_NAME)",
+        credentials="Set AZURE_ACCOUNT_NAME and AZURE_ACCOUNT_ACCESS_KEY, or give the storage "
+        "option sas_token=.",
+    )
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         settings = parse_options(AzureOptions, options, place.scheme)
@@ -87,10 +104,18 @@ class AzureStore(Store):
         )
         endpoint, account, self._container, path = _locate(place, settings)
         self.url = url
+        endpoint = check_endpoint(endpoint, "endpoint")
         self._options = replace(settings, endpoint=endpoint, account_name=account)
         self._timeout = timeout
         self._prefix = f"{path}/" if path else ""
         self._http = HttpClient(timeout, classify=classify)
+
+    @property
+    def address(self) -> str:
+        """URL of the account."""
+        with contextlib.suppress(Exception):  # a client that the SDK cannot make sends no requests
+            return str(self._service().url)
+        return super().address
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
@@ -99,9 +124,12 @@ class AzureStore(Store):
             return empty_body(self.head(key), safe_url)
         with translate_errors("get", safe_url, classify):
             url, headers = self._signed_request(key)
-        return self._http.stream(
+        body = self._http.stream(
             url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
+        # Every write changes the etag; `head` and `list` give no revision.
+        body.info = replace(body.info, revision="")
+        return body
 
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the etag as the version."""

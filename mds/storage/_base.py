@@ -21,7 +21,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from mds._process.fork_safe import new_event
 from mds._redaction import printable
@@ -34,7 +35,7 @@ from mds.errors import (
     TransientError,
 )
 from mds.storage._files import open_target, read_back, translate_write_errors, write_at
-from mds.storage._url import Url, is_local, join, redact
+from mds.storage._url import Url, is_local, join, redact, scheme_of
 
 #: Bytes asked of a connection at a time. Measured over loopback HTTP, 1 MB costs the least
 #: processor time; 64 KB a quarter more, 8 MB a third more.
@@ -42,6 +43,12 @@ CHUNK = 1 << 20
 
 # A key that needs no escape and cannot be mistaken for a login or a query of a URL.
 _PLAIN_KEY = re.compile(r"[0-9A-Za-z_./-]+").fullmatch
+
+# Hosts of providers where one name is one bucket or repository, whatever the region.
+_USUAL_HOSTS = (
+    *(".amazonaws.com", ".amazonaws.com.cn"),
+    *(".storage.googleapis.com", ".huggingface.co"),
+)
 
 T = TypeVar("T")
 
@@ -59,18 +66,21 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """The key of an object, its size in bytes (-1: unknown) and its version.
+    """The key of an object, its size in bytes (-1: unknown), its version and its revision.
 
     ``version`` is an etag, a generation or a time of change. It differs when the content does. It
-    is '' if the store gives none of these.
+    is '' if the store gives none of these. ``revision`` is a time of change, an inode or another
+    text that also differs after the same content was written again. It is '' if there is none, or
+    if ``version`` says as much. It does not count when two facts are compared.
 
     >>> mds.storage.open_store("data/train").head("shard.00000.mds").size
-    289
+    298
     """
 
     key: str
     size: int
     version: str = ""
+    revision: str = dataclasses.field(default="", compare=False, repr=False)
 
 
 def is_same_object(first: ObjectInfo, second: ObjectInfo) -> bool:
@@ -184,6 +194,22 @@ class Body(Iterator[bytes]):
         )
 
 
+class Settings(NamedTuple):
+    """Settings of a provider that errors name, as users write them.
+
+    Attributes:
+        endpoint: What has the scheme, the host and the port of the server.
+        certificate: Half a sentence: how to trust another certificate.
+        credentials: Sentence: how to give credentials; '' if errors of the provider say it.
+    """
+
+    endpoint: str = "the URL"
+    certificate: str = (
+        "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to a file with the certificates to trust"
+    )
+    credentials: str = ""
+
+
 class Store(ABC):
     """Objects below a URL. Keys are relative paths with '/', and '' is the URL itself.
 
@@ -210,11 +236,13 @@ class Store(ABC):
     """
 
     _url = Url("")
-    _printable_parts = ("", "")  # prefix and suffix of a plain key in `url_of`
+    _printable_parts: tuple[str, str] | None = None  # around a plain key in `url_of`
     #: Folder that holds the objects as plain files, if the store is on a mounted disk.
     local_path: str | None = None
     #: Whether the provider can list the objects below a URL.
     can_list: bool = True
+    #: Whether `list` requests hundreds of objects at a time, and not folder by folder.
+    lists_pages: bool = False
     #: Whether objects can be written and deleted.
     can_write: bool = True
     #: `get_file` downloads objects of at least two parts in parts of `part_size` bytes, with
@@ -226,6 +254,8 @@ class Store(ABC):
     asks_for_ranges: bool = False
     #: Bytes a second below which a transfer counts as stalled, over HTTP and SFTP.
     min_rate: float = 1024.0
+    #: Settings of the provider that errors name.
+    settings = Settings()
 
     @property
     def url(self) -> Url:
@@ -234,11 +264,25 @@ class Store(ABC):
 
     @url.setter
     def url(self, url: str) -> None:
-        self._url = Url(url)
-        # `url_of` is called for every request, so the text around a plain key is computed once,
-        # such as ("s3://bucket/train/", "") from "s3://bucket/train/key".
-        before, _, behind = printable(redact(join(self._url, "key"))).rpartition("key")
-        self._printable_parts = (before, behind)
+        self._url, self._printable_parts = Url(url), None
+
+    @property
+    def address(self) -> str:
+        """URL of the server to which requests are sent; '' if it is that of the store's URL.
+
+        For example, S3_ENDPOINT_URL may name it. Once the server has answered, mds waits longer
+        for it.
+        """
+        return ""
+
+    @property
+    def endpoint(self) -> str:
+        """The address, by which equal URLs differ; '' for the usual server of a scheme."""
+        if self.local_path is not None:
+            return ""
+        address = self.address.rstrip("/")
+        host = f".{urlsplit(address).hostname}"
+        return "" if host.endswith(_USUAL_HOSTS) else address
 
     @abstractmethod
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
@@ -329,9 +373,15 @@ class Store(ABC):
 
     def url_of(self, key: str) -> str:
         """Return the URL of an object without passwords and signatures, for messages."""
-        if _PLAIN_KEY(key):
-            return key.join(self._printable_parts)  # the key between both parts
-        return printable(redact(join(self.url, key)))
+        if not _PLAIN_KEY(key):
+            return printable(redact(join(self.url, key)))
+        # It is called for every request, so the text around a plain key is computed once, such as
+        # ("s3://bucket/train/", "") from "s3://bucket/train/key".
+        if self._printable_parts is None:
+            text = printable(redact(join(self.url.reveal(), "key")))
+            before, _, behind = text.rpartition("key")
+            self._printable_parts = (before, behind)
+        return key.join(self._printable_parts)  # the key between both parts
 
     def renew(self) -> bool:
         """Drop clients and their credentials; return whether the next request reads new ones.
@@ -588,6 +638,8 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 def _typed(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with texts such as "true" and "16" as the types that the fields have."""
+    if not options:
+        return {}
     # Such as "bool | str | None": annotations are texts here.
     types = {field.name: str(field.type).split(" | ") for field in dataclasses.fields(kind)}
     typed = dict(options)
@@ -611,6 +663,35 @@ def _typed(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 COMMON_NAMES = [field.name for field in dataclasses.fields(CommonOptions)]
+
+
+def check_endpoint(endpoint: str | None, option: str) -> str | None:
+    """Return the URL of a server without spaces around it; None for none.
+
+    Raises ConfigError for a URL without a scheme. ``option`` is the storage option in this error.
+    """
+    if endpoint is None or scheme_of(endpoint.strip()) in ("http", "https"):
+        return endpoint and endpoint.strip()
+    address = redact(endpoint.strip()).rpartition("://")[2]
+    raise ConfigError(
+        f"storage option {option}: {redact(endpoint)!r} must begin with http:// or https://. Write "
+        f"https://{address}, or http://{address} for a server without TLS."
+    )
+
+
+def find_file(option: str, path: str | None) -> str | None:
+    """Return the path of a file of the user, with its ``~`` expanded; None for none.
+
+    Raises ConfigError if it does not exist: the error of a store would be taken for one about its
+    objects. ``option`` is the storage option with the path, or whose default has it.
+    """
+    path = path and os.path.expanduser(path)
+    if path and not os.path.exists(path):
+        raise ConfigError(
+            f"there is no file {path!r}: correct the storage option {option}, or the environment "
+            "variable in place of it."
+        )
+    return path
 
 
 def env(name: str) -> str | None:

@@ -40,7 +40,11 @@ _WAY_OUT = "Remove it, or use another folder."  # end of messages
 
 
 def open_control_file(
-    path: str, flags: int = os.O_RDWR, *, create_mode: int | None = None, max_names: int = 1
+    path: str,
+    flags: int = os.O_RDWR,
+    *,
+    create_mode: int | None = None,
+    max_names: int | None = 1,
 ) -> int:
     """Open a control file and return its descriptor.
 
@@ -49,7 +53,8 @@ def open_control_file(
         flags: Flags of `os.open`.
         create_mode: Mode with which a missing file is created; None does not create it.
         max_names: Largest number of hard links that the file may have. A second name may be one of
-            a file of this user elsewhere, which another user linked here.
+            a file of this user elsewhere, which another user linked here. None: any number for an
+            empty file, such as a lock file, and one for others.
 
     Raises CacheError for anything that this library would not have created, FileNotFoundError for a
     missing file or folder, and OSError for a file that this user may not open.
@@ -81,8 +86,15 @@ def read_control_file(path: str, max_size: int, *, max_names: int = 1) -> bytes:
     final and its temporary name. Raises CacheError for anything that this library would not have
     created, and the OSErrors of `open_control_file`.
     """
-    with open(open_control_file(path, os.O_RDONLY, max_names=max_names), "rb") as file:
-        data = file.read(max_size + 1)
+    fd = open_control_file(path, os.O_RDONLY, max_names=max_names)
+    try:
+        # `read` allocates what it is asked for: never more than the file has, and one byte.
+        end = min(os.fstat(fd).st_size, max_size) + 1
+        data = os.read(fd, end)
+        while len(data) < end and (piece := os.read(fd, end - len(data))):
+            data += piece
+    finally:
+        os.close(fd)
     if len(data) > max_size:
         raise CacheError(
             f"{path}: has more than {max_size} bytes, so mds did not write it. {_WAY_OUT}"
@@ -123,7 +135,7 @@ def make_control_folder(path: str) -> None:
                 os.mkdir(path, 0o700)
                 set_created_mode(path, stat.S_IMODE(os.stat(parent or ".").st_mode) | 0o700)
         state = _folder_state(path)
-        if _is_untrusted(state, path):
+        if is_untrusted(state, path):
             raise CacheError(
                 f"{path}: belongs to user {state.st_uid}, in a folder where anyone can create "
                 f"folders, so it is not used. {_WAY_OUT}"
@@ -216,23 +228,30 @@ def _open(path: str, flags: int) -> int:
         raise _refusal_error(path, error) from error
 
 
-def _check_trusted(fd: int, path: str, max_names: int) -> int:
+def _check_trusted(fd: int, path: str, max_names: int | None) -> int:
     """Return ``fd`` if it is a file that this library may have created.
 
-    Else close it and raise CacheError. ``max_names`` is the largest number of hard links.
+    Else close it and raise CacheError. ``max_names`` is that of `open_control_file`.
     """
     state = os.fstat(fd)
     reason = ""
     if not stat.S_ISREG(state.st_mode):
         reason = "is not a regular file"
-    elif state.st_nlink > max_names:
+    elif state.st_nlink > _most_names(state, max_names):
         reason = f"has {state.st_nlink} hard links, so it may be a file of another folder"
-    elif _is_untrusted(state, path):
+    elif is_untrusted(state, path):
         reason = f"belongs to user {state.st_uid}, in a folder where anyone can create files"
     if reason:
         os.close(fd)
         raise CacheError(f"{path}: {reason}, so mds does not open it. {_WAY_OUT}")
     return fd
+
+
+def _most_names(state: os.stat_result, max_names: int | None) -> int:
+    """Return the largest number of hard links for ``max_names`` of `open_control_file`."""
+    if max_names is not None:
+        return max_names
+    return 1 if state.st_size else state.st_nlink
 
 
 def _folder_state(path: str) -> os.stat_result:
@@ -244,7 +263,7 @@ def _folder_state(path: str) -> os.stat_result:
     return state
 
 
-def _is_untrusted(state: os.stat_result, path: str) -> bool:
+def is_untrusted(state: os.stat_result, path: str) -> bool:
     """Whether a file is of an untrusted user, in a sticky folder that others can write to.
 
     Trusted are this user, root and the owner of the folder. ``state`` is the status of the file.
@@ -266,7 +285,9 @@ def _refusal_error(path: str, error: OSError) -> Exception:
     }
     kind = kinds.get(error.errno or 0)
     if kind is None:
-        return error
+        from mds._process.mmaps import explain_limit
+
+        return explain_limit(error, path)
     return CacheError(f"{path}: {kind}, so mds does not open it. {_WAY_OUT}")
 
 

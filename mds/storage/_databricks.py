@@ -12,6 +12,7 @@ exception becomes.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -22,7 +23,7 @@ from urllib.parse import quote, urlencode
 
 from mds._process.fork_safe import per_process
 from mds.errors import ConfigError, NotFoundError, UnauthenticatedError, need
-from mds.storage._base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage._base import Body, ObjectInfo, Settings, Store, check_key, env, parse_options
 from mds.storage._http import HttpClient, StatusError, empty_body, parse_info
 from mds.storage._translate import Failure, status_failure, translate_chunks, translate_errors
 from mds.storage._url import parse_url
@@ -60,22 +61,37 @@ class _Workspace(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    settings = Settings("DATABRICKS_HOST", credentials="Set DATABRICKS_TOKEN.")
+
     def __init__(self, url: str, root: str, options: Mapping[str, Any], timeout: float) -> None:
         self.url = url
         self._root = root
         self._options = parse_options(DatabricksOptions, options, "dbfs")
         self._http = HttpClient(timeout)
 
+    @property
+    def address(self) -> str:
+        """URL of the workspace."""
+        if host := self._options.host or env("DATABRICKS_HOST"):
+            return host
+        with contextlib.suppress(Exception):  # a request raises it
+            return str(self._config().host)
+        return super().address
+
     def _path(self, key: str) -> str:
         """Return the absolute path of a file in the workspace; '' is the folder of the store."""
         return f"{self._root}/{check_key(key)}" if key else self._root or "/"
 
-    def _workspace(self) -> tuple[str, dict[str, str]]:
-        """Return the address of the workspace, and headers with which it accepts a request."""
+    def _config(self) -> Any:
+        """Return the SDK's configuration of this process."""
         options = self._options
         # The SDK also reads the environment, so a change there needs a new configuration.
         environment = (env("DATABRICKS_HOST"), env("DATABRICKS_TOKEN"))
-        config = per_process((_Workspace, options, environment), lambda: _make_config(options))
+        return per_process((_Workspace, options, environment), lambda: _make_config(options))
+
+    def _workspace(self) -> tuple[str, dict[str, str]]:
+        """Return the address of the workspace, and headers with which it accepts a request."""
+        config = self._config()
         return str(config.host).rstrip("/"), dict(config.authenticate())
 
     def _call_api(self, method: str, call: str, body: Any = None, /, **query: Any) -> Any:

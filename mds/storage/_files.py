@@ -15,20 +15,29 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
 from typing import BinaryIO, TypeVar
 
-from mds.errors import NoSpaceError, NotFoundError, ReplacedError, StoreError, VanishedError
+from mds.errors import (
+    DeniedError,
+    NoSpaceError,
+    NotFoundError,
+    ReplacedError,
+    StoreError,
+    VanishedError,
+)
 
 _TEMPORARY = re.compile(r"^\..+\.([0-9]{1,10})-[0-9a-f]{12}\.mds-part$")
 _MAX_PROCESS = 2**31 - 1  # of the system; anyone can make a name with a larger number
+_SHOWN_PATH = 100  # characters of a path that is too long
 _MAX_REPEATED = 200  # bytes of a name that its temporary name repeats
 _PIECE = 1 << 20  # bytes that `read_back` reads at a time
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 _NOT_REGULAR = {errno.ELOOP, errno.ENXIO, errno.EISDIR}  # for a link, a pipe, a folder
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _UNFOLLOWED = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -188,7 +197,10 @@ def make_folder(path: str) -> None:
 
     def make() -> None:
         with translate_write_errors(os.path.join(path, "")):
-            os.makedirs(path, exist_ok=True)
+            try:
+                os.makedirs(path, exist_ok=True)
+            except FileExistsError as error:  # a file, or a link to no folder
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from error
 
     despite_deletion(make)  # another process may delete a parent between two steps of `makedirs`
 
@@ -199,9 +211,15 @@ def make_folder(path: str) -> None:
 def open_regular(path: str) -> BufferedReader:
     """Open a regular file for reading.
 
-    Raises NotFoundError for a pipe, a socket or a device, and IsADirectoryError for a folder.
+    Raises NotFoundError for a pipe, a socket or a device, IsADirectoryError for a folder, and
+    DeniedError for a file that this user may not read.
     """
-    return open(path, "rb", opener=open_checked)
+    try:
+        return open(path, "rb", opener=open_checked)
+    except OSError as error:
+        if (blocked := blocked_error(path, error)) is not None:
+            raise blocked from error
+        raise
 
 
 def open_checked(path: str, flags: int, directory: int | None = None) -> int:
@@ -215,18 +233,30 @@ def open_checked(path: str, flags: int, directory: int | None = None) -> int:
 
     Raises as `open_regular`.
     """
+    return open_with_state(path, flags, directory)[0]
+
+
+def open_with_state(
+    path: str, flags: int, directory: int | None = None
+) -> tuple[int, os.stat_result]:
+    """Open a regular file, and return its descriptor and its status; see `open_checked`."""
     try:
         handle = os.open(path, flags | _NONBLOCK, dir_fd=directory)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket
             raise _no_file(path) from error
+        if error.errno == errno.EMFILE:
+            from mds._process.mmaps import explain_limit
+
+            raise explain_limit(error, path) from error
         raise
     try:
-        check_regular(path, os.fstat(handle))
+        state = os.fstat(handle)
+        check_regular(path, state)
     except BaseException:
         os.close(handle)
         raise
-    return handle
+    return handle, state
 
 
 def check_regular(path: str, state: os.stat_result) -> None:
@@ -249,6 +279,50 @@ def _no_file(path: str) -> NotFoundError:
         url=path,
         verb="open",
     )
+
+
+def blocked_error(path: str, error: OSError) -> StoreError | None:
+    """Return the error for a path that cannot be opened, with the remedy.
+
+    That is a path without permission, with a link to itself, or with too many letters. None is
+    returned for any other ``error`` of the system.
+    """
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return DeniedError(
+            f"open {path}: {error.strerror}. Its owner can allow it: {reading_command(path)}",
+            url=path,
+            verb="open",
+        )
+    if error.errno == errno.ELOOP:
+        return NotFoundError(
+            f"open {path}: a link in this path leads to itself. Replace it by the file or folder.",
+            url=path,
+            verb="open",
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return StoreError(
+            f"open {path[:_SHOWN_PATH]}...: the path has {len(os.fsencode(path)):,} bytes. Linux "
+            "opens at most 4,095, and 255 of each name. Give a shorter path, or move the dataset.",
+            url=path,
+            verb="open",
+        )
+    return None
+
+
+def reading_command(path: str) -> str:
+    """Return the command by which the owner of a path allows all users to read it."""
+    path = os.path.abspath(path)
+    parents = [path[:end] for end in range(1, len(path)) if path[end] == "/"]
+    is_effective = os.access in os.supports_effective_ids
+    blocked = next(
+        (
+            folder
+            for folder in parents
+            if not os.access(folder, os.X_OK, effective_ids=is_effective)
+        ),
+        path,
+    )
+    return f"chmod -R a+rX {shlex.quote(blocked)}"
 
 
 def read_back(path: str, on_bytes: Callable[[memoryview], object]) -> None:
@@ -466,6 +540,8 @@ def translate_write_errors(path: str) -> Iterator[None]:
                 url=path,
                 verb="write",
             ) from error
+        if error.errno == errno.ENAMETOOLONG and (blocked := blocked_error(path, error)):
+            raise blocked from error
         if error.errno in _IN_THE_WAY and _is_near(error.filename, path):
             raise StoreError(
                 f"write {path}: {os.strerror(error.errno)}. Remove the file or folder of this "

@@ -27,7 +27,16 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage._base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage._base import (
+    Body,
+    ObjectInfo,
+    Settings,
+    Store,
+    check_endpoint,
+    check_key,
+    env,
+    parse_options,
+)
 from mds.storage._http import HttpClient, by_status, empty_body
 from mds.storage._s3 import S3Options, S3Store
 from mds.storage._translate import Failure, status_failure, translate_errors
@@ -74,6 +83,10 @@ def open_gs(url: str, options: Mapping[str, Any], timeout: float) -> Store:
 class GsHmacStore(S3Store):
     """Objects below a prefix of a bucket, through the S3 dialect of Google Cloud Storage."""
 
+    settings = S3Store.settings._replace(
+        endpoint="the storage option endpoint_url=", credentials="Set GCS_KEY and GCS_SECRET."
+    )
+
     def _settings(self, options: Mapping[str, Any]) -> S3Options:
         """Return the options of S3 with the endpoint and the region of Google Cloud Storage."""
         settings = parse_options(S3Options, options, "gs")
@@ -90,6 +103,13 @@ class GsStore(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    lists_pages = True
+    settings = Settings(
+        "the storage option endpoint= (STORAGE_EMULATOR_HOST)",
+        credentials="Run gcloud auth application-default login, or set "
+        "GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account.",
+    )
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         if not place.host:
@@ -101,11 +121,16 @@ class GsStore(Store):
             address = emulator if "://" in emulator else f"http://{emulator}"
             settings = replace(settings, endpoint=address, anonymous=True)
         self.url = url
-        self._options = settings
+        self._options = replace(settings, endpoint=check_endpoint(settings.endpoint, "endpoint"))
         self._timeout = timeout
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
         self._http = HttpClient(timeout)
+
+    @property
+    def address(self) -> str:
+        """URL of Google Cloud Storage or of another endpoint."""
+        return self._options.endpoint or "https://storage.googleapis.com"
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
@@ -123,7 +148,8 @@ class GsStore(Store):
             url, key, start, end, safe_url=safe_url, min_rate=self.min_rate, headers=headers
         )
         # Use the generation as the version, as `head` and `list` do.
-        body.info = replace(body.info, version=body.headers.get("x-goog-generation", ""))
+        generation = body.headers.get("x-goog-generation", "")
+        body.info = replace(body.info, version=generation, revision="")
         return body
 
     def head(self, key: str) -> ObjectInfo:

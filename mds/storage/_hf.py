@@ -15,6 +15,7 @@ exception becomes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -37,7 +38,16 @@ from mds.errors import (
     TransientError,
     need,
 )
-from mds.storage._base import Body, ObjectInfo, Store, check_key, env, parse_options
+from mds.storage._base import (
+    Body,
+    ObjectInfo,
+    Settings,
+    Store,
+    check_endpoint,
+    check_key,
+    env,
+    parse_options,
+)
 from mds.storage._control_files import private_temporary_folder
 from mds.storage._http import (
     HttpClient,
@@ -51,12 +61,14 @@ from mds.storage._locks import open_locks
 from mds.storage._translate import Failure, network_failure, status_failure, translate_errors
 from mds.storage._url import Url, parse_url, redact
 from mds.storage._waiting import waiting
+from mds.storage._wrappers import has_answered, server_of
 
 _REPOSITORIES = {"datasets": "dataset", "models": "model", "spaces": "space"}
 # Seconds for which an address of bytes is kept; the hub signs it for an hour.
 _GOOD_FOR = 600.0
 _REMEMBERED = 1 << 14  # most addresses that are kept
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # as huggingface_hub reads its variables
 _NEXT = re.compile(r'<([^>]+)>; *rel="next"')
 
@@ -107,11 +119,19 @@ class HfStore(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    lists_pages = True
+    settings = Settings("the storage option endpoint= (HF_ENDPOINT)", credentials="Set HF_TOKEN.")
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         settings = parse_options(HfOptions, options, "hf")
         # parse_url takes '@' before the first slash for a login; hf:// has none there.
         parts = [part for part in f"{place.host}/{place.path}".split("/") if part]
+        if parts[:1] == ["buckets"]:
+            raise ConfigError(
+                f"{redact(url)!r}: mds does not read storage buckets of the Hub yet. Copy the "
+                "files to a dataset repository, hf://datasets/org/name, or to a local folder."
+            )
         kind = parts.pop(0) if parts and parts[0] in _REPOSITORIES else "models"
         if len(parts) < 2:
             raise ConfigError(
@@ -128,12 +148,17 @@ class HfStore(Store):
         self._options = replace(
             settings,
             token=settings.token or env("HF_TOKEN"),
-            endpoint=(settings.endpoint or env("HF_ENDPOINT") or "https://huggingface.co").rstrip(
-                "/"
-            ),
+            endpoint=str(
+                check_endpoint(settings.endpoint or env("HF_ENDPOINT"), "endpoint") or _HUB
+            ).rstrip("/"),
         )
         self._http = HttpClient(timeout)
         self._gate = _RequestGate(str(redact(self._options.endpoint or "")))
+
+    @property
+    def address(self) -> str:
+        """URL of the hub."""
+        return self._options.endpoint or ""
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or its bytes from ``start`` to before ``end``."""
@@ -167,7 +192,7 @@ class HfStore(Store):
                 source.url, key, start, end, safe_url=safe_url, min_rate=self.min_rate
             )
         # The CDN answers with another etag; the Hub's etag is the version.
-        body.info = replace(body.info, version=source.info.version)
+        body.info = replace(body.info, version=source.info.version, revision="")
         return body
 
     def head(self, key: str) -> ObjectInfo:
@@ -235,6 +260,10 @@ class HfStore(Store):
         """Upload a file as a commit; see `Store._write`."""
         del size
         with translate_errors("put", self.url_of(key), classify):
+            if not has_answered(server_of(self)):
+                # huggingface_hub retries by itself, for longer than a mistake should take.
+                with contextlib.suppress(StatusError):
+                    self._call(self._api("revision"))
             self._hub().upload_file(
                 path_or_fileobj=file,
                 path_in_repo=self._name(key),

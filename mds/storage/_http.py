@@ -19,7 +19,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urljoin, urlunsplit
 
@@ -32,8 +32,10 @@ from mds.storage._base import (
     LeastRate,
     ObjectInfo,
     Pace,
+    Settings,
     Store,
     check_key,
+    find_file,
     parse_options,
 )
 from mds.storage._translate import (
@@ -84,6 +86,11 @@ class HttpStore(Store):
     """
 
     can_list = False
+    settings = Settings(
+        certificate="give the storage option verify=, a file with the certificates to trust",
+        credentials="Give storage_options={'headers': {'Authorization': ...}}, or write "
+        "https://user:password@host/.",
+    )
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -91,7 +98,10 @@ class HttpStore(Store):
             raise ConfigError(f"{redact(url)!r} names no host.")
         settings = parse_options(HttpOptions, options, place.scheme)
         self.url = url
-        self._http = HttpClient(timeout, settings.verify)
+        verify = settings.verify
+        self._http = HttpClient(
+            timeout, verify if isinstance(verify, bool) else find_file("verify", verify) or True
+        )
         self._headers = dict(settings.headers)
         remember_secrets(self._headers)
         if place.user is not None:
@@ -422,7 +432,8 @@ def encode_login(user: str, password: str | None) -> str:
 def parse_info(key: str, headers: Mapping[str, str], safe_url: str) -> ObjectInfo:
     """Return the size and the version of an object from the headers of a whole answer."""
     size = parse_size(headers.get("content-length", ""), safe_url)
-    return ObjectInfo(key, size, parse_etag(headers.get("etag") or headers.get("last-modified")))
+    modified = headers.get("last-modified") or ""
+    return ObjectInfo(key, size, parse_etag(headers.get("etag") or modified), modified)
 
 
 def parse_etag(text: str | None) -> str:
@@ -483,7 +494,7 @@ def make_body(
         total, length = _parse_content_range(
             response.headers.get("content-range", ""), start, end, safe_url
         )
-        info = ObjectInfo(key, total, info.version)
+        info = replace(info, size=total)
     elif response.status == 416:
         total_text = response.headers.get("content-range", "").rpartition("/")[2]
         raise CorruptError(

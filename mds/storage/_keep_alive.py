@@ -286,6 +286,8 @@ class Connection:
                 )
             self.has_answered = True
             received += piece
+            if not b"HTTP/1.".startswith(received[:7]):
+                raise ConnectionError(f"the response is not HTTP: {received[:80]!r}")
             # The timeout of a socket starts again with each byte, so it does not bound the headers.
             now = time.monotonic()
             if now > deadline:

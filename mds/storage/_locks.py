@@ -6,6 +6,15 @@ to the opened file and not to the process, unlike classic record locks. Elsewher
 small file that is locked whole. After a `kill -9` there is nothing to clean up. A lock costs a
 system call, about a microsecond.
 
+An open lock file takes a descriptor, of which a process may have only some hundreds. So the lock
+files of thousands of folders become names (hard links) of one file, which a process opens once
+(`share_locks`). The folder is a part of the number of a byte, so that folders do not share bytes:
+
+    bit 62 ... 28                 27 ... 0
+    inode of the folder, 35 bits  number of the byte within the folder
+
+A negative number is a byte that all folders of the file have in common.
+
 A *folder lock* opens the folder itself and locks it (flock). It leaves no file behind, and
 `Directory.is_in_place` tells if the folder was deleted and made again meanwhile. Network file
 systems lock only files that are open for writing: there the file `.mds-writer.lock` is locked in
@@ -37,7 +46,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol
 
-from mds._process.fork_safe import call_in_child, new_condition
+from mds._process.fork_safe import call_in_child, new_condition, new_rlock
 from mds._redaction import printable
 from mds.errors import StoreError
 from mds.storage._control_files import (
@@ -45,7 +54,13 @@ from mds.storage._control_files import (
     make_shared_folder,
     open_control_file,
 )
-from mds.storage._files import Directory, despite_deletion, make_folder, translate_write_errors
+from mds.storage._files import (
+    Directory,
+    despite_deletion,
+    make_folder,
+    publish,
+    translate_write_errors,
+)
 from mds.storage._waiting import waiting
 
 _BUSY = {errno.EAGAIN, errno.EACCES}
@@ -72,14 +87,18 @@ class LockFile(Protocol):
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
         """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
 
-    def wait_lock(self, offset: int) -> None:
-        """Lock byte ``offset``; wait for it without a limit."""
-
     def unlock(self, offset: int) -> None:
         """Release byte ``offset``."""
 
     def close(self) -> None:
         """Release all locks. Closing twice is fine."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file, or of its folder if each byte is a file."""
+
+    def is_at(self, path: str) -> bool:
+        """Whether the lock file is still the one at ``path``."""
 
 
 class RangeLockFile:
@@ -94,25 +113,66 @@ class RangeLockFile:
         self._fd = -1
         _lock_files.add(self)  # first: a fork right after the opening must find it
         self._fd = _open(path, mode)
+        self._base = _first_byte(path)
 
     def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
         """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
+        kind = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
+        return self.set_lock(_byte(self._base, offset), kind)
+
+    def wait_lock(self, offset: int) -> None:
+        """Lock byte ``offset``; wait for it without a limit."""
+        self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _byte(self._base, offset))
+
+    def unlock(self, offset: int) -> None:
+        """Release byte ``offset``, if the file is still open."""
+        if self._fd >= 0:  # the garbage collector may close this file before a lock is released
+            self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _byte(self._base, offset))
+
+    def set_lock(self, byte: int, kind: int) -> bool:
+        """Set or release the lock on a byte, counted from the beginning of the file.
+
+        Returns False if another owner prevents it. ``kind`` is F_RDLCK, F_WRLCK or F_UNLCK.
+        """
         try:
-            self._set(fcntl.F_OFD_SETLK, fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK, offset)
+            self._set(fcntl.F_OFD_SETLK, kind, byte)
         except OSError as error:
             if error.errno in _BUSY:
                 return False
             raise
         return True
 
-    def wait_lock(self, offset: int) -> None:
-        """Lock byte ``offset``; wait for it without a limit."""
-        self._set(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, offset)
+    def try_lock_all(self) -> bool:
+        """Lock all bytes, of all folders, if no other owner has locked any."""
+        whole_file = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, whole_file)
+        except OSError:
+            return False
+        return True
 
-    def unlock(self, offset: int) -> None:
-        """Release byte ``offset``, if the file is still open."""
-        if self._fd >= 0:  # the garbage collector may close this file before a lock is released
-            self._set(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, offset)
+    def unlock_all(self) -> None:
+        """Release all locks."""
+        whole_file = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, whole_file)
+
+    def is_at(self, path: str) -> bool:
+        """Whether the lock file is still the one at ``path``."""
+        try:
+            return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file."""
+        state = os.fstat(self._fd)
+        return state.st_dev, state.st_ino
+
+    @property
+    def descriptor(self) -> int:
+        """The open file; -1 once it is closed."""
+        return self._fd
 
     def close(self) -> None:
         """Release all locks. Closing twice is fine."""
@@ -137,7 +197,7 @@ class RangeLockFile:
             self.close()
 
     def _set(self, command: int, kind: int, offset: int) -> None:
-        """Set or release the lock on byte ``offset``.
+        """Set or release the lock on byte ``offset`` of the file.
 
         ``command`` is F_OFD_SETLK, which fails if another owner has the byte, or F_OFD_SETLKW,
         which waits. ``kind`` is F_RDLCK (shared), F_WRLCK (exclusive) or F_UNLCK (none).
@@ -177,6 +237,18 @@ class FileLockFile:
         if fd >= 0:
             os.close(fd)
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the folder; zeros if it was deleted."""
+        with contextlib.suppress(FileNotFoundError):
+            state = os.stat(os.path.dirname(self._path))
+            return state.st_dev, state.st_ino
+        return 0, 0
+
+    def is_at(self, path: str) -> bool:
+        """Whether the lock file is still the one at ``path``: it is named by its path."""
+        return path == self._path
+
     def close(self) -> None:
         """Release all locks. Closing twice is fine."""
         fds, self._fds = self._fds, {}
@@ -199,9 +271,203 @@ class FileLockFile:
         return self._fds[offset]
 
 
-def open_locks(path: str, mode: int = 0o666) -> LockFile:
+def open_locks(path: str, mode: int = 0o666) -> RangeLockFile | FileLockFile:
     """Return a new owner of locks on the bytes of ``path``; a missing file is created."""
     return RangeLockFile(path, mode) if HAS_RANGES else FileLockFile(path, mode)
+
+
+class _SharedLockFile:
+    """A lock file that this process opens once, for the locks of many folders.
+
+    Args:
+        file: The open file.
+        key: Its device and inode, by which `_shared_files` has it.
+    """
+
+    def __init__(self, file: RangeLockFile, key: tuple[int, int]) -> None:
+        self.file, self.key = file, key
+        self.users = 0
+        #: Number of shared locks of this process on a byte, or -1 for an exclusive one.
+        self.counts: dict[int, int] = {}
+
+
+class SharedLocks:
+    """A `LockFile` that shares its open file with other folders, see `share_locks`.
+
+    The kernel sees one owner for all of them. Which one has a byte is therefore recorded here.
+
+    Args:
+        shared: The open file.
+        base: Number of the first byte of the folder.
+    """
+
+    # The garbage collector may run `__del__` at any moment, also while this thread is in a method.
+    # So a byte is counted before the kernel locks it, and the lock is reentrant.
+
+    def __init__(self, shared: _SharedLockFile, base: int) -> None:
+        self._shared, self._base = shared, base
+        self._held: dict[int, bool] = {}  # by byte of the file: whether the lock is shared
+        self._is_closed = False
+        shared.users += 1
+
+    def try_lock(self, offset: int, *, is_shared: bool = False) -> bool:
+        """Lock byte ``offset`` if no other owner prevents it; return whether it is locked."""
+        byte, counts = _byte(self._base, offset), self._shared.counts
+        with _shared_lock:
+            if byte in self._held:  # change its kind, if no other folder's owner has it too
+                if self._held[byte] == is_shared:
+                    return True
+                if counts[byte] > 1:
+                    return False
+            elif (count := counts.get(byte, 0)) < 0 or (count and not is_shared):
+                return False
+            old = self._held.get(byte)
+            self._count(byte, is_shared)
+            kind = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
+            is_locked = False
+            try:
+                is_locked = self._shared.file.set_lock(byte, kind)
+            finally:
+                if not is_locked:
+                    self._count(byte, old)
+        return is_locked
+
+    def unlock(self, offset: int) -> None:
+        """Release byte ``offset``, if it is locked."""
+        self._release(_byte(self._base, offset))
+
+    def close(self) -> None:
+        """Release all locks. Closing twice is fine."""
+        with _shared_lock:
+            for byte in list(self._held):
+                self._release(byte)
+            if self._is_closed:
+                return
+            self._is_closed, shared = True, self._shared
+            shared.users -= 1
+            if not shared.users:
+                if _shared_files.get(shared.key) is shared:
+                    del _shared_files[shared.key]
+                shared.file.close()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the file."""
+        return self._shared.key
+
+    def is_at(self, path: str) -> bool:
+        """Whether the lock file is still the one at ``path``."""
+        return self._shared.file.is_at(path)
+
+    def _count(self, byte: int, is_shared: bool | None) -> None:
+        """Record that this folder has a shared lock on a byte, an exclusive one, or none (None)."""
+        counts, old = self._shared.counts, self._held.get(byte)
+        others = counts.get(byte, 0) - (0 if old is None else 1 if old else -1)
+        count = others + (0 if is_shared is None else 1 if is_shared else -1)
+        if is_shared is None:
+            self._held.pop(byte, None)
+        else:
+            self._held[byte] = is_shared
+        if count:
+            counts[byte] = count
+        else:
+            counts.pop(byte, None)
+
+    def _release(self, byte: int) -> None:
+        """Release a byte of the file; the kernel too if no other folder's owner has it."""
+        with _shared_lock:
+            if byte not in self._held:
+                return
+            self._count(byte, None)
+            if byte not in self._shared.counts and self._shared.file.descriptor >= 0:
+                self._shared.file.set_lock(byte, fcntl.F_UNLCK)
+
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        # See `RangeLockFile.__del__`.
+        if not is_over():
+            self.close()
+
+
+def share_locks(path: str, mode: int = 0o666) -> LockFile:
+    """Return a new owner of locks on the bytes of ``path``, in a file that is opened only once.
+
+    If no process has locked a byte of the file, ``path`` becomes a name of a lock file that this
+    process has open already. So a process needs one descriptor for the locks of any number of
+    folders. The caller locks a byte and then calls `LockFile.is_at`: another process may have
+    replaced the file between the opening and the lock.
+    """
+    if not HAS_RANGES:
+        return FileLockFile(path, mode)
+    with _shared_lock:
+        shared = _find_shared(path)
+        if shared is None:
+            file = RangeLockFile(path, mode)
+            shared = _join_shared(path, file) or _add_shared(file)
+        return SharedLocks(shared, _first_byte(path))
+
+
+def _find_shared(path: str) -> _SharedLockFile | None:
+    """Return the open file at ``path``, if this process has it open."""
+    try:
+        state = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return _shared_files.get((state.st_dev, state.st_ino))
+
+
+def _add_shared(file: RangeLockFile) -> _SharedLockFile:
+    """Remember an open lock file, whose name other lock files of its disk may get."""
+    state = os.fstat(file.descriptor)
+    key = (state.st_dev, state.st_ino)
+    shared = _shared_files[key] = _SharedLockFile(file, key)
+    return shared
+
+
+def _join_shared(path: str, file: RangeLockFile) -> _SharedLockFile | None:
+    """Make ``path``, which is open as ``file``, a name of a lock file that is open already.
+
+    Returns that file, or None if there is none on this disk with the same owner and mode, if the
+    file system has no hard links, or if a process has locked a byte of ``file``.
+    """
+    own = os.fstat(file.descriptor)
+    for shared in reversed(_shared_files.values()):  # the newest is most likely to have a name
+        state = os.fstat(shared.file.descriptor)
+        facts = [(s.st_dev, s.st_uid, s.st_gid, s.st_mode) for s in (own, state)]
+        if facts[0] == facts[1] and state.st_nlink and own.st_ino != state.st_ino:
+            break
+    else:
+        return None
+    if not file.try_lock_all():
+        return None
+    # Now no other process has locked a byte of the old file. One that has opened it and locks a
+    # byte later notices by `is_at` that the file was replaced.
+    try:
+        if not file.is_at(path):
+            return None
+        with publish(path) as temporary:
+            # By its descriptor, since its names may be gone. Python follows the link in /proc only
+            # if a folder is given, which an absolute path does not use.
+            fd = shared.file.descriptor
+            os.link(f"/proc/self/fd/{fd}", temporary, src_dir_fd=fd, follow_symlinks=True)
+    except OSError:
+        return None
+    finally:
+        file.unlock_all()
+    file.close()
+    return shared
+
+
+def _first_byte(path: str) -> int:
+    """Return the number of the first byte of a lock file's folder, in all files it may share."""
+    return (os.stat(os.path.dirname(path) or ".").st_ino % (1 << 35)) << 28
+
+
+def _byte(base: int, offset: int) -> int:
+    """Return the number in its file of byte ``offset`` of the folder whose first byte is ``base``.
+
+    A negative ``offset`` is a byte that all folders of the file have in common.
+    """
+    return base + offset if offset >= 0 else -offset
 
 
 def lock_within(
@@ -228,6 +494,24 @@ def lock_within(
         suspects: Function that returns the ids of processes that may hold the lock. It is called if
             the holder is not visible.
     """
+    end = time.monotonic() + seconds
+    while True:
+        locks = _lock_once(path, offset, end - time.monotonic(), mode, past_stopped, suspects)
+        if locks is None or locks.is_at(path):
+            return locks
+        # Another process replaced the file between the opening and the lock, see `share_locks`.
+        locks.close()
+
+
+def _lock_once(
+    path: str,
+    offset: int,
+    seconds: float,
+    mode: int,
+    past_stopped: bool,
+    suspects: Callable[[], Sequence[int]],
+) -> LockFile | None:
+    """Lock byte ``offset`` of the file that is at ``path`` now; see `lock_within`."""
     locks = open_locks(path, mode)
     if locks.try_lock(offset):
         return locks
@@ -281,7 +565,7 @@ class _Waiter:
     waits for that thread (`result`) and may give up.
     """
 
-    def __init__(self, locks: LockFile, offset: int) -> None:
+    def __init__(self, locks: RangeLockFile | FileLockFile, offset: int) -> None:
         self._locks, self._offset = locks, offset
         self._state = new_condition()
         self._is_held = self._is_given_up = False
@@ -334,14 +618,14 @@ def _open(path: str, mode: int) -> int:
 def _open_or_make(path: str, mode: int) -> int:
     """Return a descriptor of a lock file; create the file and its folders if they are missing."""
     try:
-        return open_control_file(path, create_mode=mode)
+        return open_control_file(path, create_mode=mode, max_names=None)
     except FileNotFoundError:
         # The folder is missing. Lock files are in a control folder (.mds) of this library below a
         # folder of the user, whose permissions follow other rules.
         with translate_write_errors(path):
             make_shared_folder(os.path.dirname(os.path.dirname(path)))
             make_control_folder(os.path.dirname(path))
-            return open_control_file(path, create_mode=mode)
+            return open_control_file(path, create_mode=mode, max_names=None)
 
 
 # --------------------------------------------------------------------------------- holders of locks
@@ -354,11 +638,11 @@ _MAX_COMMAND = 80  # letters of a command that are shown
 def holders_of(path: str, offset: int) -> list[int]:
     """Return the visible processes that hold an exclusive lock on byte ``offset`` of a file."""
     try:
-        inode = b"%d" % os.stat(path).st_ino
+        inode, byte = b"%d" % os.stat(path).st_ino, _byte(_first_byte(path), offset)
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
     except OSError:
         return []
-    return [pid for pid in pids if any(_holds(pid, inode, offset))]
+    return [pid for pid in pids if any(_holds(pid, inode, byte))]
 
 
 def _holds(pid: int, inode: bytes, offset: int) -> Iterator[bool]:
@@ -575,6 +859,9 @@ def _lock_file(lock: FolderLock) -> bool:
 
 _lock_files: weakref.WeakSet[RangeLockFile | FileLockFile] = weakref.WeakSet()
 _folder_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+#: The lock files that `share_locks` has open, by device and inode, and the lock on their counts.
+_shared_files: dict[tuple[int, int], _SharedLockFile] = {}
+_shared_lock = new_rlock()
 
 
 def _close_inherited() -> None:
@@ -585,6 +872,7 @@ def _close_inherited() -> None:
         folder_lock.abandon()
     _lock_files.clear()
     _folder_locks.clear()
+    _shared_files.clear()  # the child opens them itself
 
 
 call_in_child(_close_inherited)

@@ -45,6 +45,9 @@ class MemoryStore(Store):
         del options, timeout
         self.url = url
 
+    address = ""  # no server
+    lists_pages = True
+
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes, or those from ``start`` to before ``end``."""
         data, write_number = self._object("get", key)

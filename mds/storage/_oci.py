@@ -10,6 +10,7 @@ after `forget`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from mds.errors import (
     UnauthenticatedError,
     need,
 )
-from mds.storage._base import Body, LeastRate, ObjectInfo, Store, check_key, parse_options
+from mds.storage._base import Body, LeastRate, ObjectInfo, Settings, Store, check_key, parse_options
 from mds.storage._http import empty_body, format_range, make_body, parse_etag, parse_info
 from mds.storage._translate import (
     Failure,
@@ -65,6 +66,12 @@ class OciStore(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    lists_pages = True
+    settings = Settings(
+        "the storage options region= and endpoint=",
+        credentials="Run oci setup config, or give the storage options config_file= and profile=.",
+    )
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         bucket, _, namespace = place.host.partition("@")
@@ -78,6 +85,13 @@ class OciStore(Store):
         self._options = replace(settings, namespace=settings.namespace or namespace or None)
         self._timeout = timeout
         self._prefix = f"{place.path}/" if place.path else ""
+
+    @property
+    def address(self) -> str:
+        """URL of the region's service."""
+        with contextlib.suppress(Exception):  # a client that the SDK cannot make sends no requests
+            return str(_shared_client(self._options, self._timeout).base_client.endpoint)
+        return super().address
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or its bytes from ``start`` to before ``end``."""
@@ -150,11 +164,16 @@ class OciStore(Store):
     def _client_and_address(self) -> tuple[Any, tuple[str, str]]:
         """Return the SDK's client, and the first arguments of its calls: namespace and bucket."""
         options, timeout = self._options, self._timeout
-        client = per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
+        client = _shared_client(options, timeout)
         namespace = options.namespace or per_process(
             (OciStore, "namespace", options), lambda: str(client.get_namespace().data)
         )
         return client, (namespace, self._bucket)
+
+
+def _shared_client(options: OciOptions, timeout: float) -> Any:
+    """Return this process's client of the SDK with these options."""
+    return per_process((OciStore, options, timeout), lambda: _make_client(options, timeout))
 
 
 def _make_client(options: OciOptions, timeout: float) -> Any:

@@ -130,7 +130,9 @@ def open_store(
         store = Limited(store, common.concurrency)
         if common.hedge > 0:
             store = Hedged(store, common.hedge)
-    policy = replace(retry or RetryPolicy(), unreachable_within=float(timeout))
+    policy = retry or RetryPolicy()
+    if policy.unreachable_within != timeout:
+        policy = replace(policy, unreachable_within=float(timeout))
     return Retrying(store, policy) if store.local_path is None else RetryingFiles(store, policy)
 
 

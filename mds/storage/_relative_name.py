@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ntpath
 import os
+import posixpath
 import re
 import stat
 import unicodedata
@@ -74,9 +75,21 @@ class RelativeName(str):
 
 
 def split_folder(split: str | os.PathLike[str] | None) -> str:
-    """Return the relative path of a split, or ''. Raises ConfigError if it leaves its folder."""
-    tidy = os.fspath(split or "").rstrip("/")
-    return str(RelativeName(tidy, f"split={shown(split)}", ConfigError)) if tidy else ""
+    """Return the relative path of a split, or ''. Raises ConfigError if it leaves its folder.
+
+    >>> split_folder("./train/"), split_folder("a/../train"), split_folder(".")
+    ('train', 'train', '')
+    """
+    text = os.fspath(split or "")
+    tidy = posixpath.normpath(text) if text else "."
+    if tidy == ".":
+        return ""
+    if tidy.startswith(("/", "../")) or tidy == "..":
+        raise ConfigError(
+            f"split={shown(split)} is not a folder inside the dataset's folder. Give the path from "
+            "there, such as split='train'."
+        )
+    return str(RelativeName(tidy, f"split={shown(split)}", ConfigError))
 
 
 def is_reserved(part: str) -> bool:
@@ -103,6 +116,8 @@ def _check(name: str, source: str, error: type[MdsError]) -> None:
     ("C:x") and parts are separated by backslashes.
     """
     parts = name.split("/")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise error(f"{source}: the name {shown(name)} is not UTF-8. Rename the file or folder.")
     is_outside = (
         any(part in {"", ".", ".."} for part in parts)
         or not name.isprintable()  # control characters and lone surrogates among others

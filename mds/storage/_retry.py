@@ -9,6 +9,7 @@ as long as the store requests.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import copy
 import itertools
 import logging
@@ -17,23 +18,36 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from mds._process.fork_safe import abandon
 from mds._process.stopwatch import TIMES
 from mds._redaction import get_logger
 from mds.errors import (
     ConfigError,
+    NotFoundError,
     StoreError,
     TransientError,
     UnauthenticatedError,
     UnreachableError,
 )
 from mds.storage._base import Body, ObjectInfo, OnBytes, Store, is_same_object, replaced_error
-from mds.storage._translate import has_unknown_name
+from mds.storage._remedies import (
+    Remedy,
+    find_remedy,
+    hint_while_waiting,
+    is_closed,
+    unless_said,
+)
 from mds.storage._url import Url
 from mds.storage._waiting import waiting
-from mds.storage._wrappers import Wrapper
+from mds.storage._wrappers import (
+    Wrapper,
+    answered_servers,
+    has_answered,
+    mark_answered,
+    server_of,
+)
 
 if TYPE_CHECKING:
     import tenacity
@@ -48,8 +62,8 @@ _BREAKS = 20
 # Objects of a listing that are requested at a time: a page of most stores.
 _LISTED = 1000
 _MENDABLE = (TransientError, UnauthenticatedError)  # a retry may succeed
-# The name of a host that never answered and does not resolve is probably misspelled.
-_UNKNOWN_NAME_SECONDS = 15.0
+# An unknown name, or TLS on one side only, is a mistake of the user if the server never answered.
+_MISTAKE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,11 @@ class RetryPolicy:
         notify: Function ``notify(url, attempt, error)`` that is called before each retry (default
             None). It must be a function of a module for the store to pickle.
         unreachable_within: Seconds in all for a host that does not resolve or refuses connections,
-            instead of ``attempts`` and ``within``. `open_store` sets it to its timeout. It is at
-            most 15 if the name of the host does not exist and the host never answered.
+            instead of ``attempts`` and ``within``. `open_store` sets it to its timeout.
+
+    All tries end after 15 s if the name of the host does not exist, or if either the client or the
+    server speaks TLS and the other does not. If a request to the server has succeeded in this
+    process or in the one that started it, this limit does not hold.
 
     >>> RetryPolicy(attempts=5, within=60).longest_wait
     20.0
@@ -87,6 +104,20 @@ class RetryPolicy:
             )
 
 
+class Clock:
+    """The time of retries: `now` reads it, and `sleep` waits. Tests inject another."""
+
+    def now(self) -> float:
+        """Return the time in seconds, from any zero."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        from tenacity.nap import sleep
+
+        sleep(seconds)
+
+
 class Retrying(Wrapper):
     """A store that retries the verbs of ``inner`` after a TransientError, as ``policy`` says.
 
@@ -96,8 +127,18 @@ class Retrying(Wrapper):
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
         self.policy = policy or RetryPolicy()
-        # Whether a request has succeeded, so that the name of the host is known to be right.
+        self.clock = Clock()
+        # Whether a request of this store has succeeded, so that `_remedies` knows its server.
         self._has_answered = False
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes, and the servers that have answered this process."""
+        return {**self.__dict__, "answered_servers": answered_servers()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set the attributes, and mark the servers in this process."""
+        mark_answered(state.pop("answered_servers"))
+        self.__dict__.update(state)
 
     def with_policy(self, policy: RetryPolicy) -> Retrying:
         """Return a store with the same connections and another policy.
@@ -111,12 +152,12 @@ class Retrying(Wrapper):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks; continue with a range request after a break."""
         url, started = self.url_of(key), TIMES.clock()
-        with waiting("the response to get", url) as wait:
+        with self._explaining("the response to get", url) as wait:
             try:
                 body = self.inner.stream(key, start, end)
             except _MENDABLE as error:
                 body = recover(self, url, lambda: self.inner.stream(key, start, end), error, wait)
-        self._has_answered = True
+        self._note_answer()
         transfer = _Transfer(self, key, start, end, body)
         transfer_body = Body(
             body.info, transfer.chunks(), body.length, url=url, close=transfer.close
@@ -157,7 +198,8 @@ class Retrying(Wrapper):
 
     def pinned_url(self) -> Url:
         """Return a URL that keeps naming the present content."""
-        return self._run("head", "", self.inner.pinned_url)
+        # Most stores send no request for it, so it does not show that the server answers.
+        return self._try("head", self.url_of(""), self.inner.pinned_url)
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -175,21 +217,50 @@ class Retrying(Wrapper):
 
     def _run(self, verb: str, key: str, act: Callable[[], T]) -> T:
         """Call ``act`` with retries and return its value; ``verb`` and ``key`` are for logs."""
-        url = self.url_of(key)
-        with waiting(verb, url) as wait:
-            try:
-                result = act()
-            except _MENDABLE as error:
-                result = recover(self, url, act, error, wait)
-        self._has_answered = True
+        result = self._try(verb, self.url_of(key), act)
+        self._note_answer()
         return result
 
-    def policy_after(self, error: TransientError) -> RetryPolicy:
-        """Return the policy for retries after ``error``: shorter if the host does not exist."""
-        if self._has_answered or not has_unknown_name(error):
-            return self.policy
-        within = min(self.policy.unreachable_within, _UNKNOWN_NAME_SECONDS)
-        return replace(self.policy, unreachable_within=within)
+    def _try(self, operation: str, url: str, act: Callable[[], T]) -> T:
+        """Call ``act`` with retries and return its value. Errors name the remedy."""
+        with self._explaining(operation, url) as wait:
+            try:
+                return act()
+            except _MENDABLE as error:
+                first = error
+            # Not in the block above: `first` would become the context of all later errors.
+            return recover(self, url, act, first, wait)
+
+    @contextlib.contextmanager
+    def _explaining(self, operation: str, url: str) -> Iterator[waiting]:
+        """Wait for an operation on a URL, and add the remedy to its errors."""
+        with waiting(operation, url) as wait:
+            if not self._has_answered:
+                wait.hint = hint_while_waiting(self)
+            try:
+                yield wait
+            except StoreError as error:
+                if remedy := find_remedy(error, self).text:
+                    error.args = (f"{error}{remedy}",)
+                if not self._has_answered and not isinstance(error, NotFoundError):
+                    # The clients of SDKs keep settings of the environment, which the user corrects
+                    # now, such as in a notebook.
+                    self.renew()
+                raise
+
+    def _note_answer(self) -> None:
+        """Remember that the server has answered."""
+        if not self._has_answered:
+            self._has_answered = True
+            mark_answered([server_of(self)])
+
+    def limit_after(self, error: StoreError | None, remedy: Remedy) -> float | None:
+        """Return the seconds for all tries after an error; None: ``attempts`` and ``within``."""
+        is_reachable = not isinstance(error, UnreachableError)
+        limit = None if is_reachable else self.policy.unreachable_within
+        if remedy.is_mistake and not self._has_answered and not has_answered(server_of(self)):
+            return min(_MISTAKE_SECONDS, limit or _MISTAKE_SECONDS)
+        return limit
 
 
 class RetryingFiles(Retrying):
@@ -297,8 +368,7 @@ def recover(store: Retrying, url: str, act: Callable[[], T], error: StoreError, 
         except TransientError as other:
             error = other
     assert isinstance(error, TransientError)
-    policy = store.policy_after(error)
-    return try_again(policy, url, lambda: _renewed(store, act), error, wait)
+    return try_again(store, url, lambda: _renewed(store, act), error, wait)
 
 
 def _renewed(store: Store, act: Callable[[], T]) -> T:
@@ -322,7 +392,7 @@ def _renew(store: Store, act: Callable[[], T], error: UnauthenticatedError) -> T
 
 
 def try_again(
-    policy: RetryPolicy,
+    store: Retrying,
     url: str,
     act: Callable[[], T],
     first: TransientError,
@@ -333,13 +403,13 @@ def try_again(
     This error says how many tries there were and how long they took.
 
     Args:
-        policy: Number, duration and waits of retries.
-        url: URL for ``policy.notify``.
+        store: Store whose policy and clock are used.
+        url: URL for the ``notify`` of the policy.
         act: Function to call.
         first: Error of the first try, which the caller made.
         wait: Wait whose log lines describe the failures.
     """
-    if policy.attempts <= 1:
+    if store.policy.attempts <= 1:
         raise first
     # Imported here because it loads asyncio, which only programs with a failing store need.
     import tenacity
@@ -354,41 +424,84 @@ def try_again(
             raise failures.pop()
         return act()
 
-    started = time.monotonic()
+    limits = _Limits(store, url, wait, store.clock.now() - first.seconds)
     loop = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(TransientError),
-        stop=_stop(policy, first),
-        wait=_wait(policy),
-        before_sleep=_log_failure(policy, url, wait),
+        stop=limits.stop,
+        wait=_wait(store.policy),
+        before_sleep=limits.log_failure,
+        sleep=store.clock.sleep,
         reraise=True,
     )
     try:
         return loop(attempt)
     except StoreError as error:
         error.tries = int(loop.statistics.get("attempt_number", 1))
-        error.seconds = time.monotonic() - started + first.seconds
+        error.seconds = limits.spent()
         tries = "1 try" if error.tries == 1 else f"{error.tries} tries"
         facts = f"{tries}, {error.seconds:.1f} s"
         error.args = (f"{str(error).rstrip('.')}. Given up after {facts}.",)
         raise
 
 
-def _stop(policy: RetryPolicy, first: TransientError) -> Callable[[tenacity.RetryCallState], bool]:
-    """Return tenacity's ``stop`` hook: whether to give up, by tries and time of the policy."""
+class _Limits:
+    """The limits of the tries of one request; `stop` and `log_failure` are hooks of tenacity.
 
-    def stop(state: tenacity.RetryCallState) -> bool:
-        """Whether to give up after the failure in ``state``, without another wait.
+    Args:
+        store: Store whose policy and clock are used.
+        url: URL for the ``notify`` of the policy.
+        wait: Wait whose note describes the failures.
+        started: Time of the clock at which the first try began.
+    """
 
-        The clock of ``state`` begins after the first try, whose duration is ``first.seconds``.
-        """
-        error = state.outcome.exception() if state.outcome else None
-        # Seconds at the end of the next wait.
-        spent = (state.seconds_since_start or 0.0) + state.upcoming_sleep
-        if isinstance(error, UnreachableError):
-            return spent + first.seconds >= policy.unreachable_within
+    def __init__(self, store: Retrying, url: str, wait: waiting, started: float) -> None:
+        self._store, self._url, self._wait, self._started = store, url, wait, started
+        self._symptom = ""  # of the last failure
+        self._remedy = Remedy("")  # after the last failure
+        self._seconds: float | None = None  # for all tries, after the last failure
+
+    def spent(self) -> float:
+        """Return the seconds since the first try began."""
+        return self._store.clock.now() - self._started
+
+    def stop(self, state: tenacity.RetryCallState) -> bool:
+        """Whether to give up after the failure in ``state``, without another wait."""
+        error, policy = _error_of(state), self._store.policy
+        if error is not None:
+            if is_closed(error):  # a server of another kind does not always close in the same way
+                error.symptom = error.symptom or self._symptom
+            self._symptom = error.symptom
+            self._remedy = find_remedy(error, self._store)
+        self._seconds = self._store.limit_after(error, self._remedy)
+        spent = self.spent() + state.upcoming_sleep  # at the end of the next wait
+        if self._seconds is not None:
+            return spent >= self._seconds
         return state.attempt_number >= policy.attempts and spent >= policy.within
 
-    return stop
+    def log_failure(self, state: tenacity.RetryCallState) -> None:
+        """Log the failure in ``state``: the first one as a warning, later ones as information.
+
+        The remedy is logged once for each server.
+        """
+        error, policy = _error_of(state), self._store.policy
+        limit = f"at least {policy.attempts} tries and {policy.within:.0f} s"
+        log.log(
+            logging.WARNING if state.attempt_number == 1 else logging.INFO,
+            "%s%s Trying again in %.1f s, for %s in all.",
+            error,
+            unless_said(server_of(self._store), self._remedy.text),
+            state.upcoming_sleep,
+            limit if self._seconds is None else f"{self._seconds:.0f} s",
+        )
+        self._wait.note = f"try {state.attempt_number} failed: {error}"
+        if policy.notify is not None:
+            policy.notify(self._url, state.attempt_number, str(error))
+
+
+def _error_of(state: tenacity.RetryCallState) -> StoreError | None:
+    """Return the error of the last try."""
+    error = state.outcome.exception() if state.outcome else None
+    return error if isinstance(error, StoreError) else None
 
 
 def jitter(longest: float) -> float:
@@ -408,7 +521,7 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
 
     def wait(state: tenacity.RetryCallState) -> float:
         """Return the seconds to wait after the failure in ``state``."""
-        error = state.outcome.exception() if state.outcome else None
+        error = _error_of(state)
         requested_wait = error.retry_after if isinstance(error, TransientError) else 0.0
         return max(
             doubling(state) + jitter(policy.first_wait),
@@ -416,29 +529,3 @@ def _wait(policy: RetryPolicy) -> Callable[[tenacity.RetryCallState], float]:
         )
 
     return wait
-
-
-def _log_failure(
-    policy: RetryPolicy, url: str, wait: waiting
-) -> Callable[[tenacity.RetryCallState], None]:
-    """Return tenacity's ``before_sleep`` hook, which logs a failure and calls ``policy.notify``."""
-
-    def log_failure(state: tenacity.RetryCallState) -> None:
-        """Log the failure in ``state``: the first one as a warning, later ones as information."""
-        error = state.outcome.exception() if state.outcome else None
-        level = logging.WARNING if state.attempt_number == 1 else logging.INFO
-        limit = f"at least {policy.attempts} tries and {policy.within:.0f} s"
-        if isinstance(error, UnreachableError):
-            limit = f"{policy.unreachable_within:.0f} s"
-        log.log(
-            level,
-            "%s Trying again in %.1f s, for %s in all.",
-            error,
-            state.upcoming_sleep,
-            limit,
-        )
-        wait.note = f"try {state.attempt_number} failed: {error}"
-        if policy.notify is not None:
-            policy.notify(url, state.attempt_number, str(error))
-
-    return log_failure

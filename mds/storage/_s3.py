@@ -27,6 +27,7 @@ from mds._process.fork_safe import forget, per_process
 from mds.errors import (
     ConfigError,
     CorruptError,
+    DeniedError,
     MdsError,
     NotFoundError,
     StalledError,
@@ -41,10 +42,13 @@ from mds.storage._base import (
     Body,
     LeastRate,
     ObjectInfo,
+    Settings,
     Store,
     Upload,
+    check_endpoint,
     check_key,
     env,
+    find_file,
     parse_options,
 )
 from mds.storage._http import PacedStream, check_encoding, empty_body, format_range, is_page
@@ -66,6 +70,7 @@ from mds.storage._translate import (
 from mds.storage._url import parse_url, redact
 
 _MAX_CONNECTIONS = 64
+_SDK_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)$")
 
 
@@ -111,6 +116,13 @@ class S3Store(Store):
     upload_part_size = 32 << 20
     #: Ranges are requested without the SDK, which takes four times the processor time.
     asks_for_ranges = True
+    lists_pages = True
+    settings = Settings(
+        "the storage option endpoint_url= (S3_ENDPOINT_URL)",
+        "give the storage option verify=, a file with the certificates to trust, or set "
+        "AWS_CA_BUNDLE to it",
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or AWS_PROFILE.",
+    )
 
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
@@ -123,10 +135,19 @@ class S3Store(Store):
         self._bucket = place.host
         self._prefix = f"{place.path}/" if place.path else ""
         self._options = self._settings(options)
+        # The SDK reads these too, so a change there needs a new client.
+        self._environment = tuple(map(env, _SDK_VARIABLES))
         # Arguments of the SDK's operations for reading and uploading.
         self._common_arguments: dict[str, str] = {}
         if self._options.requester_pays:
             self._common_arguments["RequestPayer"] = "requester"
+
+    @property
+    def address(self) -> str:
+        """URL of the endpoint."""
+        with contextlib.suppress(Exception):  # a client that the SDK cannot make sends no requests
+            return str(self._client().meta.endpoint_url)
+        return super().address
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the object, or a range of it, if possible without the SDK."""
@@ -153,8 +174,17 @@ class S3Store(Store):
 
     def head(self, key: str) -> ObjectInfo:
         """Return the size, and the etag as the version."""
-        answer = self._read("head", "head_object", key)
-        return ObjectInfo(key, int(answer.get("ContentLength", -1)), _etag(answer))
+        try:
+            answer = self._read("head", "head_object", key)
+        except StoreError as error:
+            if type(error) not in (DeniedError, StoreError):
+                raise
+            # The response to a HEAD has no body that says why, such as a wrong secret.
+            with self.stream(key, 0, 1) as body:
+                return body.info
+        return ObjectInfo(
+            key, int(answer.get("ContentLength", -1)), _etag(answer), _revision(answer)
+        )
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects below a prefix, a thousand per request."""
@@ -251,8 +281,13 @@ class S3Store(Store):
             pays = self._bucket in {name.strip() for name in payers}
         return replace(
             settings,
-            endpoint_url=settings.endpoint_url or env("S3_ENDPOINT_URL"),
+            endpoint_url=check_endpoint(
+                settings.endpoint_url or env("S3_ENDPOINT_URL"), "endpoint_url"
+            ),
             acl=settings.acl or env("S3_CANNED_ACL"),
+            verify=find_file("verify", settings.verify)
+            if isinstance(settings.verify, str)
+            else settings.verify,
             requester_pays=pays,
         )
 
@@ -334,6 +369,7 @@ class S3Store(Store):
             "ContentEncoding": answer.headers.get("content-encoding", ""),
             "ContentType": answer.headers.get("content-type", ""),
             "ETag": answer.headers.get("etag", ""),
+            "ResponseMetadata": {"HTTPHeaders": answer.headers},
             "Body": answer,
         }
         info, length = self._check_answer(key, facts, start, end, safe_url)
@@ -394,11 +430,11 @@ class S3Store(Store):
 
     def _ranges_key(self, options: S3Options) -> tuple[object, ...]:
         """Return the key of the `RangeRequests` in `per_process`."""
-        return (RangeRequests, self._bucket, options, self._timeout)
+        return (RangeRequests, self._bucket, options, self._timeout, self._environment)
 
     def _forget(self, options: S3Options) -> None:
         """Drop this process's clients with these options, and their credentials."""
-        forget((S3Store, options, self._timeout))
+        forget((S3Store, options, self._timeout, self._environment))
         forget(self._ranges_key(options))
 
     def _client(self, options: S3Options | None = None) -> Any:
@@ -407,7 +443,8 @@ class S3Store(Store):
 
     def _shared_client(self, options: S3Options) -> S3Client:
         timeout = self._timeout
-        return per_process((S3Store, options, timeout), lambda: make_client(options, timeout))
+        key = (S3Store, options, timeout, self._environment)
+        return per_process(key, lambda: make_client(options, timeout))
 
     def _check_answer(
         self, key: str, answer: Any, start: int, end: int | None, safe_url: str
@@ -455,7 +492,8 @@ def _parse_answer(
                 url=safe_url,
                 verb="get",
             )
-        return ObjectInfo(key, length, _etag(answer)), length if length >= 0 else None
+        info = ObjectInfo(key, length, _etag(answer), _revision(answer))
+        return info, length if length >= 0 else None
     match = _CONTENT_RANGE.match(content_range)
     if match is None or int(match[1]) != start:
         raise TransientError(
@@ -466,11 +504,18 @@ def _parse_answer(
         )
     total = int(match[3]) if match[3] != "*" else -1
     length = int(match[2]) + 1 - start if end is None else end - start
-    return ObjectInfo(key, total, _etag(answer)), length
+    return ObjectInfo(key, total, _etag(answer), _revision(answer)), length
 
 
 def _etag(answer: Mapping[str, Any]) -> str:
     return str(answer.get("ETag", "")).strip('"')
+
+
+def _revision(answer: Mapping[str, Any]) -> str:
+    """Return the time of the last write, and its id in a bucket that keeps versions."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    facts = (headers.get("last-modified"), headers.get("x-amz-version-id"))
+    return " ".join(filter(None, facts))
 
 
 def _status(error: Exception) -> int:
@@ -500,6 +545,7 @@ _BY_CODE: dict[str, type[StoreError]] = {
     **dict.fromkeys(_BAD_CREDENTIALS, UnauthenticatedError),
     "SignatureDoesNotMatch": UnauthenticatedError,
     "RequestExpired": UnauthenticatedError,
+    "UnsupportedAlgorithm": UnauthenticatedError,  # of rclone, to unsigned requests
     "NoSuchKey": NotFoundError,
     "NoSuchBucket": NotFoundError,
     "InvalidRange": CorruptError,
@@ -543,6 +589,11 @@ def classify(error: Exception) -> Failure | None:
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return _judge(_status(error), code, message, headers.get("retry-after"))
     name = type(error).__name__
+    if isinstance(error, RecursionError) or (
+        name == "HTTPClientError" and "recursion" in str(error)
+    ):
+        # The SDK asks for the region of the bucket, and the answer is the same redirect again.
+        return Failure(StoreError, "301 PermanentRedirect: the bucket has another endpoint")
     if isinstance(error, BotoCoreError) and name in _BY_NAME:
         return Failure(_BY_NAME[name], str(error))
     return None

@@ -38,9 +38,11 @@ from mds.storage._base import (
     LeastRate,
     ObjectInfo,
     Pace,
+    Settings,
     Store,
     check_key,
     env,
+    find_file,
     parse_options,
     replaced_error,
 )
@@ -83,6 +85,10 @@ class SftpStore(Store):
         timeout: Seconds without a byte after which a request has stalled.
     """
 
+    settings = Settings(
+        credentials="Write sftp://user:password@host/, or set COMPOSER_SFTP_KEY_FILE."
+    )
+
     def __init__(self, url: str, options: Mapping[str, Any], timeout: float) -> None:
         place = parse_url(url)
         if not place.hostname:
@@ -96,9 +102,17 @@ class SftpStore(Store):
             settings,
             username=settings.username or place.user,
             password=settings.password or place.password,
-            key_file=settings.key_file or env("COMPOSER_SFTP_KEY_FILE"),
-            known_hosts_file=settings.known_hosts_file or env("COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
+            key_file=find_file("key_file", settings.key_file or env("COMPOSER_SFTP_KEY_FILE")),
+            known_hosts_file=find_file(
+                "known_hosts_file",
+                settings.known_hosts_file or env("COMPOSER_SFTP_KNOWN_HOSTS_FILE"),
+            ),
         )
+
+    @property
+    def address(self) -> str:
+        """Scheme, host and port of the server."""
+        return f"sftp://{self._address[0]}:{self._address[1]}"
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the file, or its bytes from ``start`` to before ``end``.
@@ -310,7 +324,7 @@ class _Pool:
         client = paramiko.SSHClient()
         client.load_system_host_keys()
         if options.known_hosts_file:
-            client.load_host_keys(os.path.expanduser(options.known_hosts_file))
+            client.load_host_keys(options.known_hosts_file)
         policy = paramiko.AutoAddPolicy if options.accept_unknown_host else paramiko.RejectPolicy
         client.set_missing_host_key_policy(policy)
         try:
@@ -318,7 +332,7 @@ class _Pool:
                 *self._address,
                 username=options.username,
                 password=options.password,
-                key_filename=options.key_file and os.path.expanduser(options.key_file),
+                key_filename=options.key_file,
                 # Keys and agents would be tried before a password that the caller gave.
                 look_for_keys=options.password is None,
                 allow_agent=options.password is None,
@@ -435,7 +449,9 @@ def classify(error: Exception) -> Failure | None:
             f"{error}. Put the server's key into the file that COMPOSER_SFTP_KNOWN_HOSTS_FILE or "
             f"the storage option known_hosts_file names",
         )
-    if isinstance(error, paramiko.AuthenticationException):
+    # paramiko gives these two no class of their own.
+    has_no_key = str(error).startswith(("No authentication methods", "not a valid"))
+    if isinstance(error, paramiko.AuthenticationException) or has_no_key:
         return Failure(UnauthenticatedError, f"{type(error).__name__}: {error}")
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         return Failure(UnreachableError, str(error))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import http
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +50,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,
     errno.EISDIR: NotFoundError,
+    errno.ELOOP: NotFoundError,  # a link to itself
     errno.EACCES: DeniedError,
     errno.EPERM: DeniedError,
     errno.EROFS: DeniedError,
@@ -67,7 +70,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
 _MAX_REASON = 2000  # characters of a foreign error message
 _HINTS: dict[type[StoreError], str] = {
     UnauthenticatedError: " Credentials are missing, expired or unknown to the store.",
-    DeniedError: " The credentials are valid but do not allow this.",
+    DeniedError: " The credentials are missing or wrong, or do not allow this.",
 }
 
 
@@ -162,6 +165,13 @@ def translate(
             None for others.
     """
     failure = (classify(error) if classify else None) or network_failure(error)
+    for link in _links(error):
+        if isinstance(link, OSError) and link.errno == errno.EMFILE:
+            from mds._process.mmaps import explain_limit
+
+            failure = Failure(
+                StoreError, str(explain_limit(link, str(link.filename or "a socket")))
+            )
     if failure is None:
         failure = Failure(StoreError, f"{type(error).__name__}: {error}")
     kind = failure.kind
@@ -172,6 +182,7 @@ def translate(
         verb=verb,
         seconds=seconds,
     )
+    result.symptom = PROXY_LOGIN if reason.startswith("407 ") else find_symptom(error)
     if isinstance(result, TransientError):
         result.retry_after = failure.retry_after
     return result
@@ -196,9 +207,11 @@ def network_failure(error: BaseException) -> Failure | None:
 
     Return None if there is none. SDKs often wrap such an error in exceptions of their own.
     """
-    for link in _links(error):
+    links = list(_links(error))
+    for link in links:
         if "407 Proxy Authentication" in str(link):
             return Failure(UnauthenticatedError, f"the proxy requires a login: {link}")
+    for link in links:
         kind = _network_kind(link)
         if kind is not None:
             message = link.strerror if isinstance(link, OSError) else None
@@ -206,31 +219,73 @@ def network_failure(error: BaseException) -> Failure | None:
     return None
 
 
-def has_unknown_name(error: BaseException) -> bool:
-    """Whether a host could not be reached because the resolver says that its name does not exist.
+#: Symptoms of a wrong setting, as `StoreError.symptom` names them.
+UNKNOWN_HOST = "unknown host"  # the resolver says so; it may also not answer at all
+NO_TLS = "no TLS"  # the server answers in another way, or refuses the version of TLS
+OTHER_PROTOCOL = "other protocol"  # such as that of an SSH server
+OTHER_CERTIFICATE = "certificate of another host"
+EXPIRED_CERTIFICATE = "expired certificate"
+UNKNOWN_ISSUER = "unknown issuer of the certificate"
+PROXY_LOGIN = "login of the proxy"
 
-    False is returned if the resolver did not answer: then the name may exist.
-    """
+_OTHER_PROTOCOL = re.compile(
+    r"the response is not HTTP|BadStatusLine|Indecipherable protocol version"
+)
+
+
+def find_symptom(error: BaseException) -> str:
+    """Return the symptom of a wrong setting among an exception and its causes, or ''."""
+    for link in _links(error):
+        symptom = _symptom(link)
+        if symptom:
+            return symptom
+    return ""
+
+
+def _symptom(error: BaseException) -> str:
+    """Return the symptom of a wrong setting in one exception, or ''."""
     import socket
 
     unknown = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-    return any(
-        isinstance(link, socket.gaierror) and link.errno in unknown for link in _links(error)
-    )
+    if isinstance(error, socket.gaierror) and error.errno in unknown:
+        return UNKNOWN_HOST
+    ssl = sys.modules.get("ssl")  # before it is loaded, there are no errors of TLS
+    if ssl is not None and isinstance(error, ssl.SSLCertVerificationError):
+        # The codes of OpenSSL: not yet valid and expired, other name and other address.
+        by_code = {9: EXPIRED_CERTIFICATE, 10: EXPIRED_CERTIFICATE}
+        by_code |= {62: OTHER_CERTIFICATE, 64: OTHER_CERTIFICATE}
+        return by_code.get(error.verify_code, UNKNOWN_ISSUER)
+    if ssl is not None and isinstance(error, ssl.SSLError):
+        # A busy server closes connections during the handshake, too.
+        closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, TimeoutError)
+        return "" if isinstance(error, closed) or "EOF" in (error.reason or "EOF") else NO_TLS
+    text = str(error)
+    if "407 Proxy Authentication" in text:
+        return PROXY_LOGIN
+    if "doesn't match" in text and type(error).__name__ == "CertificateError":  # of urllib3
+        return OTHER_CERTIFICATE
+    return OTHER_PROTOCOL if _OTHER_PROTOCOL.search(text) else ""
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, each once."""
+    """Yield an exception and its causes, each once; not the translated errors of earlier tries."""
     visited: set[int] = set()
     candidates: list[object] = [error]
     while candidates:
         link = candidates.pop(0)
         if not isinstance(link, BaseException) or id(link) in visited:
             continue
+        # Python notes the error of the last try as the context of an error of the next one.
+        if isinstance(link, MdsError) and link is not error:
+            continue
         visited.add(id(link))
         yield link
         # urllib3 keeps the cause in `reason`, requests and several SDKs in their arguments.
         candidates += [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
+        candidates.append(getattr(link, "inner_exception", None))  # of Azure's SDK
+        # botocore raises an error again, which replaces its context.
+        facts = getattr(link, "kwargs", None)
+        candidates.append(facts.get("error") if isinstance(facts, dict) else None)
 
 
 def _network_kind(error: BaseException) -> type[StoreError] | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mds._redaction import mask_secrets, remember_secret, remember_secrets
-from mds.errors import ConfigError
+from mds.errors import ConfigError, NotFoundError
 
 
 class _Scheme(NamedTuple):
@@ -113,11 +113,12 @@ class Url(str):
             if not options:
                 return url
             url = url.reveal()
-        instance = super().__new__(cls, _redacted(url))  # the characters that are shown
+        is_path = not scheme_of(url)  # it has no secrets
+        instance = super().__new__(cls, url if is_path else _redacted(url))  # what is shown
         instance._real = url  # the full text, for `reveal`
         instance.options = dict(options) if options else None
         remember_secrets(instance.options)
-        for secret in _secrets_of(url):
+        for secret in () if is_path else _secrets_of(url):
             remember_secret(secret)
         return instance
 
@@ -215,7 +216,7 @@ def parse_url(text: str) -> Location:
 
 def scheme_of(url: str) -> str:
     """Return the scheme of a URL in lower case; '' for a plain path."""
-    match = _SCHEME.match(url)
+    match = _SCHEME.match(url) if ":" in url else None
     # 'C:/data' begins with a drive, and 'a:b' is the name of a file. Most schemes need '://';
     # only dbfs:/ and file:/ may have one slash.
     if match is None or not url[match.end() :].startswith("/"):
@@ -230,7 +231,7 @@ def is_local(url: str) -> bool:
     Raises ConfigError for a URL that has lost a slash, such as ``s3:/bucket/train``.
     """
     scheme = scheme_of(url)
-    if not scheme:
+    if not scheme and ":" in url:
         _refuse_one_slash(reveal(url))
     return scheme in ("", "file")
 
@@ -259,8 +260,10 @@ def local_path(url: str) -> str:
     Raises ConfigError for a file on another host and for a URL that has lost a slash.
     """
     if scheme_of(url) == "":
-        _refuse_one_slash(reveal(url))
-        return os.path.expanduser(reveal(url))
+        path = reveal(url)
+        if ":" in path:
+            _refuse_one_slash(path)
+        return _without_nul(os.path.expanduser(path) if path.startswith("~") else path)
     address = reveal(url).split(":", 1)[1]
     if address.startswith("//"):
         host, slash, path = address[2:].partition("/")
@@ -270,7 +273,42 @@ def local_path(url: str) -> str:
                 "three slashes, as in file:///data/train."
             )
         address = slash + path
-    return unquote(address)
+    return _without_nul(unquote(address))
+
+
+def _without_nul(path: str) -> str:
+    """Return the path. Raises ConfigError for a NUL character, which no path has."""
+    if "\0" in path:
+        raise ConfigError(f"the path {path!r} has a NUL character. Write it without \\0.")
+    return path
+
+
+def absolute_path(path: str) -> str:
+    """Return the absolute form of a path, which stays valid if the working folder changes.
+
+    Links are not resolved. Raises NotFoundError if the path is relative and the working folder no
+    longer exists.
+    """
+    try:
+        absolute = os.path.abspath(path)
+        if os.pardir in path.split(os.sep):
+            # "link/.." is the folder above the link's target, so ".." stays after such a link.
+            as_given = os.path.join(os.getcwd(), path)
+            if os.path.realpath(as_given) != os.path.realpath(absolute):
+                return as_given
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"open {path}: this path is relative, but the working folder of the process was "
+            "deleted. Give an absolute path.",
+            url=path,
+            verb="open",
+        ) from None
+    return absolute
+
+
+def absolute_place(place: str) -> str:
+    """Return a path in absolute form (see `absolute_path`), and a URL or an empty text as it is."""
+    return place if not place or scheme_of(place) else absolute_path(local_path(place))
 
 
 def path_on_disk(
@@ -301,10 +339,10 @@ def join(url: str, key: str) -> str:
     >>> join("https://host/train?signature=x", "index.json")
     'https://host/train/index.json?signature=x'
     """
-    if isinstance(url, Url):
-        return Url(join(url.reveal(), key), url.options)
     if not key:
         return url
+    if isinstance(url, Url):
+        return Url(join(url.reveal(), key), url.options)
     query = ""
     if "?" in url and _scheme_facts(scheme_of(url)).has_query:
         url, mark, old_query = url.partition("?")
@@ -444,7 +482,7 @@ def source_name(url: str) -> str:
     url = reveal(url)
     scheme = scheme_of(url)
     if is_local(url):
-        return os.path.abspath(local_path(url))
+        return absolute_path(local_path(url))
     address = url.split(":", 1)[1]
     host, slash, path = (
         address[2:].partition("/") if address.startswith("//") else ("", "", address)

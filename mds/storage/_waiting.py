@@ -35,15 +35,17 @@ log = get_logger("mds.storage")
 class waiting:  # noqa: N801 - used as a statement
     """Context manager around a wait for an operation on a target, such as "bytes of" and a URL.
 
-    ``note`` is added to log lines about the wait; it may change meanwhile. ``since`` is the time by
-    `time.monotonic` at which the wait began.
+    ``note`` is added to log lines about the wait; it may change meanwhile. So is the text that
+    ``hint`` returns, unless there is a note. ``since`` is the time by `time.monotonic` at which the
+    wait began.
     """
 
-    __slots__ = ("note", "operation", "since", "target")
+    __slots__ = ("hint", "note", "operation", "since", "target")
 
     def __init__(self, operation: str, target: str) -> None:
         self.operation, self.target = operation, target
         self.note = ""
+        self.hint: Callable[[], str] | None = None
         self.since = 0.0
 
     def __enter__(self) -> waiting:
@@ -87,10 +89,12 @@ class WaitingLines:
 def _line(now: float, oldest: waiting, waits: Sequence[waiting]) -> str:
     """Return the log line about the oldest wait and the number of other late ones."""
     other_waits = sum(now - wait.since >= FIRST_LINE_SECONDS for wait in waits) - 1
+    hint = oldest.hint() if oldest.hint is not None and not oldest.note else ""
     return (
         f"Waiting for {oldest.operation} {oldest.target} for {now - oldest.since:.0f} s"
         + (f" ({oldest.note})" if oldest.note else "")
         + (f", and for {other_waits} more." if other_waits else ".")
+        + hint
     )
 
 

@@ -1,5 +1,8 @@
 """Stores that wrap another store: a limit on requests, a prefix, no versions, hedging.
 
+And which servers have answered this process, or the one that started it: the first failure of a
+server that never did may be a mistake in the settings, see `mds.storage._remedies`.
+
 `Retrying` is in _retry.py. Verbs that `Store` builds from others, such as `get_file` in parts, use
 the verbs of the outermost wrapper. So a part that breaks is retried alone.
 """
@@ -10,9 +13,10 @@ import itertools
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 from mds._process.fork_safe import new_event, new_semaphore, per_process
 from mds.errors import TransientError
@@ -23,6 +27,38 @@ _numbers = itertools.count()
 
 #: Ranges up to this size are hedged; larger ones would double too much traffic.
 HEDGED_SIZE = 16 << 20
+_MOST_NAMED = 32  # servers; a pickled store should stay small
+
+_answered: dict[str, None] = {}  # in the order of their first answers
+_newest: list[tuple[str, ...]] = [()]  # the last of them, for `answered_servers`
+
+
+def server_of(store: Store) -> str:
+    """Return scheme, host and port of a store's server: "https://host:9000"; '' for a disk."""
+    is_disk = store.local_path is not None
+    place = urlsplit("" if is_disk else store.address or store.url.reveal())
+    return f"{place.scheme}://{place.netloc.rpartition('@')[2]}" if place.netloc else ""
+
+
+def mark_answered(servers: Iterable[str]) -> None:
+    """Remember that these servers, as `server_of` names them, have answered a request."""
+    unknown = [server for server in servers if server and server not in _answered]
+    if unknown:
+        _answered.update(dict.fromkeys(unknown))
+        _newest[:] = [tuple(_answered)[-_MOST_NAMED:]]
+
+
+def has_answered(server: str) -> bool:
+    """Whether a server has answered a request of this process, or of the one that started it."""
+    return server in _answered
+
+
+def answered_servers() -> tuple[str, ...]:
+    """Return the last servers that answered for the first time, to mark them in another process.
+
+    It is one object as long as no other server answers, so that it is pickled once for all streams.
+    """
+    return _newest[0]
 
 
 class Wrapper(Store):
@@ -36,7 +72,14 @@ class Wrapper(Store):
         self.part_connections = inner.part_connections
         self.asks_for_ranges = inner.asks_for_ranges
         self.can_list = inner.can_list
+        self.lists_pages = inner.lists_pages
         self.can_write = inner.can_write
+        self.settings = inner.settings
+
+    @property
+    def address(self) -> str:
+        """URL of the server of the wrapped store."""
+        return self.inner.address
 
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks."""
@@ -136,17 +179,17 @@ class Unversioned(Wrapper):
     def stream(self, key: str, start: int = 0, end: int | None = None) -> Body:
         """Stream the bytes in chunks, without a version."""
         body = self.inner.stream(key, start, end)
-        body.info = replace(body.info, version="")
+        body.info = replace(body.info, version="", revision="")
         return body
 
     def head(self, key: str) -> ObjectInfo:
         """Return the size."""
-        return replace(self.inner.head(key), version="")
+        return replace(self.inner.head(key), version="", revision="")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List the objects below a prefix, with their sizes."""
         for info in self.inner.list(prefix):
-            yield replace(info, version="")
+            yield replace(info, version="", revision="")
 
 
 class Prefixed(Wrapper):

@@ -31,7 +31,7 @@ import numpy as np
 from mds._readers.joint import joint_reader
 from mds.errors import MdsError
 from mds.formats._base import Format
-from mds.formats._dataset import FormatData, make_table
+from mds.formats._dataset import FormatData, list_split, make_table
 from mds.formats._encode import shard_bytes
 from mds.formats._registry import find_format
 from mds.formats._source import Files, parse_place
@@ -110,6 +110,15 @@ class FormatContract:
         assert again.index().fingerprint() == data.index().fingerprint()
         assert self._bytes(again, 0, files) == self._bytes(data, 0, files)
 
+    def test_the_location_of_a_sample_names_its_file(self, folder: pathlib.Path) -> None:
+        """The location of each sample of a shard has the name of a file, and is its own."""
+        data, files = self._open(folder)
+        shard = data.place(0)
+        rows = range(min(shard.samples, 10))
+        locations = [self.format.location_of(shard, row, files) for row in rows]
+        assert len({*locations}) == len(rows)
+        assert all(location.startswith(files.url("").rstrip("/")) for location in locations)
+
     def test_columns_can_be_left_out(self, folder: pathlib.Path) -> None:
         """If one column is selected, samples have only that column, with unchanged values."""
         data, files = self._open(folder)
@@ -157,7 +166,7 @@ class FormatContract:
         files = Files(open_store(str(folder)))
         # List the files that have the format, and then the shards in each of them.
         place = self.format.narrow(parse_place(str(folder), self.format.endings))
-        contents = self.format.find(place, files)
+        contents = list_split(self.format, place, files, None)
         return FormatData.of(self.format, make_table(self.format, files, contents)), files
 
     @staticmethod

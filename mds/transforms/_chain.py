@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from multiprocessing import context
 from typing import Any
@@ -120,9 +121,18 @@ class Link:
         """The method and the name of the function, such as ``map(crop)``."""
         return (self.call or f"{self.kind}({{}})").format(name_of(self.function))
 
-    def failed(self, sample: str, error: BaseException) -> FunctionError:
-        """Return an error that describes the ``sample`` at which the function raised ``error``."""
-        return FunctionError(f"{self.name} failed on {sample}: {type(error).__name__}: {error}")
+    def failed(self, sample: str, error: BaseException, value: Any) -> FunctionError:
+        """Return an error that describes the ``sample`` at which the function raised ``error``.
+
+        ``value`` is what the function was given.
+        """
+        keys = ""
+        if type(error) is KeyError and isinstance(value, dict):
+            names = ", ".join(map(repr, itertools.islice(value, 20)))
+            keys = f". It has {names or 'no keys'}{', ...' if len(value) > 20 else ''}."
+        return FunctionError(
+            f"{self.name} failed on {sample}: {type(error).__name__}: {error}{keys}"
+        )
 
     def gave_nothing(self, sample: str) -> FunctionError:
         """Return the error for a function that returned None, perhaps without a return."""

@@ -75,7 +75,7 @@ class ColumnFunction(abc.ABC):
         if missing := [name for name in self.names if name not in columns]:
             raise ConfigError(
                 f"{self!r}: there is no column {missing[0]!r}. The columns are "
-                f"{', '.join(map(repr, columns))}."
+                f"{', '.join(map(repr, columns)) or 'none'}."
             )
         new_columns = self.apply(columns, keys)
         return new_columns if isinstance(batch, Mapping) else tensors_of(new_columns)

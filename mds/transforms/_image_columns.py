@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._words import plural
 from mds.encodings._base import describe
 from mds.encodings._images import rgb_pixels
 from mds.errors import ConfigError
@@ -222,7 +223,8 @@ def _rgb(value: Any, name: str) -> Pixels:
         return rgb_pixels(ImageOps.exif_transpose(value))
     if isinstance(value, (list, tuple)):
         raise ConfigError(
-            f"column {name!r} has a list of {len(value)} values in a sample, but images() needs "
+            f"column {name!r} has a list of {plural(len(value), 'value')} in a sample, but "
+            "images() needs "
             "one picture. Choose one in map(), or make a column for each there."
         )
     _check_decoded(value, name)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mds._words import plural
 from mds.errors import ConfigError
 from mds.shuffle._permutation import derive_key, hash_counters
 
@@ -189,7 +190,7 @@ class RowGenerator:
         if bounds.dtype.kind not in "iu" or bounds.shape not in {(), self._keys.shape}:
             raise ConfigError(
                 f"a bound of integers() must be one integer, or one for each of the "
-                f"{len(self._keys)} rows, got {bound!r}."
+                f"{plural(len(self._keys), 'row')}, got {bound!r}."
             )
         return bounds.astype(np.int64).reshape(bounds.shape + (1,) * len(_tuple(shape)))
 

@@ -73,7 +73,7 @@ class SampleRunner:
                 try:
                     result = function(sample)
                 except Exception as error:
-                    raise link.failed(self._describe_sample(), error) from error
+                    raise link.failed(self._describe_sample(), error, sample) from error
                 if result is None:
                     raise link.gave_nothing(self._describe_sample())  # noqa: TRY301 - handled below
             except BaseException as error:
@@ -117,7 +117,7 @@ class SampleRunner:
             try:
                 result = function(sample)
             except Exception as error:
-                raise link.failed(describe(), error) from error
+                raise link.failed(describe(), error, sample) from error
             if result is None:
                 raise link.gave_nothing(describe())
             return result
@@ -136,7 +136,7 @@ class SampleRunner:
             try:
                 result = function(sample, rng=generator_at(key))
             except Exception as error:
-                raise link.failed(describe(), error) from error
+                raise link.failed(describe(), error, sample) from error
             if result is None:
                 raise link.gave_nothing(describe())
             return result

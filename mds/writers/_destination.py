@@ -136,7 +136,7 @@ class Destination:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            raise _denied_error(folder, error.strerror) from error
+            raise denied_error(folder, error.strerror) from error
         if lock is None:
             owner = (
                 "a writer of this process still holds it; call its finish() or abort()"
@@ -149,7 +149,7 @@ class Destination:
         self._locks.append(lock)
         if not os.access(folder, os.W_OK | os.X_OK):
             # Check this now, and not when the first shard is full.
-            raise _denied_error(folder, "it is not writable")
+            raise denied_error(folder, "it is not writable")
         if is_new:
             self._new_folders.append(folder)
         return lock
@@ -360,7 +360,7 @@ class Destination:
         self._locks = []
 
 
-def _denied_error(folder: str, reason: str | None) -> DeniedError:
+def denied_error(folder: str, reason: str | None) -> DeniedError:
     """Return the error for a folder that cannot be written to."""
     return DeniedError(
         f"a dataset cannot be written to the folder {folder!r}: {reason}. Choose a folder that you "

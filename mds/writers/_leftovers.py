@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 from mds._redaction import get_logger
 from mds._shardfile.layout import INDEX_NAME
+from mds._words import plural
 from mds.errors import NotFoundError, StoreError
 from mds.storage import Store
 from mds.storage._base import Upload
@@ -88,7 +89,7 @@ class Leftovers:
         """Describe the leftovers for a message."""
         parts = []
         if self.shards:
-            parts.append(f"{len(self.shards)} shards that are in no index ({_some(self.shards)})")
+            parts.append(f"{plural(len(self.shards), 'shard')} in no index ({_some(self.shards)})")
         if self.uploads:
             parts.append(
                 f"{len(self.uploads)} unfinished uploads ({_some([u.key for u in self.uploads])})"
@@ -97,7 +98,8 @@ class Leftovers:
             parts.append(f"unused folders on this machine ({_some(self.folders)})")
         if self.parts:
             parts.append(
-                f"{len(self.parts)} folders of tasks that no index names ({_some(self.parts)})"
+                f"{plural(len(self.parts), 'folder')} of tasks that no index names "
+                f"({_some(self.parts)})"
             )
         return "; ".join(parts)
 

@@ -45,9 +45,11 @@ class MDSWriter(Writer):
     * ``lengths`` (str, None): the column of arrays whose lengths are recorded beside the index, for
       packing; such as "tokens".
     * ``compression`` (str, None): how shards are compressed, such as "zstd:7".
-    * ``hashes`` (list[str], None): digests of every file to store, sorted, such as ["xxh3_64"].
+    * ``hashes`` (list[str], None): digests of every file to store, sorted; None for ["xxh3_64"],
+      [] for none.
     * ``size_limit`` (bytes or text, 67108864): the most bytes of a shard, such as "64mb", where a
-      kb is 1,024 bytes; None, 0 and "" are no limit, which is one shard of all samples.
+      kb is 1,024 bytes; None, 0 and "" are no limit, which is one shard of all samples, below 4
+      GiB, in memory until the end.
     * ``samples_per_shard`` (int, None): the most samples of a shard.
     * ``exist_ok`` (bool, False): replace a dataset that is already there.
     * ``retry`` (int, 2): the least number of tries of an upload.
@@ -187,9 +189,12 @@ class MDSWriter(Writer):
 
         The header has the offset of each sample, so it is known in advance if all samples have one
         size. Shards are then written while they are filled (`EarlyFile`), which takes less memory.
-        Digests and compression need a whole shard, and small rows or shards gain nothing: None.
+        Compression needs a whole shard, slow digests are computed in other threads, and small rows
+        or shards gain nothing: None.
         """
-        if self._variable or self.compression or self.hashes or self.size_limit is None:
+        if self._variable or self.compression or self.size_limit is None:
+            return None
+        if not all(name.startswith("xxh") for name in self.hashes):
             return None
         row_size = sum(size for size in self.columns.sizes if size is not None)  # bytes
         if row_size < _MIN_EARLY_ROW:

@@ -22,7 +22,7 @@ from mds._index.column_notes import NAME as NOTES_NAME
 from mds._index.column_notes import ColumnNote, join_notes, pack_notes, read_notes
 from mds._index.lengths import KIND, Lengths, emit_lengths_file, lengths_name, parse_lengths
 from mds._index.sidecar import parse_sidecar, remove_stale_sidecars, sidecars_of
-from mds._index.table import Index, fingerprint_of
+from mds._index.table import Index, describe_dtypes, fingerprint_of
 from mds._redaction import get_logger, mask_foreign, printable
 from mds._shardfile.layout import INDEX_NAME, VERSION
 from mds.errors import ConfigError, IndexFileError, NotFoundError, WriterError
@@ -38,6 +38,7 @@ from mds.writers._spec import refuse_storage_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from mds._index.shard_object import ShardSchema
     from mds.storage import Store
     from mds.storage._retry import Retrying
     from mds.writers._spec import Out
@@ -349,9 +350,11 @@ class _MergedIndex:
         self._places = places
         self._keep_local = keep_local
         self._stores = stores
+        self._schemas: list[ShardSchema] = []
         self._entries: list[str] = []
-        #: Names of all files in the merged index, to find two of one name.
-        self._names: set[str] = set()
+        #: Of each file of the merged index, to find two of one name: the name in the index that
+        #: listed it, and the location of that index.
+        self._names: dict[str, tuple[str, str]] = {}
         self._files = ShardFiles(places)
         # Of each index that was added: lengths of its samples, and class names and descriptions,
         # by column.
@@ -368,6 +371,7 @@ class _MergedIndex:
         """
         # Raises for a broken index, and for names outside its folder.
         index = Index.parse(data, location)
+        self._schemas += index.schemas
         with self._stores.open(folders[0]) as store:
             lengths_files = read_lengths_files(store, fingerprint_of(data), index.total_samples)
             self._lengths.append({lengths.column: lengths for lengths in lengths_files})
@@ -379,7 +383,7 @@ class _MergedIndex:
             for key in _FILE_KEYS:
                 info = shard.get(key)
                 if info:
-                    info["basename"] = self._reserve_name(prefix + info["basename"], location)
+                    info["basename"] = self._reserve_name(info["basename"], location, prefix)
             self._entries.append(json.dumps(shard))
 
     def publish(self, *, drops_shards: bool) -> None:
@@ -397,6 +401,8 @@ class _MergedIndex:
             for place in (*final_places, *copies):
                 self._check_dropped(place)
         data = f'{{"version": {VERSION}, "shards": [{", ".join(self._entries)}]}}'.encode()
+        for _, text in describe_dtypes(self._schemas):
+            log.warning("merge_index: %s. Write all datasets with one encoding.", text)
         notes = self._joined_notes(data)
         for place in final_places:
             try:
@@ -461,15 +467,26 @@ class _MergedIndex:
             )
         return pack_notes(notes, fingerprint_of(index)) if notes else b""
 
-    def _reserve_name(self, name: str, location: str) -> str:
-        """Check the name of a file in the merged index. Raises ConfigError if it is taken."""
-        checked = RelativeName(name, location, IndexFileError)
+    def _reserve_name(self, name: str, location: str, prefix: str) -> str:
+        """Check the name of a file in the merged index. Raises ConfigError if it is taken.
+
+        - ``name`` (str): The name in the index at ``location``, whose folder is ``prefix``.
+        """
+        checked = RelativeName(prefix + name, location, IndexFileError)
         if checked in self._names:
+            other_name, other = self._names[checked]
+            # An index that lists files in folders is a merged one.
+            merged = location if "/" in name else other if "/" in other_name else ""
+            if merged and location != other:
+                raise ConfigError(
+                    f"{merged} is a merged index, which lists the shards of others. Leave it out "
+                    "of merge_index([...]), or leave out the others."
+                )
             raise ConfigError(
-                f"{location}: two shards would have the name {name!r}. Give each index once, and "
-                "merge into the folder above all datasets."
+                f"{location}: two shards would have the name {str(checked)!r}. Give each index "
+                "once, and merge into the folder above all datasets."
             )
-        self._names.add(checked)
+        self._names[checked] = name, location
         return checked
 
 

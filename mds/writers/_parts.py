@@ -33,7 +33,8 @@ from mds.errors import (
     WriterError,
 )
 from mds.formats._arrow_values import encoding_of, number_name, pyarrow, python_values
-from mds.formats._columns import NULLS, as_json
+from mds.formats._columns import NULLS
+from mds.formats._fit import as_json
 from mds.storage import open_store
 from mds.storage._url import Url, is_local, join, local_path, options_of, redact
 from mds.writers._leftovers import delete_parts, is_part, is_shard
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from mds.storage import Store
 
-#: Encodings that store a text, which their columns are when an engine reads them.
-_TEXTS = frozenset({"json", "str_decimal", "str_float", "str_int"})
+#: Encodings of numbers as text, which their columns are when an engine reads them.
+_NUMBER_TEXTS = frozenset({"str_decimal", "str_float", "str_int"})
 _MAX_ROWS, _MAX_BYTES = 1024, 4 << 20  # that are Python objects at one time
 _OPTIONS = (
     *("lengths", "compression", "hashes", "size_limit", "samples_per_shard", "class_names"),
@@ -100,7 +101,6 @@ class PartedDataset:
             raise ConfigError(f"{owner}: out is an empty text. Give a folder or a URL.")
         refuse_storage_options(storage_options, place)
         refuse_unknown(owner, options, ["out", "mode", "encodings", "storage_options", *_OPTIONS])
-        options = {"hashes": ["xxh3_64"], **options}
         parse_shards(
             fill_options(owner, {name: options[name] for name in options if name != "lengths"})
         )
@@ -215,10 +215,14 @@ class PartedDataset:
         encoding = self.columns.get(name, "").removeprefix("optional[").removesuffix("]")
         try:
             values = python_values(column)
-            if encoding in _TEXTS:
+            if encoding in _NUMBER_TEXTS:
+                decode = parse_encoding(encoding).decode
+                return [
+                    decode(value.encode()) if isinstance(value, str) else value for value in values
+                ]
+            if encoding == "json":
                 # A writer checks bytes and stores them as they are.
                 values = [value.encode() if isinstance(value, str) else value for value in values]
-            if encoding == "json":
                 return [value if isinstance(value, bytes) else as_json(value) for value in values]
         except EncodingError as error:
             raise located(error, f"column {name!r}") from error

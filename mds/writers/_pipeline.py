@@ -89,7 +89,7 @@ class Pipeline:
             early = self._early_files.get(number)
             if early is None:
                 name = shard_name(number, "mds")
-                early = EarlyFile(self._destination.directory, name, header)
+                early = EarlyFile(self._destination.directory, name, header, self._shards.hashes)
                 self._early_files[number] = early
             early.append(piece)
         except Exception as error:  # noqa: BLE001 - raised as a WriterError, like one of a thread
@@ -290,8 +290,8 @@ def _finalize_early(
 ) -> FinalizedShard:
     """Complete a file that holds most of the samples already, and publish it.
 
-    Only shards without digests and compression are written early, so ``shard.files`` is one file:
-    its header, and the samples that are not in the file yet.
+    Only shards without compression are written early, so ``shard.files`` is one file: its header,
+    and the samples that are not in the file yet.
     """
     ((header, *blocks),) = shard.files
     try:
@@ -300,14 +300,14 @@ def _finalize_early(
             early.append(piece)
     finally:
         shard.release()
-    size = early.complete(bytes(header), check)
+    raw = early.complete(bytes(header), check)
     if syncs:
         os.fsync(early.fd)
     check()
     early.publish()
-    entry = {**shard.config, "samples": shard.samples, "zip_data": None}
-    entry["raw_data"] = _file_entry(early.name, size, {})
-    return FinalizedShard(json.dumps(entry, sort_keys=True), (ExpectedFile(early.name, size),))
+    entry = {**shard.config, "samples": shard.samples, "raw_data": raw, "zip_data": None}
+    expected = ExpectedFile(early.name, raw["bytes"])
+    return FinalizedShard(json.dumps(entry, sort_keys=True), (expected,))
 
 
 def _write_file(
@@ -376,19 +376,24 @@ class EarlyFile:
     The header of a shard has the offsets of all samples, so it is usually known last. If all
     samples have the same size, the header of a full shard is known first. Samples then go to the
     file a mebibyte at a time, from memory that stays in the processor's cache, and a writer holds
-    two such pieces instead of three shards. A shard that ends early, such as the last one of a
-    dataset, gets another header, and its samples are moved within the file.
+    two such pieces instead of three shards. A piece is hashed just before it is written. A shard
+    that ends early, such as the last one of a dataset, gets another header. Its samples are moved
+    within the file, and hashed again.
 
     New memory is what makes writing expensive: with three shards of it per writer, a sample of 8 KB
     took 5 us on a system without free huge pages, as much as everything else together.
 
     - ``directory`` (Directory): The folder of the file; ``name`` (str): its final name.
     - ``header`` (bytes): The header that the shard has if it becomes full.
+    - ``hashes`` (Sequence[str]): The digests of the file, by name.
     """
 
-    def __init__(self, directory: Directory, name: str, header: bytes) -> None:
+    def __init__(
+        self, directory: Directory, name: str, header: bytes, hashes: Sequence[str]
+    ) -> None:
         self._pending = directory.begin(name)
         self._header = header
+        self._hashes = {hash_: new_hash(hash_) for hash_ in hashes}
         self._size = 0
         self.append(header)
 
@@ -404,33 +409,46 @@ class EarlyFile:
 
     def append(self, piece: bytes | memoryview) -> None:
         """Append a piece. Raises NoSpaceError and other errors of a disk."""
+        _update_hashes(self._hashes, piece)
         with self._pending.explaining():
             _write_at(self.fd, piece, self._size)
         self._size += len(piece)
 
-    def complete(self, header: bytes, check: Callable[[], None]) -> int:
-        """Write the final header, and return the size of the file in bytes.
+    def complete(self, header: bytes, check: Callable[[], None]) -> dict[str, Any]:
+        """Write the final header, and return the index entry of the file.
 
         A shard that ends early, such as the last one, has fewer samples than planned. Its header
         is shorter, so all samples are moved. ``check`` is called between pieces and raises to stop.
         """
-        if header == self._header:
-            return self._size
+        if header != self._header:
+            with self._pending.explaining():  # translates errors of the disk
+                self._replace_header(header, check)
+        return _file_entry(self.name, self._size, self._hashes)
+
+    def _replace_header(self, header: bytes, check: Callable[[], None]) -> None:
+        """Write another header, move the samples behind it, and hash all again."""
         planned_length = len(self._header)
         body_length = self._size - planned_length
-        with self._pending.explaining():  # translates errors of the disk
-            starts = range(0, body_length, GATHERED)
-            if len(header) != planned_length:
-                # Samples move by the difference of the headers' lengths. Begin at the end towards
-                # which they move, so that none is overwritten before it is read.
-                for start in starts if len(header) < planned_length else reversed(starts):
-                    check()
-                    size = min(GATHERED, body_length - start)
-                    piece = os.pread(self.fd, size, planned_length + start)
-                    _write_at(self.fd, piece, len(header) + start)
-            _write_at(self.fd, header, 0)
-            os.ftruncate(self.fd, len(header) + body_length)
-        return len(header) + body_length
+        starts = range(0, body_length, GATHERED)
+        if len(header) > planned_length:
+            # From the last piece on, so that none is overwritten before it is read. Only a subclass
+            # with samples of another size than their columns has a longer header.
+            for start in reversed(starts):
+                check()
+                piece = os.pread(self.fd, GATHERED, planned_length + start)
+                _write_at(self.fd, piece, len(header) + start)
+            planned_length = len(header)
+        self._hashes = {hash_: new_hash(hash_) for hash_ in self._hashes}
+        _update_hashes(self._hashes, header)
+        for start in starts:
+            check()
+            piece = os.pread(self.fd, min(GATHERED, body_length - start), planned_length + start)
+            _update_hashes(self._hashes, piece)
+            if len(header) < planned_length:
+                _write_at(self.fd, piece, len(header) + start)
+        _write_at(self.fd, header, 0)
+        self._size = len(header) + body_length
+        os.ftruncate(self.fd, self._size)
 
     def publish(self) -> None:
         """Rename the file to its final name."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Default number of full shards that may be in memory beside the one being filled.
 _SHARDS_AHEAD = 2
+#: The digests of the writers' ``hashes=None``.
+DEFAULT_HASHES = ("xxh3_64",)
 
 
 class WriterOptions(TypedDict, total=False):
@@ -205,19 +207,27 @@ def parse_columns(owner: str, columns: Any, *, converts: bool = True) -> dict[st
 
 
 def fill_options(
-    owner: str, options: Mapping[str, Any], *, is_strict: bool = True
+    owner: str,
+    options: Mapping[str, Any],
+    *,
+    is_strict: bool = True,
+    hashes: Sequence[str] = DEFAULT_HASHES,
 ) -> WriterOptions:
     """Return all options, with defaults for those that are not given.
 
     - ``owner`` (str): The name of the class, for messages.
     - ``is_strict`` (bool): Whether to raise ConfigError for values of a wrong type or range.
+    - ``hashes`` (Sequence[str]): The meaning of ``hashes=None`` in ``options``.
 
     Raises ConfigError for unknown options.
     """
     refuse_unknown(owner, options, ["columns", "out", *DEFAULTS], "Writer")
     if is_strict:
         check_arguments(owner, options, WRITER_RULES)
-    return {**DEFAULTS, **options}  # type: ignore[typeddict-item]
+    filled = {**DEFAULTS, **options}
+    if filled["hashes"] is None:
+        filled["hashes"] = list(hashes)
+    return filled  # type: ignore[return-value]
 
 
 def full_signature(function: Callable[..., Any]) -> inspect.Signature:

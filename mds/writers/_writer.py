@@ -34,11 +34,13 @@ from mds._index.table import fingerprint_of
 from mds._process.fork_safe import call_in_child
 from mds._shardfile.layout import MAX_SIZE, VERSION
 from mds._units import format_bytes
+from mds._words import plural
 from mds.encodings._base import describe, located
 from mds.errors import EncodingError, MdsError, MissingColumnError, WriterError
 from mds.writers._destination import Destination
 from mds.writers._pipeline import GATHERED, EarlyFile, FullShard, Pipeline
 from mds.writers._spec import (
+    DEFAULT_HASHES,
     fill_options,
     full_signature,
     parse_out,
@@ -191,6 +193,8 @@ class Writer(ABC):
     #: Whether other types that mean the same are converted: `int` in place of "int" as an encoding,
     #: and numbers of NumPy in text formats.
     _converts = True
+    #: Digests that ``hashes=None`` stores.
+    _default_hashes: Sequence[str] = DEFAULT_HASHES
     #: Largest shard in bytes that offsets can address; a subclass may have a lower limit.
     max_shard_size = MAX_SIZE - 1
     #: Number of keys of a sample above which its keys are compared with the columns.
@@ -223,7 +227,12 @@ class Writer(ABC):
         # The list holds a token, which a thread takes while it uses the writer (`hold_turn`).
         self._turn = [True]
         register_writer(self)  # a forked child detaches it
-        settings = fill_options(type(self).__name__, options, is_strict=self._is_strict)
+        settings = fill_options(
+            type(self).__name__,
+            options,
+            is_strict=self._is_strict,
+            hashes=self._default_hashes,
+        )
         work = parse_work(settings)
         self._notes = make_notes(settings["class_names"] or {}, settings["descriptions"] or {})
         check_noted(self._notes, self._column_encodings())
@@ -417,7 +426,8 @@ class Writer(ABC):
         columns = ", ".join(f"{name}: {kind}" for name, kind in self._column_encodings().items())
         limit = "no size limit" if self.size_limit is None else format_bytes(self.size_limit)
         return (
-            f"<{type(self).__name__} to {self._destination.name}: {self._samples:,} samples, "
+            f"<{type(self).__name__} to {self._destination.name}: "
+            f"{plural(self._samples, 'sample')}, "
             f"{self._shards:,} full shards of {limit}, {self.compression or 'no compression'}, "
             f"columns {columns} ({self._ended or 'open'})>"
         )
@@ -532,7 +542,7 @@ class Writer(ABC):
         if isinstance(error, MdsError):
             return error
         try:
-            missing = name not in sample
+            missing = name not in sample or isinstance(sample, (str, bytes, bytearray))
         except TypeError:
             missing = True
         if missing:
@@ -546,9 +556,11 @@ def _describe_keys(name: str, sample: Any) -> str:
     Returns the end of a message, with a remedy.
     """
     if not hasattr(sample, "keys"):
+        is_text = isinstance(sample, (str, bytes, bytearray))
+        way_out = "json.loads(sample)" if is_text else f"{{{name!r}: ...}}"
         return (
             f": a sample is a dict with a value for every column, got {describe(sample)}. Write "
-            f"{{{name!r}: ...}}."
+            f"{way_out}."
         )
     keys = [str(key) for key in sample]
     # The quoted key that is spelled most alike, or "" if none is: "'imgae'".

@@ -106,6 +106,7 @@ NOT_RUN = {
         "a file of tests for a store of the reader's; ours are such files"
     ),
     ("writing.md", "mds clean s3://bucket/train"): COMMAND,
+    ("writing.md", "mds index s3://bucket/train"): COMMAND,
 }
 # A block marked `text` that begins otherwise is what a program prints.
 CODE = re.compile(

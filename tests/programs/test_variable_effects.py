@@ -14,7 +14,8 @@ import pytest
 
 from devtools.httpserver import QuietHandler, QuietServer, running
 from mds import MDSWriter, Stream, StreamingDataset, World
-from mds._dataset.node_order import NodeOrder
+from mds._dataset.run import begin_epoch
+from mds._iteration.node_order import NodeOrder
 from mds._loader.worker_batches import tune_malloc
 from mds._process.mmaps import max_maps
 from mds.errors import MdsError
@@ -50,6 +51,12 @@ RANK_VARIABLES = {
         "OMPI_COMM_WORLD_SIZE": "4",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     },
+    "mvapich": {
+        "MV2_COMM_WORLD_RANK": "1",
+        "MV2_COMM_WORLD_SIZE": "4",
+        "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+    },
+    "mpich": {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"},
 }
 # Each has the same meaning as another, which is left out where it is looked at.
 TWINS = {"SLURM_NPROCS": "SLURM_NTASKS"}
@@ -157,7 +164,7 @@ class VariableChecks:
         dataset = StreamingDataset(
             local=str(self.folder / "data"), batch_size=2, topology=World(1, 2, 1, 0)
         )
-        return NodeOrder(dataset._begin_epoch(0, 1, 0).order, dataset._shards).team
+        return NodeOrder(begin_epoch(dataset, 0, 1, 0).order, dataset._shards).team
 
     def mds_cache_dir(self):
         return self.change("MDS_CACHE_DIR", "/other", lambda: Stream(remote="s3://b/x").local)

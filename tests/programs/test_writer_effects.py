@@ -24,7 +24,7 @@ from mds import (
     XSVWriter,
 )
 from mds._dataset.order_edits import OrderEdits
-from mds.errors import MdsError
+from mds.errors import MdsError, StateError
 from mds.plan import register_packer
 
 pytestmark = pytest.mark.slow
@@ -409,6 +409,23 @@ class MethodChecks:
         other = self.make()
         other.load_state_dict(dataset.state_dict(8))
         return self.ids(self.make()), self.ids(other)
+
+    def check_load_state_dict_other_data(self):
+        """The digest of the first shards of the state is another one."""
+        state = self.make().state_dict(8)
+        data = json.loads(state["data"])
+        data["contents"]["digests"] = f"00000000{data['contents']['digests'][8:]}"
+        state["data"] = json.dumps(data)
+        results = []
+        for other_data in (False, True):
+            dataset = self.make()
+            try:
+                dataset.load_state_dict(state, other_data=other_data)
+            except StateError:
+                results.append(None)
+            else:
+                results.append(self.ids(dataset))
+        return results
 
     def check_stats_node(self):
         """Another process reads from the same folder."""

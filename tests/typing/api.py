@@ -30,6 +30,7 @@ from mds._words import PackLayout, PartitionAlgo, Remainder
 from mds.encodings import Encoding, encoding_names, parse_encoding, register_encoding
 from mds.errors import ConfigError, StoreError
 from mds.events import Event, subscribe
+from mds.formats import Problem
 from mds.metrics import Tally, chrome_trace
 from mds.plan import EpochPlan, OrderHash
 from mds.report import WaitReport
@@ -42,10 +43,9 @@ from mds.testing import EncodingContract, InputContract, ShuffleContract, StoreC
 from mds.transforms import RowGenerator, images, pad, ragged, stack
 from mds.writers import dataframe_to_mds
 from mds.writers.convert import (
-    BadRecord,
     Column,
-    FileInput,
     Input,
+    InputOptions,
     InputPart,
     convert,
     input_names,
@@ -191,20 +191,32 @@ def extend(url: str) -> None:
     assert_type(encoding_names(), list[str])
 
 
-class Paragraphs(FileInput):
+class Paragraphs(Input):
     title = "paragraphs"
-    endings = frozenset({".par"})
+
+    @classmethod
+    def open(cls, path: str, options: InputOptions) -> Input:
+        return cls(path)
 
     def infer_columns(self) -> list[Column]:
         return [Column("text", "str")]
 
-    def read(self, part: InputPart) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        with open(self.listing.path(part.address[0])) as file:
+    def cut_parts(self, size: int) -> Iterator[InputPart]:
+        yield InputPart(0, size, self.root)
+
+    def read(self, part: InputPart) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+        with open(part.address) as file:
             for number, text in enumerate(file.read().split("\n\n"), 1):
-                yield number, {"text": text} if text else BadRecord("it is empty")
+                yield number, {"text": text} if text else Problem("", "it is empty")
 
     def locate(self, part: InputPart, position: int) -> str:
-        return f"{part.address[0]}, paragraph {position}"
+        return f"{part.address}, paragraph {position}"
+
+    def describe(self) -> str:
+        return "paragraphs"
+
+    def fingerprint(self) -> str:
+        return self.root
 
 
 class TestMine(StoreContract): ...

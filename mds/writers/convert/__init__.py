@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mds.formats._columns import Column
     from mds.writers.convert._conversion import Conversion
     from mds.writers.convert._inputs.base import (
-        BadRecord,
-        FileInput,
         Input,
         InputOptions,
         InputPart,
@@ -30,9 +28,7 @@ if TYPE_CHECKING:
     from mds.writers.convert._run import Progress, Summary
 
 __all__ = [
-    "BadRecord",
     "Column",
-    "FileInput",
     "Input",
     "InputOptions",
     "InputPart",
@@ -43,7 +39,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BadRecord": "_inputs.base",
     "Column": "_inputs.base",
     "FileInput": "_inputs.base",
     "Input": "_inputs.base",
@@ -119,6 +114,7 @@ def prepare(
     hashes: str | Sequence[Digest] | Sequence[str] = ("xxh3_64",),
     size_limit: int | str | None = 67108864,
     keep_shards: bool = False,
+    portable: bool = False,
     tokenizer: str | None = None,
     block: int | None = None,
     end_token: str | None = None,
@@ -173,6 +169,7 @@ def convert(
     hashes: str | Sequence[Digest] | Sequence[str] = ("xxh3_64",),
     size_limit: int | str | None = 67108864,
     keep_shards: bool = False,
+    portable: bool = False,
     tokenizer: str | None = None,
     block: int | None = None,
     end_token: str | None = None,
@@ -237,6 +234,7 @@ def convert(
       "64mb"; None or 0 for one shard.
     - ``keep_shards`` (bool, default False): Write one shard for each shard of files in a format,
       such as a row group of Parquet; the order of training stays, and states can be exchanged.
+    - ``portable`` (bool, default False): Write only encodings that mosaicml-streaming reads.
 
     Tokens:
 
@@ -244,7 +242,8 @@ def convert(
     - ``block`` (int | None, default None): Tokens of a block; None is 2048.
     - ``end_token`` (str | None, default None): Token that ends a document; None is the tokenizer's
       own, "" none.
-    - ``text_column`` (str | None, default None): The column that is tokenized.
+    - ``text_column`` (str | None, default None): The column that is tokenized, or a path to texts
+      inside it, such as "messages.content".
     - ``drop_last`` (bool, default False): Drop the last tokens if they fill no block.
 
     How it is done:
@@ -262,7 +261,7 @@ def convert(
       ``out``, and of the source if it has the same scheme or ``out`` is a folder, such as
       ``{"endpoint_url": "..."}``.
     - ``progress`` (Callable[[Progress], None] | None, default None): Called after every part and
-      shard.
+      shard. None shows a bar in a notebook, and nothing elsewhere.
 
     Returns a summary: ``samples``, ``seconds``, and ``splits`` with the shards and bytes of each.
 
@@ -276,4 +275,7 @@ def convert(
     """
     arguments = dict(locals())
     del arguments["progress"]
-    return prepare(**arguments).run(progress)
+    from mds.writers.convert._run import show_in_notebook
+
+    conversion = prepare(**arguments)
+    return conversion.run(progress or show_in_notebook())

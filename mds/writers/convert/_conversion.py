@@ -9,14 +9,15 @@ and after any number of interruptions.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mds._arguments import did_you_mean
+from mds._arguments import did_you_mean, shown
 from mds._index.column_notes import ColumnNote, make_notes
 from mds._shardfile.layout import MAX_SIZE
 from mds._units import format_bytes
@@ -30,14 +31,21 @@ from mds.writers._leftovers import work_folder_name
 from mds.writers._spec import refuse_storage_options
 from mds.writers.convert._checkpoint import NAME, Checkpoint
 from mds.writers.convert._inputs.base import Input
-from mds.writers.convert._inputs.files import WholeFilesInput
-from mds.writers.convert._inputs.format_files import AnyFormatInput
+from mds.writers.convert._inputs.format_input import FormatInput
 from mds.writers.convert._inputs.huggingface import is_hub_name
-from mds.writers.convert._inputs.registry import open_input
+from mds.writers.convert._inputs.registry import note_left_out, open_input
+from mds.writers.convert._portable import describe_others, portable_columns
 from mds.writers.convert._read_part import ReadSpec
 from mds.writers.convert._run import Progress, Summary, run
 from mds.writers.convert._spec import ConvertSpec, parse_spec
-from mds.writers.convert._tokens import check_column
+from mds.writers.convert._tokens import (
+    check_column,
+    decoded,
+    is_message_path,
+    list_text_paths,
+    load_tokenizer,
+    split_path,
+)
 from mds.writers.convert._write_shard import Output
 
 #: Increased when a new version cannot resume the conversion of an old one.
@@ -46,6 +54,8 @@ _PLAN_VERSION = 2
 _MANY_SHARDS = 1000
 _SMALL_SHARD = 1 << 18
 _TINY_SHARD = 4096
+#: Encodings of columns of text.
+_TEXT_ENCODINGS = ("str", "optional[str]")
 _MIN_PART = 1 << 20
 _MAX_PART = 16 << 20
 
@@ -75,19 +85,8 @@ class Conversion:
         Raises RecordError for a record that cannot become a sample (unless `on_error="skip"`),
         FileExistsError if the output is not empty, and the errors of reading and writing.
         """
-        if isinstance(self.source, AnyFormatInput) and self.spec.keep_shards:
-            from mds.writers.convert._keep_shards import copy_shards
-
-            writer_options = {
-                "compression": self.spec.compression,
-                "hashes": list(self.spec.hashes),
-                "exist_ok": self.spec.overwrite,
-                "durable": self.spec.durable,
-            }
-            files = self.source.open_files()
-            return copy_shards(self.source.data, files, self.out, writer_options, progress)
         summary = run(self.read_spec(), self.output(), self.spec, self.identity(), progress)
-        return replace(summary, out=self.out)
+        return replace(summary, out=self.out, notes=(*self.source.notes, *summary.notes))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -114,7 +113,8 @@ class Conversion:
             encodings=tuple(column.encoding for column in self.columns),
             compression=self.spec.compression,
             hashes=self.spec.hashes,
-            size_limit=self.spec.size_limit,
+            size_limit=None if self.spec.keep_shards else self.spec.size_limit,
+            keeps_parts=self.spec.keep_shards,
             checkpoint=self.checkpoint(),
             durable=self.spec.durable,
             notes=self.notes(),
@@ -152,7 +152,8 @@ class Conversion:
         This is certain only if files are stored as they are: encoded text may be larger or smaller.
         """
         space = self.disk_space()
-        if space is None or not isinstance(self.source, WholeFilesInput):
+        source = self.source
+        if space is None or not (isinstance(source, FormatInput) and source.stores_files):
             return
         needed, free = space
         if needed > free:
@@ -180,6 +181,10 @@ class Conversion:
         tokens = self.spec.tokens
         if tokens is not None:
             names = [text_column(self.source, tokens.text)]
+        decoded, is_whole = frozenset(self.spec.encodings), False
+        if isinstance(self.source, FormatInput):
+            decoded = self.source.decoded_columns
+            is_whole = not decoded and self.source.data.columns.names == tuple(names)
         return ReadSpec(
             source=self.source,
             part_size=self.part_size or _part_size(self.source.size),
@@ -187,6 +192,7 @@ class Conversion:
             names=tuple(names),
             encodings=tuple(column.encoding for column in self.columns),
             requested=frozenset(self.spec.encodings),
+            decoded=decoded,
             dropped=frozenset(source_columns - set(names)) | {*self.spec.drop},
             splits=self.splits,
             shares=tuple(self.spec.split.values()),
@@ -199,6 +205,7 @@ class Conversion:
             skip_bad=self.spec.on_error == "skip",
             checkpoint=self.checkpoint(),
             lengths=self.spec.lengths if tokens is None else None,
+            is_whole=is_whole,
         )
 
     def identity(self) -> dict[str, Any]:
@@ -238,17 +245,35 @@ def prepare(
     if "://" in source and (is_local(out) or scheme_of(source) == scheme_of(out)):
         source = Url(source, storage_options)
     if spec.keep_shards:
-        # The shards of the source decide everything, so none of the checks below applies.
-        from mds.writers.convert._keep_shards import check_spec
-
-        check_spec(spec)
-        source_shards = AnyFormatInput.open_columns(source, spec, spec.columns or None)
-        source_shards.name = redact(source)
-        return Conversion(source_shards, choose_columns(source_shards, spec), None, out, spec)
+        _check_keeps_shards(spec)
+        files = FormatInput.open_kind(source, spec, is_counted=True)
+        note_left_out(files)
+        files.keep_shards()
+        files.name = redact(source)
+        return _prepare(files, out, spec)
     # The machines of a cluster have other working folders, so they need an absolute path.
     return _prepare(
         open_input(source if spec.engine == "local" else _absolute(source), spec), out, spec
     )
+
+
+#: Options of `convert` that change neither shards nor samples, nor how they are read.
+_KEEP_SHARDS_OPTIONS = {
+    *("format", "columns", "compression", "hashes", "overwrite", "durable", "keep_shards"),
+    *("num_workers", "engine", "resume", "work", "merge_splits"),
+}
+
+
+def _check_keeps_shards(spec: ConvertSpec) -> None:
+    """Raise ConfigError for options that would change shards or samples."""
+    for field in dataclasses.fields(spec):
+        is_default = getattr(spec, field.name) == getattr(ConvertSpec(), field.name)
+        if not is_default and field.name not in _KEEP_SHARDS_OPTIONS:
+            option = {"tokens": "tokenizer"}.get(field.name, field.name.replace("_", "-"))
+            raise ConfigError(
+                f"--keep-shards keeps shards and samples unchanged, so --{option} cannot be used "
+                "with it."
+            )
 
 
 def _open_samples(source: Any, spec: ConvertSpec) -> Input:
@@ -273,9 +298,13 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
             "train and test. Leave it out."
         )
     columns = choose_columns(opened, spec)
+    if note := describe_others(columns):
+        opened.notes.append(note)
     if spec.lengths is not None:
         # Raises if the column has no arrays, or does not exist.
         length_function({column.name: column.encoding for column in columns}, spec.lengths)
+        if spec.tokens is None:
+            _check_lengths(opened, spec.lengths)
     _check_apart(opened, out)
     limit = spec.size_limit or 0
     if 0 < limit < _TINY_SHARD:
@@ -288,7 +317,51 @@ def _prepare(opened: Input, out: str, spec: ConvertSpec) -> Conversion:
             f"shards of {format_bytes(limit)} make about {opened.size // limit:,} files of this "
             "source; shards of 1 to 256 MB are read fastest (--size-limit)"
         )
-    return Conversion(opened, columns, _key(opened, spec), out, spec)
+    key = _key(opened, spec)
+    if isinstance(opened, FormatInput):
+        _choose_read_columns(opened, columns, key, spec)
+    return Conversion(opened, columns, key, out, spec)
+
+
+def _choose_read_columns(
+    source: FormatInput, columns: Sequence[Column], key: str | None, spec: ConvertSpec
+) -> None:
+    """Have the files read with the columns that are written, or that decide what is written."""
+    encodings = {column.name: column.encoding for column in source.inferred_columns}
+    names = {column.name for column in columns}
+    decoded = {
+        column.name
+        for column in columns
+        if column.encoding != encodings.get(column.name) or column.name in spec.fill
+    }
+    if spec.tokens is not None:
+        name, _ = split_path(text_column(source, spec.tokens.text), encodings)
+        names = decoded = {name}
+    if spec.split and key is not None:
+        names, decoded = names | {key}, decoded | {key}
+    source.choose(
+        sorted(names),
+        decoded=frozenset(decoded),
+        filled=spec.fill,
+        dropped=frozenset(spec.drop),
+        has_chosen=bool(spec.columns or spec.tokens),
+    )
+
+
+def _check_lengths(source: Input, column: str) -> None:
+    """Raise ConfigError if the first value of a column of `json` has no length."""
+    if {"json"}.isdisjoint(c.encoding for c in source.inferred_columns if c.name == column):
+        return
+    values = (decoded(record.get(column)) for record in source.probe())
+    value = next((value for value in values if value is not None), None)
+    is_list = isinstance(value, (list, tuple))
+    if value is not None and not (
+        is_list and all(isinstance(item, (int, float)) for item in value)
+    ):
+        raise ConfigError(
+            f"column {column!r} has the value {shown(value)}, but only arrays and lists of numbers "
+            "have a length. Name another column with --lengths."
+        )
 
 
 def _own_splits(source: Input, spec: ConvertSpec) -> tuple[str, ...]:
@@ -312,9 +385,13 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
     # Columns that are written only on request.
     extras = {column.name: column for column in source.list_extra_columns()}
     if spec.tokens is not None:
-        text_column(source, spec.tokens.text)
+        text = text_column(source, spec.tokens.text)
         check_column(spec.tokens)
-        note = f"blocks of {spec.tokens.block}, tokenizer {spec.tokens.tokenizer}"
+        end = load_tokenizer(spec.tokens.tokenizer, spec.tokens.end).describe_end()
+        note = (
+            f"blocks of {spec.tokens.block} of the column {text!r}, tokenizer "
+            f"{spec.tokens.tokenizer}, {end}"
+        )
         return (Column("tokens", spec.tokens.column, "", note),)
     known_columns = {*inferred, *extras, *spec.encodings}
     for name in (*spec.columns, *spec.drop):
@@ -342,6 +419,8 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
         for name, column in columns.items()
         if name not in spec.drop and (not spec.columns or name in spec.columns)
     }
+    if not columns:
+        raise ConfigError("no column remains to write: drop= and columns= leave out all of them.")
     for name in spec.fill:
         if name not in columns:
             raise ConfigError(
@@ -358,30 +437,61 @@ def choose_columns(source: Input, spec: ConvertSpec) -> tuple[Column, ...]:
                 f"describe={name!r} is not a column.{did_you_mean(name, columns)} The columns are "
                 f"{', '.join(columns)}."
             )
-    if not columns:
-        raise ConfigError("no column remains to write: drop= and columns= leave out all of them.")
+    if spec.portable:
+        chosen = portable_columns(columns.values(), spec.encodings)
+        columns = {column.name: column for column in chosen}
     for column in columns.values():
         parse_encoding(column.encoding)
     return tuple(columns[name] for name in sorted(columns))
 
 
 def text_column(source: Input, requested: str | None) -> str:
-    """Return the column whose text becomes tokens: the requested one, or the only likely one."""
-    names = [column.name for column in source.inferred_columns if column.encoding == "str"]
-    if requested is not None:
-        if requested not in {column.name for column in source.inferred_columns}:
-            raise ConfigError(
-                f"there is no column {requested!r}; the columns of text are {', '.join(names)}."
-            )
+    """Return the column whose text becomes tokens, or a path in a column ("messages.content").
+
+    - ``requested`` (str | None): The choice of the user; None: the only likely column. The user
+      must choose if messages would be left out.
+
+    Raises ConfigError if there is no such text.
+    """
+    encodings = {column.name: column.encoding for column in source.inferred_columns}
+    names = [name for name, encoding in encodings.items() if encoding in _TEXT_ENCODINGS]
+    if requested in names:
         return requested
-    for name in ("text", "content", "document"):
-        if name in names:
-            return name
-    if len(names) == 1:
-        return names[0]
-    which = f"several: {', '.join(names)}" if names else "none"
+    # Columns that may have text inside lists and dicts, or only sometimes.
+    mixed = [name for name, encoding in encodings.items() if encoding == "json"]
+    paths = list_text_paths(source.probe(), mixed)
+    if requested is not None:
+        column, _ = split_path(requested, encodings)
+        if requested not in paths and column in (*mixed, *names):
+            ours = [path for path in paths if split_path(path, encodings)[0] == column]
+            raise ConfigError(
+                f"the first records have no text at {requested!r}. Name another place with "
+                f"--text-column: {', '.join(ours or [*names, *paths])}."
+            )
+        if column not in encodings:
+            raise ConfigError(
+                f"there is no column {requested!r}; the columns of text are "
+                f"{', '.join([*names, *paths]) or 'none'}."
+            )
+        return requested  # perhaps bytes that are text; another value is an error when it is read
+    names += [path for path in paths if path in mixed]
+    messages = [path for path in paths if is_message_path(path)]
+    if not messages:
+        for name in ("text", "content", "document"):
+            if name in names:
+                return name
+        if len(names) == 1:
+            return names[0]
+    choices = [*names, *messages]
+    way = (
+        f" {messages[0]} joins the texts of all messages by line ends; for a template, see "
+        "docs/recipes/instructions.md."
+        if messages
+        else ""
+    )
     raise ConfigError(
-        f"tokens need one column of text, but there are {which}. Name one with --text-column."
+        f"tokens need one column of text, and the source has {', '.join(choices) or 'none'}. Name "
+        f"one with --text-column.{way}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from mds.storage import Store, open_store
 from mds.storage._files import sync, sync_file
 from mds.storage._locks import LOCK_NAME, FolderLock, try_lock_folder
 from mds.storage._url import join, redact
-from mds.writers._destination import ExpectedFile, check_presence
+from mds.writers._destination import ExpectedFile, check_presence, denied_error
 from mds.writers._leftovers import Leftovers, is_shard
 from mds.writers.convert._checkpoint import NAME, remove_temporaries
 from mds.writers.convert._spec import ConvertSpec
@@ -80,7 +81,13 @@ class ConversionLocks:
             self._lock_work(work)
 
     def lock_rest(self) -> None:
-        """Lock the work folder and the folders of the splits, and create those that are missing."""
+        """Lock the work folder and the folders of the splits, and create those that are missing.
+
+        Raises DeniedError if a folder cannot be written to.
+        """
+        for folder in self._locks:  # overwrite=True has removed an old work folder
+            if os.path.lexists(folder) and not os.access(folder, os.W_OK | os.X_OK):
+                raise denied_error(folder, "it is not writable")
         self._lock_work(self._output.checkpoint.folder)
         for split in self._output.splits if self._local is not None else ():
             if split:
@@ -128,7 +135,12 @@ class ConversionLocks:
                 return
             existing_lock.close()  # an old work folder, which was removed to start again
         is_new = not os.path.lexists(folder)
-        lock = try_lock_folder(folder)
+        try:
+            lock = try_lock_folder(folder)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise denied_error(folder, error.strerror) from error
         if lock is None:
             raise ConfigError(
                 f"{folder}: another process is converting or writing to this output. Wait for it, "

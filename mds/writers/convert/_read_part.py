@@ -3,38 +3,38 @@
 `read_part` runs in any process. It writes a run of sample bytes per split and, last, the record
 that the part was read. It does not know how samples become shards, nor which other parts exist.
 
-Values are fitted to the types of their columns without loss (`find_coercer`). The scalar types of
-the writer follow NumPy, where 3.7 becomes 3 in an integer column; a conversion changes nothing
-unasked, so a value that would be rounded or cut is a bad record.
+Values are fitted to the types of their columns without loss (`mds.formats._fit`); one that would
+be rounded or cut makes a bad record.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from mds._shardfile.hashing import new_hash
 from mds._shardfile.layout import split_sample
 from mds.encodings import parse_encoding
 from mds.encodings._arrays import length_function
-from mds.errors import EncodingError, MdsError, RecordError
-from mds.formats._columns import as_json
+from mds.errors import EncodingError, FormatError, MdsError, RecordError
+from mds.formats._facts import Block, Problem
+from mds.formats._fit import Coerce, fill_missing, find_coercer
+from mds.formats._suggestions import as_options, suggest_options
 from mds.storage._files import publish
 from mds.writers.convert._checkpoint import Checkpoint, PartDone
-from mds.writers.convert._inputs.base import BadRecord, Input, InputPart
-from mds.writers.convert._tokens import TokenSpec, tokenize
+from mds.writers.convert._inputs.base import Input, InputPart
+from mds.writers.convert._inputs.format_input import FormatInput, RecordPosition
+from mds.writers.convert._tokens import TokenSpec, find_text, tokenize
 
 #: Number of bad records that are listed; further ones are only counted.
 MAX_LISTED_RECORDS = 100
@@ -63,6 +63,8 @@ class ReadSpec:
     encodings: tuple[str, ...]
     #: Columns whose encoding the user chose: text in them is parsed as that type.
     requested: frozenset[str]
+    #: Columns that come as values, if those of the source are encoded already.
+    decoded: frozenset[str]
     #: Keys of records that are not written, because the user left out these columns.
     dropped: frozenset[str]
     splits: tuple[str, ...]
@@ -78,6 +80,8 @@ class ReadSpec:
     checkpoint: Checkpoint
     #: Column whose lengths are recorded.
     lengths: str | None = None
+    #: Whether the samples of files are written as the bytes that a format yields.
+    is_whole: bool = False
 
 
 def read_part(reading: ReadSpec, part: InputPart) -> int:
@@ -86,8 +90,13 @@ def read_part(reading: ReadSpec, part: InputPart) -> int:
     Raises RecordError for the first bad record, unless bad records are skipped.
     """
     if reading.checkpoint.load_part(part.number) is None:
+        source = reading.source
         with contextlib.ExitStack() as runs:
-            part_done = _PartReader(reading, part, runs).read()
+            reader = _PartReader(reading, part, runs)
+            if isinstance(source, FormatInput) and reading.is_whole:
+                part_done = reader.copy(source)
+            else:
+                part_done = reader.read()
         reading.checkpoint.save_part(part_done)
     return part.number
 
@@ -105,32 +114,23 @@ class _PartReader:
         #: The open run of each split that has samples, by the number of the split.
         self._files: dict[int, BinaryIO] = {}
         self._pack = _make_packer(reading)
+        #: Descriptions of the first bad records, and the number of all.
+        self._bad: list[str] = []
+        self._bad_count = 0
         self._length = None if reading.lengths is None else _length_of_sample(reading)
         # Numbers in [0, 1) at which the next split begins: (0.9, 0.05, 0.05) gives [0.9, 0.95].
         self._bounds = list(accumulate(reading.shares))[:-1]
 
     def read(self) -> PartDone:
         """Write the bytes of every sample to the run of its split, and return what was read."""
-        splits, sizes, lengths = bytearray(), [], array("I")
-        bad: list[str] = []
-        bad_count = 0
+        splits, sizes, lengths = bytearray(), array("q"), array("I")
         for position, record in self._reading.source.read_records(self._part):
             try:
                 split, data = self._encode_record(record)
                 if self._length is not None:
                     lengths.append(self._length(data))
             except ValueError as error:
-                bad_count += 1
-                if bad_count <= MAX_LISTED_RECORDS or not self._reading.skip_bad:
-                    bad.append(
-                        self._reading.source.describe_record(self._part, position, str(error))
-                    )
-                if not self._reading.skip_bad:
-                    # The message has the text of a plain ValueError already, so that is no cause.
-                    raise RecordError(
-                        f"{bad[0]}. Correct it, or leave such records out with on_error='skip' "
-                        "(mds-convert --on-error skip)."
-                    ) from (error if isinstance(error, MdsError) else None)
+                self._skip(position, error)
                 continue
             self._open_run(split).write(data)
             splits.append(split)
@@ -138,7 +138,121 @@ class _PartReader:
             if len(sizes) == self._reading.limit:
                 break
         recorded = None if self._length is None else lengths
-        return PartDone(self._part.number, splits, sizes, tuple(bad), bad_count, recorded)
+        return self._done(splits, sizes, recorded)
+
+    def copy(self, source: FormatInput) -> PartDone:
+        """Write the bytes of samples as a format yields them, and return what was read."""
+        splits, sizes, lengths = bytearray(), array("q"), array("I")
+        limit = self._reading.limit
+        for position, item in source.blocks(self._part):
+            if isinstance(item, Problem):
+                self._skip(position, FormatError(item))
+                continue
+            data, block_sizes = self._drop_too_large(position, item)
+            if limit is not None and len(sizes) + len(block_sizes) > limit:
+                block_sizes = block_sizes[: limit - len(sizes)]
+                data = data[: int(block_sizes.sum())]
+            if self._length is not None:
+                data, block_sizes = self._measure(position, data, block_sizes, lengths)
+            if self._bounds:
+                self._write_by_hash(data, block_sizes, splits)
+            else:
+                split = self._split_of_part()
+                self._open_run(split).write(data)
+                splits += bytes([split]) * len(block_sizes)
+            sizes.extend(block_sizes.tolist())
+            if len(sizes) == limit:
+                break
+        return self._done(splits, sizes, None if self._length is None else lengths)
+
+    def _drop_too_large(
+        self, position: RecordPosition, block: Block
+    ) -> tuple[memoryview, npt.NDArray[np.int64]]:
+        """Return the bytes and the sizes of the samples of a block that a shard can hold.
+
+        Others are bad records. The words with the sizes of values do not count.
+
+        Args:
+            position: RecordPosition of the first sample.
+            block: The samples.
+        """
+        variable = sum(parse_encoding(each).size is None for each in self._reading.encodings)
+        most_bytes = self._reading.max_sample_size + 4 * variable
+        is_too_large = block.sizes > most_bytes
+        if not is_too_large.any():
+            return memoryview(block.data), block.sizes
+        ends = np.cumsum(block.sizes).tolist()
+        starts = [0, *ends[:-1]]
+        samples = []
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if is_too_large[row]:
+                reason = _too_large(end - start)
+                self._skip(position._replace(row=position.row + row), ValueError(reason))
+            else:
+                samples.append(block.data[start:end])
+        return memoryview(b"".join(samples)), block.sizes[~is_too_large]
+
+    def _measure(
+        self, position: Any, data: memoryview, sizes: npt.NDArray[np.int64], lengths: array[int]
+    ) -> tuple[memoryview, npt.NDArray[np.int64]]:
+        """Append the length of each sample; return the samples without those that have none."""
+        assert self._length is not None
+        rows, pieces, start = [], [], 0
+        for row, size in enumerate(sizes.tolist()):
+            sample = data[start : start + size]
+            start += size
+            try:
+                lengths.append(self._length(sample))
+            except ValueError as error:
+                self._skip(position._replace(row=position.row + row), error)
+            else:
+                rows.append(row)
+                pieces.append(sample)
+        if len(rows) == len(sizes):
+            return data, sizes
+        return memoryview(b"".join(pieces)), sizes[rows]
+
+    def _write_by_hash(
+        self, data: memoryview, sizes: npt.NDArray[np.int64], splits: bytearray
+    ) -> None:
+        """Write samples to the splits that the hashes of their bytes decide."""
+        start = 0
+        for size in sizes.tolist():
+            sample = bytes(data[start : start + size])
+            split = bisect_right(self._bounds, hash_fraction(sample))
+            self._open_run(split).write(sample)
+            splits.append(split)
+            start += size
+
+    def _done(self, splits: Any, sizes: Any, lengths: Any) -> PartDone:
+        return PartDone(
+            self._part.number, splits, sizes, tuple(self._bad), self._bad_count, lengths
+        )
+
+    def _skip(self, position: Any, error: ValueError) -> None:
+        """Count a bad record. Raises RecordError unless bad records are left out."""
+        self._bad_count += 1
+        if not self._reading.skip_bad:
+            self._refuse(position, error)
+        if self._bad_count <= MAX_LISTED_RECORDS:
+            self._bad.append(self._describe(position, error))
+
+    def _describe(self, position: Any, error: ValueError) -> str:
+        """Describe a bad record by its location, the reason and the remedy."""
+        source, problem = self._reading.source, error.args[0] if error.args else None
+        if isinstance(problem, Problem):
+            return source.describe_problem(self._part, position, problem)
+        return source.describe_record(self._part, position, str(error))
+
+    def _refuse(self, position: Any, error: ValueError) -> NoReturn:
+        description = self._describe(position, error)
+        if "on_error=" not in description:
+            description += (
+                ". Correct it, or leave such records out with on_error='skip' (mds-convert "
+                "--on-error skip)"
+            )
+        # The message has the text of a plain ValueError already, so that is no cause.
+        raise RecordError(f"{description}.") from (error if isinstance(error, MdsError) else None)
 
     def _encode_record(self, record: Any) -> tuple[int, bytes]:
         """Return split and bytes of a record. Raises ValueError with the reason if it is bad.
@@ -146,17 +260,21 @@ class _PartReader:
         The split is the one of the part if the source has splits; else the hash of the key column,
         or of the bytes, decides it, so that equal records are in the same split.
         """
-        if isinstance(record, BadRecord):
-            raise ValueError(str(record))  # noqa: TRY004 - a record is bad by value
+        if isinstance(record, Problem):
+            raise FormatError(record)
         data = self._pack(record)
-        if self._part.split is not None and not self._reading.merges_splits:
-            return self._reading.splits.index(self._part.split), data
         if not self._bounds:
-            return 0, data
+            return self._split_of_part(), data
         key = data if self._reading.key is None else record.get(self._reading.key)
         if key is None:
             raise ValueError(f"{self._reading.key!r}, which decides the split, is missing or null")
         return bisect_right(self._bounds, hash_fraction(key)), data
+
+    def _split_of_part(self) -> int:
+        """Return the number of the split of the part; 0 if splits are merged or there are none."""
+        if self._part.split is None or self._reading.merges_splits:
+            return 0
+        return self._reading.splits.index(self._part.split)
 
     def _open_run(self, split: int) -> BinaryIO:
         """Return the open run of a split, which is created at the first sample."""
@@ -188,13 +306,16 @@ def _make_packer(reading: ReadSpec) -> Callable[[dict[str, Any]], bytes]:
     # already, as in an MDS dataset, except in columns that get another encoding.
     parses_text: tuple[bool | None, ...]
     if reading.source.is_encoded:
-        parses_text = tuple(True if name in reading.requested else None for name in reading.names)
+        parses_text = tuple(
+            name in reading.requested if name in reading.decoded else None for name in reading.names
+        )
     else:
         parses_text = tuple(is_text or name in reading.requested for name in reading.names)
     return _make_record_packer(
         reading.names,
         reading.encodings,
         parses_text,
+        reading.requested,
         is_json,
         reading.dropped,
         reading.max_sample_size,
@@ -208,17 +329,12 @@ def _make_token_packer(spec: TokenSpec, column: str) -> Callable[[dict[str, Any]
 
     def pack(record: dict[str, Any]) -> bytes:
         """Return the token ids of the record's text. Raises ValueError if it is no text."""
-        text = record.get(column)
-        if isinstance(text, bytes):
-            text = text.decode()
-        if not isinstance(text, str):
-            raise ValueError(f"column {column!r}: expected text, got {type(text).__name__}")  # noqa: TRY004
-        return tokenize(spec, text)
+        return tokenize(spec, find_text(record, column))
 
     return pack
 
 
-def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
+def _length_of_sample(reading: ReadSpec) -> Callable[[bytes | memoryview], int]:
     """Return a function from the bytes of a sample to the length of its array in one column.
 
     The column is ``reading.lengths``.
@@ -231,9 +347,13 @@ def _length_of_sample(reading: ReadSpec) -> Callable[[bytes], int]:
     sizes = [parse_encoding(name).size for name in reading.encodings]
     variable_columns = sizes.count(None)
 
-    def length_of_sample(data: bytes) -> int:
+    def length_of_sample(data: bytes | memoryview) -> int:
         """Split a sample into the bytes of its columns, and return the length of one."""
-        return length(split_sample(memoryview(data), sizes, variable_columns)[column])
+        value = split_sample(memoryview(data), sizes, variable_columns)[column]
+        try:
+            return length(value)
+        except MdsError as error:
+            raise ValueError(f"column {reading.lengths!r}: {error}") from error
 
     return length_of_sample
 
@@ -245,11 +365,17 @@ def _pass_encoded(value: bytes | None) -> bytes:
     return value
 
 
+def _too_large(size: int) -> str:
+    """Return the reason why a sample of this many bytes is refused."""
+    return f"it has {size} bytes, but a shard must be less than 4 GiB"
+
+
 @lru_cache(maxsize=8)
 def _make_record_packer(
     names: tuple[str, ...],
     encodings: tuple[str, ...],
     parses_text: tuple[bool | None, ...],
+    requested: frozenset[str],
     is_json: bool,
     dropped: frozenset[str],
     max_size: int,
@@ -260,6 +386,7 @@ def _make_record_packer(
 
     - ``parses_text`` (tuple[bool | None, ...]): Whether text in each column is parsed as the type
       of the column; None if its values are encoded already.
+    - ``requested`` (frozenset[str]): Columns whose encoding the user chose.
     - ``is_json`` (bool): Whether all values came from JSON.
     - ``dropped`` (frozenset[str]): Keys of records that are not written.
     - ``max_size`` (int, bytes): The largest sample.
@@ -268,20 +395,28 @@ def _make_record_packer(
     """
     parsed = [parse_encoding(name) for name in encodings]
     # Of each column: name, function from a value to its bytes, function that first converts the
-    # value to the type of the column (None if none is needed), name of the encoding for messages.
-    columns: list[tuple[str, Callable[[Any], bytes], Callable[[Any], Any] | None, str]] = []
+    # value to the type of the column (None if none is needed), and for messages: the encoding,
+    # whether text is parsed, and the replacement for missing values.
+    columns: list[
+        tuple[str, Callable[[Any], bytes], Coerce | None, str, bool | None, str | None]
+    ] = []
     for name, encoding, parses, fill in zip(names, parsed, parses_text, fills, strict=True):
         if parses is None:
-            columns.append((name, _pass_encoded, None, encoding.name))
+            columns.append((name, _pass_encoded, None, encoding.name, parses, fill))
             continue
         # A replacement of missing values is a text of the user, such as "-1".
-        fit = find_coercer(encoding.name, from_text=parses or fill is not None, plain=is_json)
+        fit = find_coercer(
+            encoding.name,
+            from_text=parses or fill is not None,
+            plain=is_json,
+            is_exact=name not in requested,
+        )
         is_optional = encoding.name.startswith("optional[")
         if nulls or fill is not None or is_optional:
             # In an optional column an empty cell is missing.
             missing = nulls or frozenset([""] if parses else [])
             fit = fill_missing(fit, encoding.name, missing, fill)
-        columns.append((name, encoding.pack_checked, fit, encoding.name))
+        columns.append((name, encoding.pack_checked, fit, encoding.name, parses, fill))
     # A sample is the sizes of the values that differ in size, and then all values.
     varying = [number for number, encoding in enumerate(parsed) if encoding.size is None]
     words = struct.Struct(f"<{len(varying)}I")
@@ -290,239 +425,26 @@ def _make_record_packer(
     def pack(record: dict[str, Any]) -> bytes:
         """Return the bytes of a record. Raises ValueError with the reason if it is bad."""
         values = []
-        for name, encode, fit, encoding in columns:
+        for name, encode, fit, encoding, parses, fill in columns:
+            value = record.get(name)
             try:
-                value = record.get(name)
                 values.append(encode(value if fit is None else fit(value)))
-            except (EncodingError, ValueError, TypeError, OverflowError) as error:  # noqa: PERF203
-                missing = (
-                    ""
-                    if name in record
-                    else f". The record has no {name!r}: --fill {name}=VALUE gives it one, and "
-                    f"--encodings '{name}:optional[{encoding}]' stores None"
-                )
-                raise ValueError(f"column {name!r} ({encoding}): {error}{missing}") from error
+            except (EncodingError, ValueError, TypeError, OverflowError) as error:
+                reason = str(error).rstrip(".")
+                if name not in record and parses is not None:
+                    reason = f"the record has no {name!r}"
+                remedy = suggest_options(name, encoding, value, parses, nulls, fill, is_json)
+                raise ValueError(f"column {name!r} ({encoding}): {reason}{remedy}") from error
         if len(record) > len(names) and (extra := record.keys() - known_keys):
+            key = min(extra)
+            drop = "" if "," in key else f", or {as_options(drop=[key])} to leave it out"
             raise ValueError(
-                f"it has the key {min(extra)!r}, which is not a column; give it one with "
-                f"--encodings {min(extra)}:json, or leave it out with --drop {min(extra)}"
+                f"it has the key {key!r}, which is not a column. Add "
+                f"{as_options(encodings={key: 'json'})} to write it{drop}"
             )
         lengths = [len(values[number]) for number in varying]
         if sum(lengths) > max_size:
-            raise ValueError(f"it has {sum(lengths)} bytes, but a shard must be less than 4 GiB")
+            raise ValueError(_too_large(sum(lengths)))
         return words.pack(*lengths) + b"".join(values)
 
     return pack
-
-
-# ---------------------------------------------------------------------- values
-
-#: Function from a value of a record to the value to encode; raises ValueError if it does not fit.
-Coerce = Callable[[Any], Any]
-_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_FLOATS = {"float16", "float32", "float64", "str_float"}
-
-
-def find_coercer(encoding: str, *, from_text: bool, plain: bool = False) -> Coerce | None:
-    """Return a function that converts values to ``encoding``, or None if none is needed.
-
-    The function raises ValueError with the reason if a value does not fit.
-
-    - ``from_text`` (bool): Whether numbers and JSON are parsed from strings.
-    - ``plain`` (bool, default False): Whether all values came from JSON, so that a column of `json`
-      takes them as they are.
-    """
-    if encoding.startswith("optional["):
-        inner = find_coercer(encoding[len("optional[") : -1], from_text=from_text, plain=plain)
-        return _optional(inner)
-    family = encoding.split(":", 1)[0]
-    if family in _INTEGERS or family in ("int", "str_int"):
-        return _integer(family, from_text=from_text)
-    if family in _FLOATS:
-        return _float(family, from_text=from_text)
-    if family == "ndarray":
-        return _array(encoding)
-    if family == "str_decimal":
-        return _decimal
-    if family == "json" and plain:
-        return None
-    if family == "json" and from_text:
-        return _json_text
-    return {"str": _text, "bytes": _bytes, "json": as_json}.get(family)
-
-
-def fill_missing(
-    fit: Coerce | None, encoding: str, nulls: frozenset[str], fill: str | None
-) -> Coerce:
-    """Return a coercer that replaces missing values before it calls ``fit``.
-
-    A value is missing if it is None or a text in ``nulls``.
-
-    - ``fit`` (function | None): The coercer of the column.
-    - ``fill`` (str | None): The replacement. Without it the column must be optional or `json`.
-    """
-    takes_none = encoding.startswith("optional[") or encoding == "json"
-
-    def fitted(value: Any) -> Any:
-        """Return the value, or its replacement if it is missing, as the type of the column."""
-        if value is None or (isinstance(value, str) and value in nulls):
-            if fill is None and takes_none:
-                return None
-            if fill is None:
-                raise ValueError(
-                    f"it is missing; give a replacement (--fill NAME=VALUE), or allow it to be "
-                    f"missing (--encodings NAME:optional[{encoding}])"
-                )
-            value = fill
-        return value if fit is None else fit(value)
-
-    return fitted
-
-
-def _optional(inner: Coerce | None) -> Coerce | None:
-    """Return a coercer that returns None for None, and else the result of ``inner``."""
-    if inner is None:
-        return None
-    return lambda value: None if value is None else inner(value)
-
-
-def _integer(family: str, *, from_text: bool) -> Coerce:
-    """Return the coercer of an integer column, which refuses fractions and overflow.
-
-    - ``family`` (str): The encoding, such as "int", "uint8" or "str_int" (of any size).
-    - ``from_text`` (bool): Whether text such as "12" is parsed.
-    """
-    low, high = _bounds(family)
-    to_scalar: Callable[[int], Any] = np.dtype(family).type if family in _INTEGERS else int
-
-    def integer(value: Any) -> Any:
-        """Return the value as a scalar of the column's type. Raises ValueError if it changes."""
-        if from_text and isinstance(value, str):
-            value = _parse_text(int, value, "a whole number")
-        if isinstance(value, (float, np.floating)) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, (int, np.integer)):
-            raise ValueError(f"expected a whole number, got {_describe(value)}")  # noqa: TRY004 - a record is wrong by value
-        number = int(value)
-        if low is not None and high is not None and not low <= number <= high:
-            raise ValueError(f"{number} does not fit {family} ({low} to {high})")
-        return to_scalar(number)
-
-    return integer
-
-
-def _bounds(family: str) -> tuple[int | None, int | None]:
-    """Return the least and the largest integer of an encoding; None for no limits."""
-    if family == "str_int":
-        return None, None
-    limits = np.iinfo("int64" if family == "int" else family)
-    return int(limits.min), int(limits.max)
-
-
-def _float(family: str, *, from_text: bool) -> Coerce:
-    """Return the coercer of a column of floats, which refuses truth values.
-
-    - ``family`` (str): The encoding, such as "float32" or "str_float".
-    - ``from_text`` (bool): Whether text such as "1.5" is parsed.
-    """
-    to_scalar: Callable[[Any], Any] = float if family == "str_float" else np.dtype(family).type
-
-    def number(value: Any) -> Any:
-        """Return the value as a float of the column's type. Raises ValueError for no number."""
-        if from_text and isinstance(value, str):
-            value = _parse_text(float, value, "a number")
-        if isinstance(value, bool) or not isinstance(
-            value, (int, float, np.floating, np.integer, Decimal)
-        ):
-            raise ValueError(f"expected a number, got {_describe(value)}")  # noqa: TRY004 - a record is wrong by value
-        return to_scalar(value)
-
-    return number
-
-
-def _array(encoding: str) -> Coerce:
-    """Return the coercer of a column of arrays, which refuses values that would change."""
-    # "ndarray:int32:3,4" has the type "int32"; "ndarray" has none.
-    _, _, spec = encoding.partition(":")
-    dtype = spec.partition(":")[0] or None
-
-    def array(value: Any) -> Any:
-        """Return the value as an array of ``dtype``, or of its own type if ``dtype`` is None.
-
-        Bytes are returned as they are: they are an encoded array. Raises ValueError for a value
-        that is no array, or whose integers would be rounded or overflow.
-        """
-        if isinstance(value, bytes):
-            return value
-        if isinstance(value, np.ndarray) and (dtype is None or value.dtype == dtype):
-            return value
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise ValueError(f"expected an array, got {_describe(value)}: {error}") from error
-        if dtype is None:
-            return array
-        try:
-            cast = array.astype(dtype)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{_describe(value)} is not an array of {dtype}") from error
-        # Integers must stay the same: 3.7 does not become 3, nor 300 a uint8 of 44.
-        if (
-            array.dtype.kind in "iuf"
-            and cast.dtype.kind in "iu"
-            and not np.array_equal(cast, array)
-        ):
-            raise ValueError(f"{_describe(value)} does not fit {dtype}")
-        return cast
-
-    return array
-
-
-def _decimal(value: Any) -> Any:
-    """Return a text or an integer as a Decimal. Raises ValueError for other text."""
-    try:
-        return Decimal(value) if isinstance(value, (str, int)) else value
-    except InvalidOperation as error:
-        raise ValueError(f"expected a decimal number, got {_describe(value)}") from error
-
-
-def _text(value: Any) -> Any:
-    """Return text, a time or a number as text, and bytes as they are. Raises ValueError."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
-    if isinstance(value, (int, float, Decimal, timedelta)) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, bytes):
-        return value
-    raise ValueError(f"expected text, got {_describe(value)}")
-
-
-def _bytes(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _json_text(value: Any) -> Any:
-    """Parse text as JSON, and return other values as JSON types. Raises ValueError."""
-    if not isinstance(value, str):
-        return as_json(value)
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"expected JSON, got {_describe(value)}: {error}") from error
-
-
-def _parse_text(parse: Callable[[str], Any], text: str, type_name: str) -> Any:
-    """Return ``parse(text)``. Raises ValueError that names the expected type."""
-    try:
-        # Python parses 1_000 as a number; in a file it is hardly meant as one. With "?" it fails.
-        return parse(text.replace("_", "?"))
-    except ValueError:
-        raise ValueError(f"expected {type_name}, got {_describe(text)}") from None
-
-
-def _describe(value: Any) -> str:
-    """Return the type of a value and its first letters, for messages."""
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"

@@ -7,6 +7,8 @@ stopped at any moment can resume.
 from __future__ import annotations
 
 import contextlib
+import html
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -17,9 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mds._redaction import printable
 from mds._shardfile.layout import config_bytes, empty_shard_size
+from mds._units import format_bytes
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.errors import SourceError, WriterError
+from mds.storage._url import redact
 from mds.writers._engines import Engine, open_engine
 from mds.writers.convert._checkpoint import Checkpoint, PartDone
 from mds.writers.convert._inputs.base import InputPart
@@ -36,13 +42,15 @@ from mds.writers.convert._spec import ConvertSpec
 from mds.writers.convert._tokens import load_tokenizer
 from mds.writers.convert._write_shard import Output, Shard, ShardCutter, write_shard
 
+_SECONDS_BETWEEN_BARS = 0.2  # in a notebook
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a conversion.
 
-    - ``size`` (int), ``whole`` (int): Bytes of the source that are read, and all of its bytes (0 if
-      unknown).
+    - ``size`` (int), ``whole`` (int): Bytes of the source that are done, and all of its bytes (0 if
+      unknown). A byte that is read counts half until its shard is written.
     - ``samples`` (int), ``shards`` (int): Number of samples and shards that are finished.
     - ``bad`` (int): Number of records that were left out.
     """
@@ -65,13 +73,14 @@ class SplitSummary:
     zip_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """Result of a conversion.
 
     - ``out`` (str), ``seconds`` (float): The output, and the time that the conversion took.
     - ``bad_count`` (int): Number of records that were left out; ``bad`` describes the first ones.
-    - ``notes`` (tuple[str, ...]): Remarks for the user.
+    - ``notes`` (tuple[str, ...]): Remarks for the user: on the source and its plan, such as files
+      that were left out, and on the conversion.
     - ``resumed_parts`` (int): Number of parts that an earlier run had read.
     """
 
@@ -89,6 +98,48 @@ class Summary:
     def samples(self) -> int:
         """Number of samples of all splits."""
         return sum(split.samples for split in self.splits)
+
+    def __repr__(self) -> str:
+        """Return the result in lines for people: what was written, and the notes."""
+        lines = [f"<Summary of {redact(self.out)} in {self.seconds:.1f} s"]
+        for split in self.splits:
+            name = f"{split.name}: " if split.name else ""
+            size = format_bytes(split.zip_size or split.raw_size)
+            lines.append(
+                f"{name}{plural(split.samples, 'sample')} in {plural(split.shards, 'shard')}, "
+                f"{size}"
+            )
+        if self.bad_count:
+            lines.append(f"{plural(self.bad_count, 'record')} left out")
+        lines += [f"note: {printable(note)}" for note in self.notes]
+        return "\n  ".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        """Return the same lines for a notebook."""
+        return f"<pre>{html.escape(repr(self)[1:-1])}</pre>"
+
+
+def show_in_notebook() -> Callable[[Progress], None] | None:
+    """Return a function that shows progress below the cell of a notebook; None elsewhere."""
+    ipython: Any = sys.modules.get("IPython")
+    if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
+        return None
+    page = ipython.display
+    handle = page.display(page.HTML("converting"), display_id=True)
+    shown_at = 0.0
+
+    def show(progress: Progress) -> None:
+        """Draw the bar again, at most a few times in a second."""
+        nonlocal shown_at
+        is_done = progress.size == progress.whole
+        if time.monotonic() - shown_at < _SECONDS_BETWEEN_BARS and not is_done:
+            return
+        shown_at = time.monotonic()
+        value = f' value="{progress.size}" max="{progress.whole}"' if progress.whole else ""
+        words = f"{plural(progress.samples, 'sample')}, {plural(progress.shards, 'shard')}"
+        handle.update(page.HTML(f"<progress{value}></progress> {words}"))
+
+    return show
 
 
 def run(
@@ -133,8 +184,11 @@ def run(
             running.run()
         if not running.samples:
             reading.checkpoint.remove()
+            why = ""
+            if running.bad_count:
+                why = f" Left out: {plural(running.bad_count, 'record')}, first {running.bad[0]}."
             raise SourceError(
-                f"{reading.source.name}: no sample was found, so no dataset was written."
+                f"{reading.source.name}: no sample was found, so no dataset was written.{why}"
             )
         shards = [cutter.shards for cutter in running.cutters]
         _publish(output, shards, running.lengths(), locks)
@@ -193,6 +247,7 @@ class _RunningConversion:
                 size_limit=output.size_limit or 0,
                 overhead=overhead,
                 max_shard_size=output.max_shard_size,
+                keeps_parts=output.keeps_parts,
             )
             for split in range(len(output.splits))
         ]
@@ -211,7 +266,7 @@ class _RunningConversion:
         self._running: dict[Future[Any], InputPart | Shard] = {}
         #: Number of shards that still need the samples of a part, by part and split.
         self._open_shards: Counter[tuple[int, int]] = Counter()
-        self._read_bytes = 0
+        self._read_bytes = self._reported_bytes = 0
         self._shards_done = 0
         #: Lengths of the samples of each split, one array per part.
         self._lengths: list[list[Any]] = [[] for _ in output.splits]
@@ -264,6 +319,7 @@ class _RunningConversion:
             if self._checkpoint.has_part(part.number):
                 self._read_numbers.add(part.number)
                 self._cut_read_parts()
+                self._report_progress()
             else:
                 self._submit(part, read_part, self._reading, part)
 
@@ -361,8 +417,8 @@ class _RunningConversion:
         if spec.drop_last or end is None:
             cutter.drop_leftover()
             self.notes.append(
-                f"the last {leftover // width:,} tokens{of_split} do not fill a block and are "
-                "dropped"
+                f"the last {plural(leftover // width, 'token')}{of_split} do not fill a block "
+                "and are dropped"
             )
             return iter(())
         missing = (block - leftover) // width
@@ -386,9 +442,15 @@ class _RunningConversion:
     def _report_progress(self) -> None:
         """Call the user's function with what is done so far, if there is one."""
         if self._progress is not None:
+            running = sum(isinstance(task, Shard) for task in self._running.values())
+            shards = self._shards_done + running + len(self._shard_queue)
+            written = self._shards_done / shards if shards else 0.0
+            done_bytes = int(self._read_bytes * (1 + written) / 2)
+            # New shards lower the share that is written, but a bar only grows.
+            self._reported_bytes = max(self._reported_bytes, done_bytes)
             self._progress(
                 Progress(
-                    size=self._read_bytes,
+                    size=self._reported_bytes,
                     whole=self._reading.source.size,
                     samples=self.samples,
                     shards=self._shards_done,

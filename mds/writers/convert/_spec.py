@@ -6,7 +6,6 @@ decide how the work is done (`num_workers`, `engine`, `on_error`, ...) and may c
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import os
 import re
@@ -23,12 +22,11 @@ from mds.encodings import parse_encoding
 from mds.encodings._base import located
 from mds.encodings._spelling import encoding_name
 from mds.errors import ArgumentError, ConfigError, EncodingError, UnknownEncodingError
-from mds.writers._spec import parse_size_limit
+from mds.formats._lines import text_encoding
+from mds.writers._spec import DEFAULT_HASHES, parse_size_limit
 from mds.writers.convert._inputs.base import InputOptions
 from mds.writers.convert._tokens import TokenSpec
 
-#: Default digests of shards, by which readers notice a byte that changed.
-HASHES = ("xxh3_64",)
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -49,7 +47,7 @@ class ConvertSpec(InputOptions):
     lengths: str | None = None
     limit: int | None = None
     compression: str | None = None
-    hashes: tuple[str, ...] = HASHES
+    hashes: tuple[str, ...] = DEFAULT_HASHES
     size_limit: int | None = 1 << 26
     tokens: TokenSpec | None = None
     num_workers: int = 1
@@ -60,10 +58,12 @@ class ConvertSpec(InputOptions):
     overwrite: bool = False
     work: str | None = None
     durable: bool = True
-    #: Whether the shards of files in a format are kept (`writers/convert/_keep_shards.py`).
+    #: Whether a shard is written for each shard of files in a format.
     keep_shards: bool = False
+    #: Whether only encodings are written that mosaicml-streaming knows.
+    portable: bool = False
 
-    #: Options that a resumed conversion may change; one that keeps shards is never resumed.
+    #: Options that a resumed conversion may change.
     RUNTIME_OPTIONS = (
         "num_workers",
         "engine",
@@ -72,7 +72,7 @@ class ConvertSpec(InputOptions):
         "overwrite",
         "work",
         "durable",
-        "keep_shards",
+        "portable",  # the encodings of the columns are compared
     )
 
     def identity(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def parse_spec(**options: Any) -> ConvertSpec:
     if "size_limit" in options:  # here None is a value: no limit
         limit = options["size_limit"]
         values["size_limit"] = parse_size_limit(None if limit == "none" else limit)
-    values.setdefault("hashes", HASHES)
+    values.setdefault("hashes", DEFAULT_HASHES)
     values["columns"] = _column_names(values.get("columns", ()))
     for name in ("include", "exclude", "drop", "hashes"):
         values[name] = _words(values.get(name, ()))
@@ -304,33 +304,16 @@ def _fills(value: str | Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text_encoding(name: Any) -> str:
-    """Return Python's name of a text encoding. Raises ConfigError if lines end with other bytes."""
-    try:
-        codec = codecs.lookup(name)
-    except (LookupError, ValueError, TypeError):
-        if isinstance(name, Mapping) or (
-            isinstance(name, str) and _is_encoding(name.partition(":")[2])
-        ):
-            raise ConfigError(
-                f"encoding={shown(name)}: encoding= is the encoding of text files, such as cp1252. "
-                "Encodings of columns are given as --encodings id:int32, in Python "
-                "encodings={'id': 'int32'}."
-            ) from None
+    """Return Python's name of a text encoding. Raises ConfigError for the encoding of a column."""
+    if isinstance(name, Mapping) or (
+        isinstance(name, str) and _is_encoding(name.partition(":")[2])
+    ):
         raise ConfigError(
-            f"encoding={name!r}: Python has no such text encoding. Common ones are utf-8, cp1252, "
-            "latin-1, shift_jis and gb18030."
-        ) from None
-    try:
-        # Files are cut into lines and cells by these bytes.
-        is_ascii = "a\n,".encode(codec.name) == b"a\n,"
-    except (LookupError, TypeError):  # a codec that is no text encoding, such as hex
-        is_ascii = False
-    if not is_ascii:
-        raise ConfigError(
-            f"encoding={name!r}: its lines do not end with the byte 0x0a. Convert the files to "
-            f"UTF-8 first: iconv -f {name} -t UTF-8 FILE."
+            f"encoding={shown(name)}: encoding= is the encoding of text files, such as cp1252. "
+            "Encodings of columns are given as --encodings id:int32, in Python "
+            "encodings={'id': 'int32'}."
         )
-    return codec.name
+    return text_encoding(name)
 
 
 def _descriptions(value: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:

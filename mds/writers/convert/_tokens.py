@@ -7,18 +7,22 @@
 
 Documents are laid end to end and cut into blocks, so no token is lost. The last block is filled
 with end tokens, or is dropped with `drop_last`; a note of the conversion says which.
+
+The text of a document is in a column ("text"), or in values inside it ("messages.content").
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.errors import ConfigError, need
 
@@ -32,7 +36,8 @@ class TokenSpec:
 
     - ``tokenizer`` (str): Its name, as above; ``block`` (int): tokens of a block.
     - ``end`` (str | None): The token that ends a document; None: the tokenizer's own, "": none.
-    - ``text`` (str | None): The column of text; None: the only one.
+    - ``text`` (str | None): The column of text, or a path in it such as "messages.content"; None:
+      the only one.
     - ``drop_last`` (bool): Whether to drop the tokens that fill no block.
     - ``encoding`` (str): The encoding of the column of tokens; "": 32-bit integers.
     """
@@ -58,13 +63,112 @@ class TokenSpec:
 class Tokenizer:
     """A loaded tokenizer.
 
-    ``encode`` turns a text into ids, ``end`` is the id that ends a document (None: no such id), and
-    ``size`` is the number of ids.
+    ``encode`` turns a text into ids, ``end`` is the id that ends a document (None: no such id),
+    ``size`` is the number of ids, and ``end_token`` is the token of ``end`` as text, if known.
     """
 
     encode: Callable[[str], Sequence[int]]
     end: int | None
     size: int
+    end_token: str = ""
+
+    def describe_end(self) -> str:
+        """Return how documents end, for the plan of a conversion."""
+        if self.end is None:
+            return "no end token"
+        return f"end token {self.end_token or self.end}"
+
+
+# ------------------------------------------------------------------------------- text of a record
+
+#: Usual names of the text of a message, the likeliest first.
+_TEXT_KEYS = ("content", "value", "text")
+
+
+def find_text(record: Mapping[str, Any], path: str) -> str:
+    """Return the text of a record at a path; several texts are joined by line ends.
+
+    The path is a column ("text"), or a column and keys inside its dicts ("messages.content"). Of a
+    list, the texts of all items are taken. Raises ValueError if there is no text, or another value.
+
+    >>> find_text({"turns": [{"text": "Hi"}, {"text": "Hello"}]}, "turns.text").split()
+    ['Hi', 'Hello']
+    """
+    column, keys = split_path(path, record)
+    value = decoded(record.get(column)) if keys else record.get(column)
+    texts = list(_texts_in(value, keys, path))
+    if not texts:
+        raise ValueError(f"column {column!r}: there is no text at {path!r}")
+    return "\n".join(texts)
+
+
+def split_path(path: str, columns: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the column of a path and the keys below it. A column may have dots in its name.
+
+    ``columns`` are the names of all columns.
+    """
+    if path in {*columns}:
+        return path, []
+    column, *keys = path.split(".")
+    return column, keys
+
+
+def decoded(value: Any) -> Any:
+    """Return a nested value; in an MDS dataset it is the bytes of JSON."""
+    return json.loads(value) if isinstance(value, bytes) else value
+
+
+def _texts_in(value: Any, keys: Sequence[str], path: str) -> Iterator[str]:
+    """Yield the texts below a value. Raises ValueError for another value at the end of ``keys``."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts_in(item, keys, path)
+    elif keys and isinstance(value, Mapping):
+        yield from _texts_in(value.get(keys[0]), keys[1:], path)
+    elif not keys and isinstance(value, (str, bytes)):
+        yield value if isinstance(value, str) else value.decode()
+    elif value is not None or "." not in path:  # a message may have no text, such as a tool call
+        raise ValueError(f"column {path!r}: expected text, got {type(value).__name__}")
+
+
+def list_text_paths(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return the paths of text in some columns of records, the likeliest of each column first.
+
+    - ``records`` (Iterable[Mapping[str, Any]]): Some records of the source.
+    - ``columns`` (Sequence[str]): Columns with nested values or values of several types.
+    """
+    paths: dict[str, None] = {}  # in the order of the records
+    for record in records:
+        for column in columns:
+            paths |= dict.fromkeys(_paths_below(decoded(record.get(column)), column))
+
+    def rank(path: str) -> tuple[int, int]:
+        _, dot, key = path.rpartition(".")
+        position = _TEXT_KEYS.index(key) if key in _TEXT_KEYS else len(_TEXT_KEYS)
+        return columns.index(split_path(path, columns)[0]), position if dot else -1
+
+    return sorted(paths, key=rank)
+
+
+def is_message_path(path: str) -> bool:
+    """Return whether a path is that of the texts of messages, such as "messages.content"."""
+    _, dot, key = path.rpartition(".")
+    return bool(dot) and key in _TEXT_KEYS
+
+
+def _paths_below(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of all texts below a value."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _paths_below(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _paths_below(item, path)
+
+
+# --------------------------------------------------------------------------------------- tokenizers
 
 
 def check_column(spec: TokenSpec) -> np.dtype[Any]:
@@ -78,7 +182,8 @@ def check_column(spec: TokenSpec) -> np.dtype[Any]:
     size = load_tokenizer(spec.tokenizer, spec.end).size
     if size - 1 > np.iinfo(encoding.dtype).max:
         raise ConfigError(
-            f"{spec.tokenizer} has {size} tokens, more than {encoding.dtype} can count; choose "
+            f"{spec.tokenizer} has {plural(size, 'token')}, more than {encoding.dtype} can "
+            "count; choose "
             f"'tokens:ndarray:int32:{spec.block}'."
         )
     return encoding.dtype
@@ -127,7 +232,8 @@ def _tiktoken(name: str, end: str | None) -> Tokenizer:
             token = encoding.encode_single_token(end)
         except KeyError:
             raise ConfigError(f"tiktoken:{name} has no token {end!r}.") from None
-    return Tokenizer(encoding.encode_ordinary, token, encoding.n_vocab)
+    name_of_end = "" if token is None else encoding.decode([token])
+    return Tokenizer(encoding.encode_ordinary, token, encoding.n_vocab, name_of_end)
 
 
 def _hugging_face(name: str, end: str | None) -> Tokenizer:
@@ -143,14 +249,16 @@ def _hugging_face(name: str, end: str | None) -> Tokenizer:
         loaded = Fast.from_file(path) if os.path.isfile(path) else Fast.from_pretrained(name)
     except Exception as error:  # the package raises plain Exception for every failure
         raise ConfigError(
-            f"the tokenizer {name!r} cannot be loaded: {error}. Give 'bytes', 'tiktoken:NAME', the "
-            "path of a tokenizer.json, or the name of a tokenizer on the Hugging Face hub."
+            f"the tokenizer {name!r} cannot be loaded: {str(error).rstrip('.')}. "
+            "Give 'bytes', 'tiktoken:NAME', the path of a tokenizer.json, or the name of a "
+            "tokenizer on the Hugging Face hub."
         ) from error
     token = _end_token(loaded.token_to_id, name, end)
     return Tokenizer(
         lambda text: loaded.encode(text, add_special_tokens=False).ids,
         token,
         loaded.get_vocab_size(),
+        (None if token is None else loaded.id_to_token(token)) or "",
     )
 
 

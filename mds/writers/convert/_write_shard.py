@@ -83,10 +83,17 @@ class ShardCutter:
     - ``size_limit`` (int, bytes): The size at which a shard ends; 0 for no limit.
     - ``overhead`` (int, bytes): The size of a shard without samples.
     - ``max_shard_size`` (int, bytes): The size that offsets can address.
+    - ``keeps_parts`` (bool): Whether a shard ends where a part does. There is no limit then.
     """
 
     def __init__(
-        self, split: int, *, size_limit: int, overhead: int, max_shard_size: int = MAX_SIZE - 1
+        self,
+        split: int,
+        *,
+        size_limit: int,
+        overhead: int,
+        max_shard_size: int = MAX_SIZE - 1,
+        keeps_parts: bool = False,
     ) -> None:
         self.split = split
         self.samples = 0
@@ -94,6 +101,7 @@ class ShardCutter:
         self._limit = size_limit
         self._overhead = overhead
         self._max_shard_size = max_shard_size
+        self._keeps_parts = keeps_parts
         # Runs and sizes of samples that belong to no finished shard yet.
         self._pieces: list[Piece] = []
         self._sizes: list[Sizes] = []
@@ -117,6 +125,8 @@ class ShardCutter:
         self.samples += len(sizes)
         if not self._limit:
             self._add_to_shard(sizes)
+            if self._keeps_parts and self._count:
+                yield self._end_shard()
             return
         # Bytes of the samples 0 to i in a shard. A sample also takes an offset of 4 bytes in the
         # header: sizes of 96, 46 and 26 bytes give [100, 150, 180].
@@ -234,6 +244,8 @@ class Output:
     size_limit: int | None
     checkpoint: Checkpoint
     durable: bool = True
+    #: Whether a shard ends where a part does.
+    keeps_parts: bool = False
     #: Notes that are stored beside the index of each split.
     notes: Mapping[str, ColumnNote] = field(default_factory=dict)
     #: Column of arrays whose lengths are stored there too.

@@ -14,7 +14,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "unit" / "cache"))
 
 import numpy as np
-from cache_tools import SAMPLES, disk_usage, open_cache, read, shuffled
+from cache_tools import SAMPLES, disk_usage, open_cache, open_caches, read, shuffled
 from users import become
 
 from mds._cache.ledger_file import open_ledger_file
@@ -118,9 +118,18 @@ def die_making_room(remote, folder, limit):
         read(cache)
         shard = int(np.flatnonzero(opened.ledger.entries["size"] == 0)[0])
         size = opened.folder.peak(opened.folder.index.shard(shard))
-        budget._delete = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        budget._delete_files = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         print(shard, flush=True)
         budget.reserve(opened, shard, size)
+
+
+def die_between_folders(remote, limit, *folders):
+    """Die like this while the victim is in another folder than the new shard."""
+    with open_caches(remote, folders, int(limit)) as cache:
+        budget = cache.runtime.budget
+        opened = next(each for each in budget.folders if not each.ledger.entries["size"].any())
+        budget._delete_files = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        budget.reserve(opened, 0, opened.folder.peak(opened.folder.index.shard(0)))
 
 
 def die_at_each_line(remote, folder, limit):
@@ -165,7 +174,8 @@ def stop_fetching(remote, folder, limit):
 
         def stop_inside(*arguments):
             downloader.download = download
-            with cache.runtime.open_folders[0].ledger._threads:  # no other thread holds the books
+            budget, ledger = cache.runtime.budget, cache.runtime.open_folders[0].ledger
+            with budget._lock, ledger._threads:  # no other thread holds the books
                 _stop()
             return download(*arguments)
 

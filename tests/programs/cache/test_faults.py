@@ -9,13 +9,15 @@ import subprocess
 
 import numpy as np
 import pytest
-from cache_tools import SAMPLES, contents, open_cache, read, shuffled, write
+from cache_tools import SAMPLES, contents, open_cache, open_caches, read, shuffled, write
 
 from mds import StreamingDataLoader, StreamingDataset
-from mds._cache.ownership import network_kind
+from mds._cache.ledger_file import SLOT_LOCKS
+from mds._cache.process_cache import CacheTuning
 from mds._prefetch.prefetcher import Prefetcher
 from mds.errors import CacheError, NoSpaceError
-from mds.storage._locks import FileLockFile, RangeLockFile, lock_within
+from mds.storage._local import network_kind
+from mds.storage._locks import FileLockFile, RangeLockFile, lock_within, open_locks
 
 
 @contextlib.contextmanager
@@ -127,6 +129,24 @@ def test_the_folder_may_vanish_under_a_running_job(remote, folder, limit):
         assert got == ids.tolist()
         shutil.rmtree(folder, ignore_errors=True)
         assert read(cache, ids) == ids.tolist()
+
+
+def test_a_folder_that_vanishes_between_two_looks_locks_nothing_twice(remote, tmp_path):
+    """Its new lock file is that of other folders, whose space this process is about to lock."""
+    folders = [tmp_path / name for name in "abc"]
+    (tmp_path / "a/.mds").mkdir(parents=True)
+    other = open_locks(str(tmp_path / "a/.mds/lock"))  # so its lock file stays its own
+    assert other.try_lock(SLOT_LOCKS)
+    tuning = CacheTuning(lock_timeout_seconds=0.2)
+    with open_caches(remote, folders, 200_000, tuning=tuning) as cache:
+        assert cache.hold(0)[0]["x"] == 0
+        other.close()
+        budget = cache.runtime.budget
+        assert len({opened.ledger.lock_identity for opened in budget.folders}) == 2
+        budget._deletions.get = lambda _: True  # as for thousands of folders, a moment after a look
+        shutil.rmtree(folders[0])
+        assert cache.hold(len(cache.sources[0].index))[0]["x"] == 0
+        assert len({opened.ledger.lock_identity for opened in budget.folders}) == 1
 
 
 def test_a_read_only_folder_with_all_data_is_read_in_place(remote, folder, read_only):
@@ -260,7 +280,8 @@ def test_on_a_network_file_system_books_and_locks_are_on_the_nodes_own_disk(
     remote, folder, tmp_path, monkeypatch, caplog
 ):
     """The folder there has whole files only, and a limit is told to be the node's."""
-    monkeypatch.setattr("mds._cache.ownership.network_kind", lambda _: "nfs4")
+    for module in ("mds._cache.ownership", "mds.storage._local"):
+        monkeypatch.setattr(f"{module}.network_kind", lambda _: "nfs4")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
     with open_cache(remote, folder, limit=120_000) as cache:
         assert sorted(read(cache, shuffled())) == list(range(SAMPLES))

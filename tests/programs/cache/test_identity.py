@@ -324,7 +324,7 @@ def test_a_missing_index_is_named(tmp_path, folder):
 
 def test_copied_shards_without_digests_are_named_where_the_remote_is_gone(tmp_path, folder):
     """The error says why a copy is not used, and its remedy works."""
-    remote = write(tmp_path / "remote", hashes=None)
+    remote = write(tmp_path / "remote", hashes=[])
     with open_cache(remote, folder) as cache:
         read(cache)
     copy = str(tmp_path / "copy")

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from cache_tools import SAMPLES, disk_usage, open_cache, read
+from cache_tools import SAMPLES, disk_usage, open_cache, open_caches, read
 from sharing import SECONDS, Watch, finish, start
 
 from devtools.httpserver import http_server
@@ -109,6 +109,26 @@ def test_what_the_dead_were_doing_is_settled_in_one_go(remote, folder, monkeypat
         assert not greedy.is_alive()
         assert disk_usage(folder) <= first.usage <= LIMIT
         assert second.stats()["fetched_shards"] == 1
+
+
+def test_a_death_between_two_folders_leaves_no_room(remote, tmp_path):
+    """The victim of a dead process counts as long as it is there, whichever folder is settled."""
+    folders = [tmp_path / "caches/new", tmp_path / "caches/full"]
+    with open_caches(remote, folders) as cache:
+        first = len(cache.sources[0].index)  # number of the first shard of the second folder
+        for shard in 0, first, first + 1:
+            cache.hold(shard)
+            cache.release(shard)
+        assert cache.runtime.evict_coldest()  # the shard of the first folder
+        limit = cache.usage
+    with open_caches(remote, folders, limit) as cache:
+        assert cache.runtime.budget.used == limit  # it has opened the ledgers
+        killed = start("die_between_folders", remote, limit, *folders)
+        killed.communicate(timeout=SECONDS)
+        assert killed.returncode == -signal.SIGKILL
+        cache.hold(0)  # settles its own folder only
+        assert cache.usage <= limit
+    assert len([*tmp_path.glob("caches/*/shard.*")]) == 2
 
 
 @pytest.mark.slow

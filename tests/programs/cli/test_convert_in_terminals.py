@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+from mds import MDSWriter
 from tests.unit.cli.test_convert_command import out, run, texts
 
 __all__ = ["out", "texts"]
@@ -63,15 +64,22 @@ def test_narrow_terminals_fold_and_do_not_break(texts, out, columns):
     assert "str" in shown
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, out):
-    """An interrupted conversion ends with 130 and the command that resumes it, which works."""
+@pytest.mark.parametrize("columns", [40, 100])
+def test_ctrl_c_says_how_to_go_on(tmp_path, out, columns):
+    """An interrupted conversion ends with 130 and the command that resumes it, which works.
+
+    Lines end between words, with a backslash as a shell needs it.
+    """
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
     arguments = [str(path), out, "--size-limit", "1mb", "--compression", "zstd:12"]
-    shown, code = in_terminal([*CONVERT, *arguments], 100, press=(b" samples", b"\x03"))
+    shown, code = in_terminal([*CONVERT, *arguments], columns, press=(b"samples", b"\x03"))
     assert code == 130
     assert "Traceback" not in shown
-    again = next(line for line in shown.splitlines() if "--resume" in line).strip()
+    *_, again = shown.replace("\r", "").replace("\\\n", "").strip().splitlines()
+    assert "--resume" in again
+    words = {str(path), out, "--size-limit", "--compression", "zstd:12"}
+    assert words <= {*shown.split()}, shown
     assert not os.path.exists(os.path.join(out, "index.json"))
     result = run(*shlex.split(again)[1:], "--quiet")
     assert (result.exit_code, result.output) == (0, "")
@@ -82,6 +90,32 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, out):
             open(os.path.join(out + "2", name), "rb") as b,
         ):
             assert a.read() == b.read()
+
+
+def test_ctrl_c_before_anything_is_finished(tmp_path, out):
+    """Nothing is kept, so nothing is promised."""
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"i": i, "t": "x" * 500}) + "\n" for i in range(30_000)))
+    arguments = [str(path), out, "--tokenizer", "bytes", "--num-workers", "1"]
+    shown, code = in_terminal([*CONVERT, *arguments], 300, press=(b"process", b"\x03"))
+    assert code == 130
+    is_kept = os.path.exists(os.path.join(out, ".mds-convert", "plan.json"))
+    assert ("Finished work is kept" in shown) == is_kept, shown
+
+
+def test_long_errors_break_between_words(tmp_path):
+    """A command at the end is on lines of its own that a shell can read."""
+    folder = tmp_path / "a folder with a long name" / "parts"
+    for part in "01":
+        with MDSWriter(out=str(folder / part), columns={"n": "int"}) as writer:
+            writer.write({"n": 1})
+    shown, code = in_terminal([*CONVERT, str(folder), str(tmp_path / "out")], 40)
+    assert code == 2
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown).partition("Error:")[2]
+    prose, _, command = shown.rpartition("  mds")
+    assert {"there", "datasets", "parts", "merge"} <= {*re.findall(r"\w+", prose)}
+    assert all(len(line) <= 40 or " " not in line.strip() for line in prose.splitlines())
+    assert shlex.split("mds" + command.replace("\\\n", "")) == ["mds", "merge", str(folder)]
 
 
 @pytest.mark.parametrize("moment", [b"JSON lines", b" samples"])

@@ -117,13 +117,15 @@ def test_asking_for_the_state_changes_nothing(make, kind):
     for _ in range(2):
         found = []
         for sample in asked:
-            before, order = dict(vars(asked)), dict(vars(asked._order))
-            shown, position = repr(asked), asked._running.position
+            before, order = dict(vars(asked)), dict(vars(asked._dataset_run.order))
+            shown, position = repr(asked), asked._dataset_run.iteration.index
             states = [asked.state_dict() for _ in range(3)]
             assert states[0] == states[1] == states[2]
             assert all(value is vars(asked)[name] for name, value in before.items())
-            assert all(value is vars(asked._order)[name] for name, value in order.items())
-            assert (repr(asked), asked._running.position) == (shown, position)
+            assert all(
+                value is vars(asked._dataset_run.order)[name] for name, value in order.items()
+            )
+            assert (repr(asked), asked._dataset_run.iteration.index) == (shown, position)
             found.append(int(sample["id"]))
         assert found == ids(silent)
 

@@ -288,3 +288,37 @@ def test_workers_have_no_state_in_a_step_that_they_share(corpus):
     assert got + [numbers_of(batch) for batch in resumed] == expected
     with pytest.raises(ConfigError, match="with microbatches=2 has no position,"):
         iter(loader(2))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("path", [(2, 2), (2, 1), (2, 4)], ids=str)
+def test_a_filtered_state_of_another_rank_is_refused(make, workers, path):
+    """Ranks took different numbers of samples, so a state is exact on its own rank alone."""
+    place = make()
+
+    def loaders(ranks):
+        return [
+            stateful_loader(
+                StreamingDataset(
+                    local=place, batch_size=8 // ranks, shuffle=True, topology=(rank, ranks)
+                ).filter(lambda sample: sample["id"] % 7 != 3),
+                workers,
+                batch_size=8 // ranks,
+            )
+            for rank in range(ranks)
+        ]
+
+    before = loaders(path[0])
+    iterators = [iter(loader) for loader in before]
+    seen = [n for each in iterators for _ in range(3) for n in numbers_of(next(each))]
+    states = [loader.state_dict() for loader in before]
+    *_, last = loaders(path[1])
+    last.load_state_dict(states[path[1] == 1])  # of a single rank, that of the other rank
+    with pytest.raises(StateError, match="behind a filter"):
+        next(iter(last))
+    own = loaders(path[0])
+    for loader, state in zip(own, states, strict=True):
+        loader.load_state_dict(state)
+    seen += [n for loader in own for batch in loader for n in numbers_of(batch)]
+    samples = len(StreamingDataset(local=place, batch_size=1))
+    assert {*seen} == {n for n in range(samples) if n % 7 != 3}

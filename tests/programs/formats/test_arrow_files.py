@@ -16,7 +16,7 @@ from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds.errors import FormatError, MdsError  # noqa: E402
 from mds.formats import Arrow  # noqa: E402
 from mds.testing import FormatContract  # noqa: E402
-from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
+from mds.writers.convert import convert  # noqa: E402
 
 
 class TestArrow(FormatContract):
@@ -122,7 +122,7 @@ def test_a_folder_of_datasets_saved_to_disk(tmp_path):
     found = list(of(saved, tmp_path))
     assert [sample["text"] for sample in found] == [row["text"] for row in rows]
     assert [sample["ids"].tolist() for sample in found] == [row["ids"] for row in rows]
-    assert keep_shards(str(saved), str(tmp_path / "copy")).samples == 50
+    assert convert(str(saved), str(tmp_path / "copy"), keep_shards=True).samples == 50
     copy = StreamingDataset(local=str(tmp_path / "copy"), batch_size=4)
     assert [sample["label"] for sample in copy] == [row["label"] for row in rows]
 

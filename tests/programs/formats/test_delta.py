@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import multiprocessing
 import shutil
 
 import pytest
@@ -117,25 +118,25 @@ def test_columns_of_folders(tmp_path):
 
 
 def test_a_column_that_came_later(tmp_path):
-    """Files from before it are refused by name, or have None there where that was asked for."""
+    """Files from before it have None there, or are refused by name."""
     folder = write_versions(tmp_path / "table", 1)
     wider = table(5, 5).append_column("more", pa.array(["x"] * 5))
     deltalake.write_deltalake(folder, wider, mode="append", schema_mode="merge")
     with pytest.raises(FormatError, match=r"there is no column 'more', but .*missing='null'"):
-        of(folder, tmp_path)
+        of(folder, tmp_path, Delta(missing="error"))
     found = rows_of(of(folder, tmp_path, Delta(missing="null")))
     assert [row["more"] for row in found] == [None] * 5 + ["x"] * 5
 
 
 def test_a_column_that_no_file_has(tmp_path):
-    """One that was added to the table alone is refused, left out, or None, as one of some files."""
+    """One that was added to the table alone is None, left out, or refused, as one of some files."""
     folder = write_versions(tmp_path / "table", 2)
     field = deltalake.Field("note", deltalake.schema.PrimitiveType("string"))
     deltalake.DeltaTable(folder).alter.add_columns([field])
     with pytest.raises(
         FormatError, match=r"a column 'note', but none of its files .*missing='null'"
     ):
-        of(folder, tmp_path)
+        of(folder, tmp_path, Delta(missing="error"))
     assert {*of(folder, tmp_path, Delta(columns=["id"]))[0]} == {"id"}
     null = of(folder, tmp_path, Delta(missing="null"))
     assert [row["note"] for row in rows_of(null)] == [None] * 10
@@ -432,3 +433,41 @@ def test_a_log_with_a_key_that_leads_out_touches_no_file(tmp_path):
     with pytest.raises(ConfigError, match="is not the name of an object"):
         of("hostile://events", tmp_path)
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"add":' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"add":{"path":"x","size":1,"modificationTime":1,"dataChange":true,"partitionValues":{},'
+        '"stats":"' + "[" * 100_000 + "]" * 100_000 + '"}}',
+    ],
+    ids=["value", "text"],
+)
+def test_deep_brackets_in_a_log_are_refused(tmp_path, line):
+    """They end the process in deltalake, whose stack they exhaust."""
+    folder = write_versions(tmp_path / "data", versions=1)
+    log = folder / "_delta_log"
+    (log / f"{1:020}.json").write_text(f'{{"commitInfo":{{}}}}\n{line}\n')
+    with pytest.raises(FormatError, match=r"1\.json: line 2 has brackets .* beyond 10000"):
+        of(folder, tmp_path)
+
+
+def test_a_forked_child_says_why_it_cannot_open_a_table(tmp_path):
+    """The panic of deltalake is no Exception; what the parent has opened can be read."""
+    folder = write_versions(tmp_path / "data", versions=1)
+    dataset = of(folder, tmp_path)
+    results = multiprocessing.get_context("fork").SimpleQueue()
+
+    def read():
+        results.put(len([*dataset]))
+        try:
+            of(folder, tmp_path)
+        except ConfigError as error:
+            results.put(str(error))
+
+    child = multiprocessing.get_context("fork").Process(target=read)
+    child.start()
+    child.join(60)
+    assert results.get() == 5
+    assert 'start processes with "spawn"' in results.get()

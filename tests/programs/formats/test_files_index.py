@@ -35,7 +35,7 @@ from mds.errors import (  # noqa: E402
 )
 from mds.formats import RawFiles  # noqa: E402
 from mds.formats._dataset import PINNED, open_files  # noqa: E402
-from mds.formats._raw_files import pack_rows  # noqa: E402
+from mds.formats._rows_of_files import pack_rows  # noqa: E402
 from mds.formats._table import _FILE_COLUMNS, _SHARD_COLUMNS, FileTable  # noqa: E402
 from mds.storage import open_store  # noqa: E402
 
@@ -313,7 +313,7 @@ def test_an_index_of_plain_files_is_made_by_the_command(tmp_path):
     assert (code, "5 samples in 3 shards of 1 file" in text) == (0, True)
     dataset = StreamingDataset(remote=str(out), local=str(tmp_path / "cache"), batch_size=2)
     assert dataset.samples_per_shard.tolist() == [2, 2, 1]
-    assert dataset[4] == {"file": "4.bin", "content": b"\4"}
+    assert dataset[4] == {"path": "4.bin", "content": b"\4"}
 
 
 def test_settings_of_a_command_are_checked(tmp_path):
@@ -323,10 +323,6 @@ def test_settings_of_a_command_are_checked(tmp_path):
     (place / "a.jsonl").write_text('{"a": 1}\n' * 9)
     (place / "m.csv").write_text("path\na.jsonl\n")
     for given, words in [
-        (
-            ["--format", "files"],
-            "'files' needs a setting: give format=RawFiles(manifest=...)",
-        ),
         (["--set", "shard_sizes=5"], "no setting 'shard_sizes'. Did you mean 'shard_size'?"),
         (["--set", "shard_size"], "--set takes NAME=VALUE, got 'shard_size'"),
         (["--set", "shard_size=large"], "large"),
@@ -341,5 +337,3 @@ def test_settings_of_a_command_are_checked(tmp_path):
     assert (code, "--set needs --format" in text) == (2, True)
     code, text = run("index", place / "a.jsonl", tmp_path / "out", "--set", "shard_size=20")
     assert (code, "9 samples in 3 shards" in text) == (0, True)
-    with pytest.raises(MdsError, match="give format=RawFiles"):
-        StreamingDataset(remote=str(place), local=str(tmp_path / "c"), format="files")

@@ -143,7 +143,7 @@ def test_columns_are_known_by_their_number(tmp_path, catalog):
     last = table(10, 1).select(["id", "text", "tokens"]).rename_columns(["id", "words", "tokens"])
     made.append(last.append_column("score", pa.array([1], pa.int64())))
     with pytest.raises(FormatError, match="there is no column 'score'"):
-        of(folder_of(made, tmp_path), tmp_path)
+        of(folder_of(made, tmp_path), tmp_path, Iceberg(missing="error"))
     again = of(folder_of(made, tmp_path), tmp_path, Iceberg(missing="null"))
     rows = sorted((again[n] for n in range(11)), key=lambda row: row["id"])
     assert [row["score"] for row in rows] == [None] * 10 + [1]

@@ -16,7 +16,6 @@ from mds._cli import convert as convert_command  # noqa: E402
 from mds._index.table import read_index  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.writers.convert import convert  # noqa: E402
-from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
 
 GROUPS = ((5, 7, 30), (4,), (61, 12), (9, 9, 9), (40,))
 
@@ -26,7 +25,7 @@ def pair(tmp_path_factory):
     """Parquet files, and their copy in MDS."""
     root = tmp_path_factory.mktemp("pair")
     files = write_files(root / "files", GROUPS)
-    summary = keep_shards(str(files), str(root / "copy"))
+    summary = convert(str(files), str(root / "copy"), keep_shards=True)
     assert summary.samples == sum(map(sum, GROUPS))
     return str(files), str(root / "copy"), str(root / "cache")
 
@@ -135,15 +134,15 @@ def test_the_command_writes_it(pair, tmp_path):
     assert done.exit_code
     assert "so --size-limit cannot be used" in done.output
     with pytest.raises(FileExistsError):
-        keep_shards(pair[0], out)
-    assert keep_shards(pair[0], out, overwrite=True).samples == sum(map(sum, GROUPS))
+        convert(pair[0], out, keep_shards=True)
+    assert convert(pair[0], out, overwrite=True, keep_shards=True).samples == sum(map(sum, GROUPS))
     with pytest.raises(ConfigError, match="no files of a known format"):
-        keep_shards(str(tmp_path / "nowhere"), str(tmp_path / "x"))
+        convert(str(tmp_path / "nowhere"), str(tmp_path / "x"), keep_shards=True)
 
 
 def test_it_is_an_option_of_the_converter(pair, tmp_path):
     """`convert` writes the same bytes, and refuses options that would change shards or samples."""
-    keep_shards(pair[0], str(tmp_path / "a"), columns=["id", "tokens"])
+    convert(pair[0], str(tmp_path / "a"), columns=["id", "tokens"], keep_shards=True)
     reports = []
     options = {"columns": ["id", "tokens"], "keep_shards": True}
     summary = convert(pair[0], str(tmp_path / "b"), progress=reports.append, **options)
@@ -155,3 +154,39 @@ def test_it_is_an_option_of_the_converter(pair, tmp_path):
     for name, value in {"limit": 3, "drop": "id", "split": "a=1", "tokenizer": "bytes"}.items():
         with pytest.raises(ConfigError, match=f"so --{name} cannot be used"):
             convert(pair[0], str(tmp_path / "c"), keep_shards=True, **{name: value})
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_copy_that_was_stopped_goes_on(pair, tmp_path, num_workers):
+    """The shards are the same, however often it stops and with any number of processes."""
+    out, expected = tmp_path / "out", tmp_path / "expected"
+    convert(pair[0], str(expected), keep_shards=True)
+    stops = 0
+
+    def stop(progress):
+        nonlocal stops
+        if progress.shards > stops:
+            stops = progress.shards
+            raise KeyboardInterrupt
+
+    options = {"keep_shards": True, "resume": True, "num_workers": num_workers}
+    with pytest.raises(KeyboardInterrupt):
+        convert(pair[0], str(out), progress=stop, **options)
+    with pytest.raises(KeyboardInterrupt):
+        convert(pair[0], str(out), progress=stop, **options)
+    summary = convert(pair[0], str(out), **options)
+    assert summary.resumed_parts
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        path.name for path in expected.iterdir()
+    )
+    assert all((out / path.name).read_bytes() == path.read_bytes() for path in expected.iterdir())
+
+
+def test_splits_are_kept_apart(tmp_path):
+    """Each split is a dataset of its own shards."""
+    for split, groups in (("train", ((5, 7), (4,))), ("test", ((3,),))):
+        write_files(tmp_path / "files" / split, groups)
+    summary = convert(str(tmp_path / "files"), str(tmp_path / "out"), keep_shards=True)
+    assert {split.name: split.shards for split in summary.splits} == {"train": 3, "test": 1}
+    train = StreamingDataset(local=str(tmp_path / "out" / "train"), batch_size=1)
+    assert train.samples_per_shard.tolist() == [5, 7, 4]

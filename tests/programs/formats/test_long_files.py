@@ -24,16 +24,21 @@ def test_what_is_probed_does_not_depend_on_chunks(step):
 
 
 @pytest.mark.parametrize(
-    ("first", "last"),
-    [("1", "true"), ("1.5", "true"), ("1.5", str(2**53 + 1)), ("1.5", str(10**400))],
+    ("first", "last", "reason"),
+    [
+        ("1", "true", "expected a whole number, got bool True"),
+        ("1.5", "true", "expected a number, got bool True"),
+        ("1.5", str(2**53 + 1), "int 9007199254740993 would become 9007199254740992.0"),
+        ("1.5", str(10**400), "int too large to convert to float"),
+    ],
 )
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first, last):
+def test_a_number_that_comes_late_is_not_made_another_one(tmp_path, name, first, last, reason):
     """True is no 1, and what no float64 is exactly is not rounded."""
     lines = [f'{{"x": {first}}}\n'] * 70_000 + [f'{{"x": {last}}}\n'] + [f'{{"x": {first}}}\n'] * 9
     data = "".join(lines).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(FormatError, match=r"column .x.: .* has another type than the other values"):
+    with pytest.raises(FormatError, match=rf"line 70001, column .x. .*: {reason}"):
         StreamingDataset(local=str(tmp_path), batch_size=1)[70_000]
 
 

@@ -19,7 +19,7 @@ from mds._cli.datasets import record_lengths  # noqa: E402
 from mds.errors import ConfigError  # noqa: E402
 from mds.formats import FilePlan, Format, Parquet, encode_records  # noqa: E402
 from mds.world import World  # noqa: E402
-from mds.writers.convert._keep_shards import keep_shards  # noqa: E402
+from mds.writers.convert import convert  # noqa: E402
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pair(tmp_path):
     docs = [np.arange(n, dtype=np.int32) for n in rng.integers(1, 300, 200)]
     rows = pa.table({"tokens": docs, "text": [f"document {n}" for n in range(200)]})
     pq.write_table(rows, folder / "a.parquet", row_group_size=32)
-    keep_shards(str(folder), str(tmp_path / "copy"), columns=["tokens"])
+    convert(str(folder), str(tmp_path / "copy"), columns=["tokens"], keep_shards=True)
     return folder, tmp_path / "copy"
 
 

@@ -8,7 +8,7 @@ from file_kinds import KINDS, name_of
 
 from mds import StreamingDataLoader, StreamingDataset
 from mds.storage._memory import MemoryStore
-from mds.writers.convert._keep_shards import keep_shards
+from mds.writers.convert import convert
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.__name__[6:])
@@ -17,7 +17,7 @@ def trio(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("trio")
     (root / "files").mkdir()
     kind = request.param(root / "files")
-    keep_shards(str(root / "files"), str(root / "copy"), format=kind)
+    convert(str(root / "files"), str(root / "copy"), format=kind, keep_shards=True)
     store = MemoryStore(f"memory://{root.name}")
     for path in (root / "files").iterdir():
         store.put(path.name, path.read_bytes())

@@ -18,7 +18,7 @@ from mds.formats._columns import as_columns, note_of
 from mds.formats._facts import ShardPlace
 from mds.formats._tar_places import TarPlaces
 from mds.storage._memory import MemoryStore
-from mds.writers.convert._keep_shards import keep_shards
+from mds.writers.convert import convert
 
 _STORES = itertools.count()
 
@@ -69,7 +69,7 @@ def test_samples_in_place_are_those_of_the_copy(tmp_path, images, missing):
     files += [(name.replace("é/", "x/"), data) for name, data in tars.members(samples, "é/{:06}")]
     kind = Tar(missing=missing)
     folder = write(tmp_path / "t", files)
-    keep_shards(str(folder), str(tmp_path / "copy"), format=kind, durable=False)
+    convert(str(folder), str(tmp_path / "copy"), format=kind, durable=False, keep_shards=True)
     here = of(folder, tmp_path, kind, images=images)
     copy = StreamingDataset(local=str(tmp_path / "copy"), batch_size=2, images=images)
     assert len(here) == len(copy) == 24
@@ -208,8 +208,8 @@ def test_files_that_lose_something_are_refused(tmp_path):
                 [("a.__key__", b"x"), ("a.txt", b"y")],
                 r"'a\.__key__' has the ending '__key__'",
             ),
-            ([("a.npy", b"")], r"the file 'a\.npy': "),
-            ([("a.npy", tars.npy(np.zeros(99))[:200])], r"the file 'a\.npy': "),
+            ([("a.npy", b"")], r"sample 'a', file \.npy: "),
+            ([("a.npy", tars.npy(np.zeros(99))[:200])], r"sample 'a', file \.npy: "),
             ([("th\udce9.txt", b"x")], r"UTF-8 can encode.*'th\\udce9'"),
             ([("a.json", b"[" * 100_000)], r"sample 'a', file \.json: "),
         ]

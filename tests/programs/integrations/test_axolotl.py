@@ -162,7 +162,7 @@ def test_a_flattened_evaluation_has_the_losses_of_its_documents(folder):
 def test_rows_whose_samples_cannot_be_told_apart_are_refused():
     batch = {"labels": torch.ones(1, 4), "position_ids": torch.arange(4)[None]}
     batch["mask"] = torch.tensor([True, False])
-    with pytest.raises(ConfigError, match=r"1 rows with 1 documents of 2 samples"):
+    with pytest.raises(ConfigError, match=r"1 row with 1 document of 2 samples"):
         ModelInputs(torch.nn.Identity(), ["labels"])(batch)
 
 

@@ -325,7 +325,7 @@ def test_settings_that_contradict_each_other_are_refused(places, options, messag
         ("documents", {}, "not blocks of 9 or 8 tokens.*--block 9, or pack documents"),
         ("more", {"length": 6}, "not blocks of 7 or 6 tokens, for sequence_length=6"),
         ("more", {"column": "ids"}, "no column 'ids', only 'tokens'"),
-        ("more", {"size": 64}, "an epoch has no step of 64 samples or packs on each of 1 ranks"),
+        ("more", {"size": 64}, "an epoch has no step of 64 samples or packs on each of 1 rank"),
     ],
 )
 def test_data_that_does_not_fit_is_refused_at_the_first_batch(places, name, options, message):

@@ -12,7 +12,7 @@ import pytest
 
 from mds import Packing, StreamingDataLoader, StreamingDataset
 from mds._cache.order_files import PackFile
-from mds._dataset.node_order import EPOCH_TIME, NodeOrder
+from mds._iteration.node_order import EPOCH_TIME, NodeOrder
 from mds.errors import StateError
 from mds.world import World
 from tests.unit.loader import packed_helpers
@@ -151,16 +151,18 @@ def test_the_workers_of_a_node_know_what_all_of_them_read(corpus, place):
         for rank in (0, 1):
             for worker in (0, 1):
                 dataset = make(corpus, topology=world, batch_size=6)
-                packs = dataset._order.epoch_order(epoch, world)
+                packs = dataset._dataset_run.order.epoch_order(epoch, world)
                 ids = np.concatenate([p.ids for p in packs.rank_packs(world.node, rank, worker)])
                 expected += [(epoch * EPOCH_TIME + at, i) for at, i in enumerate(ids.tolist())]
     dataset = make(corpus, topology=world, batch_size=6)
-    order = NodeOrder(dataset._order.epoch_order(0, world), dataset._shards)
+    order = NodeOrder(dataset._dataset_run.order.epoch_order(0, world), dataset._shards)
     times, samples = map(np.concatenate, zip(*order.pieces(), strict=True))
     assert sorted(zip(times.tolist(), samples.tolist(), strict=True)) == sorted(expected)
     assert (np.diff(times) >= 0).all()
     other = make(corpus, topology=world, batch_size=6, packing=Packing(200, overflow="split"))
-    assert NodeOrder(other._order.epoch_order(0, world), other._shards).team != order.team
+    assert (
+        NodeOrder(other._dataset_run.order.epoch_order(0, world), other._shards).team != order.team
+    )
 
 
 def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, monkeypatch):
@@ -180,7 +182,7 @@ def test_packs_under_a_limit_know_when_shards_are_needed_next(corpus, tmp_path, 
                 self.told.append(piece)
                 yield piece
 
-    monkeypatch.setattr("mds._dataset.node_order.NodeOrder", Listened)
+    monkeypatch.setattr("mds._iteration.node_order.NodeOrder", Listened)
     size = sum(path.stat().st_size for path in pathlib.Path(corpus).glob("shard*"))
     settings = {"shuffle": True, "shuffle_algo": "seekable", "num_canonical_nodes": 4,
                 "shuffle_block_size": 60, "batch_size": 24,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mds._loader.tensor_buffers import TensorPool
+from mds._iteration.rows import TensorPool
 from tests.unit.loader.tensor_buffers_helpers import BYTES, LARGE
 
 

@@ -113,7 +113,7 @@ def test_workers_that_stay_lend_the_same_memory_again(make):
                 break
     del batch
     assert len([*loader]) == 100
-    readers = loader._inner.dataset._readers
+    readers = loader._loader_state.inner.dataset._readers
     gc.collect()
     assert [repr(reader).split()[1] for reader in readers] == ["0", "0"]
 

@@ -106,7 +106,8 @@ def test_a_listing_that_breaks_off_is_asked_for_again(bucket):
     body = page_of(NAMES[:FEW], "at/5 +")
     bucket.script += [lambda handler: handler.in_chunks(body, end=b"") or hang_up(handler)]
     assert [f"p/{info.key}" for info in bucket.store.list()] == NAMES
-    assert len(bucket.seen) == 4
+    # Beside the question whether a server that never answered speaks the protocol of its URL.
+    assert len([path for path, *_ in bucket.seen if "list-type" in path]) == 4
 
 
 def hang_up(handler):

@@ -39,7 +39,7 @@ dataset = StreamingDataset(
 )
 loader = StreamingDataLoader(dataset)
 facts = {
-    "world": dataset._world().to_json(),
+    "world": dataset._dataset_run.world().to_json(),
     "batches": [batch["id"].tolist() for batch in loader],
     "state": loader.state_dict(),
     "fetched": dataset.stats()["fetched_shards"],

@@ -84,6 +84,18 @@ def test_shards_are_those_that_are_gathered(tmp_path, written, count):
     assert len(found.samples()) == count
 
 
+@pytest.mark.parametrize("hashes", [[], ["xxh3_128", "xxh64"]])
+def test_digests_of_shards_in_pieces(tmp_path, written, hashes):
+    """None, or several: the index is that of shards that are gathered."""
+    both(tmp_path, written, 2 * FULL + 700, flush=(5, 900), hashes=hashes)
+
+
+def test_slow_digests_are_left_to_threads(out):
+    """A sha1 takes longer than writing, so it is not computed between two samples."""
+    with MDSWriter(out=out, columns=COLUMNS, hashes=["sha1", "xxh64"]) as writer:
+        assert writer._plan_header() is None
+
+
 def test_shards_that_end_early_get_their_own_header(tmp_path, written):
     """Where the user ends them, after much and after nothing."""
     found = both(tmp_path, written, 3 * FULL, flush=(5, 900, 901, FULL + 901))

@@ -11,6 +11,7 @@ import re
 
 import click
 import numpy as np
+import PIL.Image
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -23,6 +24,7 @@ from mds._cli import main
 from mds.errors import ConfigError
 from mds.formats import (
     Arrow,
+    AudioFiles,
     Delta,
     Iceberg,
     ImageFiles,
@@ -31,6 +33,7 @@ from mds.formats import (
     Parquet,
     RawFiles,
     Tar,
+    TextFiles,
     TextLines,
 )
 from mds.storage import open_store
@@ -75,6 +78,11 @@ def writer(**options):
 
 def parquet(**settings):
     return StreamingDataset("table.parquet", format=Parquet(**settings))
+
+
+def pictures_without_table():
+    PIL.Image.new("RGB", (4, 4)).save("picture.png")
+    return StreamingDataset(".", format=ImageFiles(null=["NA"]), batch_size=1)
 
 
 def parquet_with(**options):
@@ -170,6 +178,7 @@ NEEDS = [
     ("LocalDataset", "columns", lambda: LocalDataset("data", columns=["nope"]), NO_COLUMN),
     ("Parquet", "encodings", lambda: parquet(encodings={"nope": "int"}), NO_COLUMN),
     ("Parquet", "columns", lambda: parquet(columns=["nope"]), NO_COLUMN),
+    ("ImageFiles", "null", pictures_without_table, "null= applies to cells of a table of labels"),
     ("MDSWriter", "lengths", lambda: writer(lengths="nope"), NO_COLUMN),
     ("MDSWriter", "class_names", lambda: writer(class_names={"nope": ["a"]}), NO_COLUMN),
     ("MDSWriter", "descriptions", lambda: writer(descriptions={"nope": "a"}), NO_COLUMN),
@@ -333,20 +342,24 @@ ALONE = {
     "RunHistory": "state data select",
     "MDSWriter": "samples_per_shard durable strict",
     "convert": "source out limit on_error split compression hashes size_limit tokenizer num_workers"
-    " engine resume overwrite work durable progress",
+    " engine resume overwrite work durable progress portable",
     "merge_index": "",
     "dataframe_to_mds": "",
     "open_store": "url retry timeout",
-    "Arrow": "columns missing",
+    "Arrow": "columns missing encodings",
     "Delta": "columns missing encodings version",
     "Iceberg": "columns missing encodings snapshot",
-    "ImageFiles": "columns missing samples_per_shard",
-    "JsonLines": "columns missing shard_size",
-    "Megatron": "columns missing shard_size",
+    "ImageFiles": "columns missing encodings samples_per_shard labels",
+    "JsonLines": "columns missing encodings shard_size encoding",
+    "Megatron": "columns missing encodings shard_size",
     "Parquet": "missing",
-    "RawFiles": "columns missing manifest path content size samples_per_shard",
-    "Tar": "columns missing",
-    "TextLines": "columns missing shard_size",
+    "AudioFiles": "columns missing encodings samples_per_shard",
+    "MetadataFiles": "columns missing encodings labels null samples_per_shard",
+    "PairedFiles": "columns missing encodings encoding samples_per_shard",
+    "RawFiles": "columns missing encodings manifest path content size samples_per_shard",
+    "Tar": "columns missing encodings",
+    "TextFiles": "columns missing encodings encoding samples_per_shard",
+    "TextLines": "columns missing encodings shard_size encoding",
     "images": "names masks size resize crop flip mean std dtype channels_first",
     "pad": "names multiple side add",
     "ragged": "names nested",
@@ -355,12 +368,12 @@ ALONE = {
     "limit": "samples",
     "split": "shares seed",
     "clean": "place remove as_json",
-    "info": "dataset as_json",
+    "info": "dataset file_format as_json",
     "lengths": "dataset column as_json",
-    "verify": "dataset no_decode num_workers quiet as_json",
+    "verify": "dataset file_format no_decode num_workers quiet as_json",
     "merge": "parts out overwrite as_json",
     "index": "source out kind overwrite as_json",
-    "head": "dataset limit columns as_json html",
+    "head": "dataset file_format limit columns as_json html",
     "run step": "state step rank show places as_json select",
     "run sample": "state number places as_json select",
     "run diff": "first second places as_json select",
@@ -394,7 +407,18 @@ CALLS = {
         for each in (
             *(StreamingDataset, Stream, LocalDataset, Loader, Packing, Schedule, MDSWriter),
             *(Arrow, Delta, Iceberg, ImageFiles, JsonLines, Megatron, Parquet, RawFiles, Tar),
-            *(TextLines, merge_index, dataframe_to_mds, open_store, images, pad, ragged, stack),
+            *(
+                AudioFiles,
+                TextFiles,
+                TextLines,
+                merge_index,
+                dataframe_to_mds,
+                open_store,
+                images,
+                pad,
+                ragged,
+                stack,
+            ),
         )
     },
 }
@@ -416,6 +440,7 @@ COMMAND_LINES = [
         )
     ],
     ("index data/shard.00000.mds --set columns=id", "--set needs --format"),
+    ("index table.parquet --split train", "--split needs OUT"),
     ("head data --columns id --html page.html", "--columns and --html"),
     ("head data --columns nope", "there is no column 'nope'"),
     ("lengths data --column nope", "there is no column 'nope'"),

@@ -33,18 +33,26 @@ def write(out, samples=SAMPLES, size=SIZE, salt=0, **options):
 
 def open_cache(remote, folder, limit=None, attempts=0, **options):
     """A cache over one source."""
+    return open_caches(remote, [folder], limit, attempts, **options)
+
+
+def open_caches(remote, folders, limit=None, attempts=0, **options):
+    """A cache over sources with the same remote, each in a folder of its own."""
     shard_options = {k: options.pop(k) for k in ("keep_zip", "validate_hash") if k in options}
-    found = find_index(remote, str(folder), attempts=attempts, timeout=10.0)
-    source = Source(
-        found.index,
-        remote,
-        found.folder,
-        attempts=attempts,
-        timeout=10.0,
-        version=found.version,
-        **shard_options,
-    )
-    return ShardCache([source], limit=limit, **options)
+    sources = []
+    for folder in folders:
+        found = find_index(remote, str(folder), attempts=attempts, timeout=10.0)
+        source = Source(
+            found.index,
+            remote,
+            found.folder,
+            attempts=attempts,
+            timeout=10.0,
+            version=found.version,
+            **shard_options,
+        )
+        sources.append(source)
+    return ShardCache(sources, limit=limit, **options)
 
 
 class NodeOf:

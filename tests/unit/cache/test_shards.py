@@ -181,7 +181,7 @@ def test_used_bytes_are_read_between_changes(remote, folder, monkeypatch):
     with open_cache(remote, folder, limit=60_000) as cache:
 
         def reserve_and_read(*arguments):
-            reserve(*arguments)  # the victims are subtracted after it returns
+            reserve(*arguments)  # at the second call, the victims are cleared after it returns
             threads.append(Thread(target=lambda: sums.append(cache.stats()["used_bytes"])))
             threads[-1].start()
             threads[-1].join(0.02)
@@ -193,7 +193,7 @@ def test_used_bytes_are_read_between_changes(remote, folder, monkeypatch):
         for thread in threads:
             thread.join()
         assert cache.stats()["evicted_shards"] > 5
-    assert len(sums) == 20
+    assert len(sums) > 25
     assert max(sums) <= 60_000
 
 

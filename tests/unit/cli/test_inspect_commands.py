@@ -113,7 +113,7 @@ def test_head_shows_what_does_not_decode_and_goes_on(tmp_path):
     [
         (("info", "nowhere"), "there is no such file or folder"),
         (("head", "a.cvs"), "Did you mean 'a.csv'?"),
-        (("verify", "a.csv"), "make one with mds-convert"),
+        (("verify", "a.pkl"), "mds does not read such files"),
         (("clean", "nowhere"), "there is no such folder"),
         (("head", "a.csv", "-n", "-1"), "'-1' is not a number of samples"),
         (("convert", "a.csv", "out", "--encodings", "z:int"), "there is no column 'z'"),
@@ -124,6 +124,7 @@ def test_a_place_or_a_name_that_is_not_there_is_told(arguments, words, tmp_path,
     """With the near one, or what makes a dataset; nothing is written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "a.pkl").write_text("a")
     result = run(*arguments)
     assert result.exit_code != 0
     assert words in result.stderr
@@ -248,3 +249,26 @@ def test_clean_says_how_to_empty_a_cache(tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert "cache is a cache: to empty it, delete the folder" in result.output
     assert "is a cache" not in CliRunner().invoke(main, ["clean", "data"]).output
+
+
+@pytest.mark.parametrize("command", ["info", "head", "verify"])
+def test_files_that_are_read_in_place_have_a_format(tmp_path, command):
+    """A folder with files of several kinds: the error names the option."""
+    for number in range(3):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{number}.png")
+    (tmp_path / "notes.txt").write_text("one\ntwo\n")
+    result = run(command, str(tmp_path))
+    assert result.exit_code == 2
+    words = " ".join(result.stderr.split())
+    assert "files of several kinds: 3 images such as 0.png, 1 text such as notes.txt" in words
+    assert "--format images" in words
+    for kind, count in (("images", 3), ("lines", 2)):
+        result = run(command, str(tmp_path), "--format", kind, "--json")
+        assert result.exit_code == 0, result.stderr
+        if command == "head":
+            assert len(result.stdout.splitlines()) == count
+        else:
+            assert json.loads(result.stdout)["samples"] == count
+    result = run(command, str(tmp_path), "--format", "tables")
+    assert result.exit_code == 2
+    assert "there is no format 'tables'" in result.stderr

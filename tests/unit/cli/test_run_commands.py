@@ -143,7 +143,7 @@ def test_find_tells_that_a_sample_was_dropped(folder, tmp_path):
     dataset = StreamingDataset(local=str(folder / "web"), batch_size=4)
     dataset.edits.replace_samples([7, 9], reason="gibberish")
     path = saved(StreamingDataLoader(dataset).state_dict(), tmp_path / "state.json")
-    assert "2 samples dropped" in (told := run("sample", path, 7).stdout)
+    assert "2 samples replaced" in (told := run("sample", path, 7).stdout)
     assert "Sample 7 is read 0 times" in told
     assert "7, 9 (gibberish)" in told
     assert "dropped" not in run("sample", path, 8).stdout
@@ -182,8 +182,10 @@ def test_edits_are_known(folder, tmp_path, kind):
     seen, dropped, steps = {}, [], RunHistory(before).steps_per_epoch
     for _ in range(2):
         for batch in loader:
-            count = loader._count
-            place = loader.dataset._order.place_after(*count.begin[:2], count.samples - 1)
+            count = loader._loader_state.count
+            place = loader.dataset._dataset_run.order.place_after(
+                *count.begin[:2], count.samples - 1
+            )
             seen[count.begin.epoch * steps + place // 8] = batch["id"].tolist()
             if len(seen) == 6:
                 loader.dataset.edits.skip_steps(range(9, 12))
@@ -202,7 +204,7 @@ def test_edits_are_known(folder, tmp_path, kind):
     assert "step 10 was skipped in this run" in run("step", path, 10).stderr
     result = run("diff", path, saved(before, tmp_path / "before.json"))
     assert result.exit_code == 1
-    assert "only the first has 2 samples dropped from place 48 of epoch 0" in result.stdout
+    assert "only the first has 2 samples replaced from place 48 of epoch 0" in result.stdout
     assert "only the first has 24 places skipped from place 72 of epoch 0" in result.stdout
 
 
@@ -273,7 +275,7 @@ def test_data_may_have_moved(folder, tmp_path):
     result = run("step", path, 3, *places[:2], *places[:2], *places[:2])
     assert result.exit_code == 2
     assert "does not fit" in result.stderr
-    assert "3 streams, but data= (--data) has 1 places" in run("step", path, 3, *places[:2]).stderr
+    assert "3 streams, but data= (--data) has 1 place" in run("step", path, 3, *places[:2]).stderr
 
 
 @pytest.mark.parametrize(

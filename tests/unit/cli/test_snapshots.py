@@ -98,7 +98,7 @@ def write_data(folder, samples, **options):
 def folder(tmp_path, monkeypatch):
     """A working folder with one of everything."""
     write_data(tmp_path / "data", 20, hashes=["xxh3_64"], samples_per_shard=8)
-    write_data(tmp_path / "damaged", 4)
+    write_data(tmp_path / "damaged", 4, hashes=[])
     shard = tmp_path / "damaged" / "shard.00000.mds"
     shard.write_bytes(shard.read_bytes()[:-5])
     for name in ("parts", "merged"):
@@ -157,7 +157,7 @@ def tidy(text, is_terminal):
     text = re.sub(r"[\d.,]+ (s|min)\b", "N s", text)
     text = re.sub(r"[\d.,]+ samples/s, [\d.,]+ [KMGT]?B/s", "N samples/s, N B/s", text)
     text = re.sub(r"[\d.,]+ [MGT]B free", "N free", text)
-    text = re.sub(r"known format \([\w, ]+\)", "known format (...)", text)
+    text = re.sub(r"known format \([\w,\s]+\)", "known format (...)", text)
     lines = text.replace("\x1b", "^[").split("\n")
     return "\n".join(line.rstrip() if is_terminal else line for line in lines)
 

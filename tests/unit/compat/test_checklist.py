@@ -4,6 +4,7 @@ import inspect
 import json
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from streaming import (
@@ -357,3 +358,39 @@ def test_9_a_map_style_look_without_iterating(numbers):
     assert isinstance(local, Dataset)
     assert len(local) == 200
     assert local[7]["value"] == 3.5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["predownload", "num_canonical_nodes", "shuffle_seed", "shuffle_block_size", "replication",
+     "sampling_granularity", "download_retry", "batch_size"],
+)  # fmt: skip
+def test_10_numbers_of_a_configuration(numbers, tmp_path, name):
+    """Item 10: YAML gives 64.0 for 64, and texts; NumPy has numbers of its own."""
+    value = 2048 if name == "shuffle_block_size" else 1
+
+    def ids(given):
+        settings = {"batch_size": 10, "shuffle": True, name: given}
+        local = str(tmp_path / f"{type(given).__name__}")
+        dataset = StreamingDataset(remote=numbers, local=local, **settings)
+        return [batch["n"].tolist() for batch in StreamingDataLoader(dataset, batch_size=10)]
+
+    if name in {"batch_size", "predownload"}:
+        value = 10
+    expected = ids(value)
+    for given in (float(value), np.int64(value), np.float64(value)):
+        assert ids(given) == expected
+    with pytest.raises(TypeError, match=rf"{name}='{value}'.*Write {name}={value}\."):
+        ids(str(value))
+
+
+def test_10_numbers_of_streams_and_loaders(numbers):
+    """Item 10: the message has the value to write."""
+    for name in ("proportion", "repeat", "choose", "download_retry", "download_timeout"):
+        with pytest.raises(TypeError, match=rf"Stream\({name}='2'\).*Write {name}=2\."):
+            Stream(local=numbers, **{name: "2"})
+    dataset = StreamingDataset(streams=[Stream(local=numbers, choose=20.0)], batch_size=10)
+    assert dataset.epoch_size == 20
+    for name in ("batch_size", "num_workers"):
+        with pytest.raises(TypeError, match=rf"{name}='10'.*Write {name}=10\."):
+            StreamingDataLoader(dataset, **{"batch_size": 10, name: "10"})

@@ -5,9 +5,10 @@ The real one is run by the tests of frameworks, where it is installed.
 
 import json
 
+import numpy as np
 import pytest
 import torch
-from streaming import StreamingDataLoader, StreamingDataset
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -101,3 +102,19 @@ def test_no_epoch_is_repeated_after_a_checkpoint_at_its_end(numbers, workers):
     for epoch, state in zip(epochs[1:], states[1:], strict=True):
         assert torch.cat([batch["n"] for batch in resumed]).tolist() == epoch
         assert resumed.dataset.state_dict(0, True) == state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("packing", [None, 8])
+def test_the_dataset_knows_the_position_of_its_loader(tmp_path, packing, workers):
+    """Without a number; with packs, which a number of samples cannot count, also with one."""
+    with MDSWriter(out=str(tmp_path), columns={"tokens": "ndarray:int32"}) as writer:
+        for size in range(40):
+            writer.write({"tokens": np.arange(size % 7 + 1, dtype=np.int32)})
+    dataset = StreamingDataset(local=str(tmp_path), batch_size=2, packing=packing)
+    loader = StreamingDataLoader(dataset, batch_size=2, num_workers=workers)
+    for number, _ in enumerate(loader, 1):
+        expected = {**loader.state_dict(), "order_hash": ""}
+        assert expected["sample_in_epoch"] == 2 * number
+        assert dataset.state_dict() == dataset.state_dict(2 * number, True) == expected
+    assert dataset.state_dict() == {**loader.state_dict(), "order_hash": ""}

@@ -1,7 +1,10 @@
 """Encodings through the door: replaced ones are used, classes answer as the functions do."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.format.json import encodings as json_encodings
 from streaming.base.format.mds import encodings
@@ -132,3 +135,32 @@ def test_types_of_text_formats():
         xsv_encodings.xsv_encode("str", 3)
     with pytest.raises(KeyError):
         xsv_encodings.xsv_decode("jpeg", "3")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["jpeg", "list[jpeg]", "jpeg_array"])
+def test_jpegs_are_written_as_0_13_writes_them(tmp_path, kind):
+    """The file while it has the image's pixels, and an image from memory always again."""
+    path = tmp_path / "a.jpg"
+    Image.effect_noise((32, 24), 90).save(path, quality=30)
+    data = path.read_bytes()
+
+    def encode(image):
+        value = image if kind == "jpeg" else [image]
+        encoded = encodings.mds_encode(kind, value)
+        if kind != "jpeg_array":
+            assert encodings._get_coder(kind).encode(value) == encoded
+        return encoded[encoded.index(b"\xff\xd8\xff") :]
+
+    def again(image):
+        file = io.BytesIO()
+        image.save(file, format="JPEG")
+        return file.getvalue()
+
+    with Image.open(path) as image:
+        assert encode(image) == data
+        image.load()
+        assert encode(image) == data
+        assert encode(Image.open(io.BytesIO(data))) == again(image) != data
+        image.paste(0, (0, 0, 9, 9))
+        assert encode(image) == again(image)

@@ -4,11 +4,21 @@ import json
 import os
 
 import pytest
-from streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+from streaming import (
+    CSVWriter,
+    JSONWriter,
+    MDSWriter,
+    StreamingDataset,
+    TSVWriter,
+    XSVWriter,
+)
 from streaming.base.array import Array
 from streaming.base.format import reader_from_json
 from streaming.base.format.base.reader import FileInfo, Reader
+from streaming.base.format.mds import encodings
 from streaming.base.format.mds.reader import MDSReader
+
+from mds.errors import UnsafeTypeError
 
 WRITERS = {
     "mds": (MDSWriter, {}),
@@ -17,6 +27,16 @@ WRITERS = {
     "tsv": (TSVWriter, {}),
     "xsv": (XSVWriter, {"separator": "|"}),
 }
+
+
+class Trap:
+    """An object whose pickle makes a folder when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
 
 
 def entry_of(out):
@@ -116,6 +136,30 @@ def test_entries_that_make_no_sense(packed, tmp_path):
     with pytest.raises(ValueError, match="pickles"):
         unsafe.validate(False)
     unsafe.validate(True)
+
+
+def test_pickles_are_loaded_only_if_they_are_allowed(tmp_path):
+    """By `validate`, and by the dataset whose shards are read; what a pickle runs has not run."""
+    with MDSWriter(columns={"x": "optional[pkl]"}, out=str(tmp_path / "data")) as writer:
+        writer.write({"x": Trap(str(tmp_path / "sprung"))})
+    reader = reader_from_json(str(tmp_path / "data"), "", entry_of(tmp_path / "data"))
+    data = reader.get_sample_data(0)
+    for load in (lambda: reader[0], lambda: reader.get_item(0), lambda: reader.decode_sample(data)):
+        with pytest.raises(UnsafeTypeError, match=r"Call validate\(True\) of this reader"):
+            load()
+    with pytest.raises(UnsafeTypeError, match=r"Write mds\.encodings\.parse_encoding"):
+        encodings.mds_decode("optional[pkl]", data[4:])
+    with pytest.raises(UnsafeTypeError):
+        StreamingDataset(local=str(tmp_path / "data"), batch_size=1)
+    assert not (tmp_path / "sprung").exists()
+    reader.validate(True)
+    assert reader[0] == {"x": None}
+    (tmp_path / "sprung").rmdir()
+    dataset = StreamingDataset(local=str(tmp_path / "data"), batch_size=1, allow_unsafe_types=True)
+    shard = dataset.shards[0]
+    assert shard[0] == {"x": None}
+    (tmp_path / "sprung").rmdir()
+    assert shard.decode_sample(shard.get_sample_data(0)) == {"x": None}
 
 
 def test_nothing_outside_of_the_folder_is_removed(packed, tmp_path):

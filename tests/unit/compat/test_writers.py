@@ -4,9 +4,11 @@ import inspect
 import json
 import os
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
+from PIL import Image
 from streaming import (
     CSVWriter,
     JSONWriter,
@@ -18,6 +20,7 @@ from streaming import (
 from streaming.base.format.base.writer import JointWriter, SplitWriter, Writer
 from streaming.base.format.mds.encodings import mds_encode
 from streaming.base.storage import CloudUploader
+from streaming.vision.convert.base import convert_image_class_dataset
 
 import mds
 from mds.errors import SealedNameError
@@ -70,6 +73,10 @@ def test_what_is_under_way(writer):
         ("float32", 1e300, np.float32("inf")),
         ("float32", np.float64(1e300), np.float32("inf")),
         ("float16", 70000, np.float16("inf")),
+        ("float32", None, np.float32("nan")),
+        ("int32", "7", np.int32(7)),
+        ("str_int", b"3", b"3"),
+        ("str_float", b"?", b"?"),
         ("str", b"\xff", b"\xff"),
         ("json", b"{", b"{"),
         ("ndarray", b"123", b"123"),
@@ -129,10 +136,10 @@ def test_a_shard_as_bytes(writer, tmp_path):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_bytes_are_the_librarys(name, tmp_path):
-    """Through the door and natively the same files come out, of fixed rows too."""
+    """The door without digests and native `hashes=[]` write the same files, of fixed rows too."""
     ours, options = KINDS[name]
-    native = getattr(mds, ours.__name__)
-    for kind, out in ((ours, "door"), (native, "native")):
+    natively = partial(getattr(mds, ours.__name__), hashes=[])
+    for kind, out in ((ours, "door"), (natively, "native")):
         columns = {"a": "int", "b": "float" if name != "mds" else "float64"}
         with kind(columns=columns, out=str(tmp_path / out), size_limit=5000, **options) as writer:
             for n in range(2000):
@@ -141,6 +148,20 @@ def test_the_bytes_are_the_librarys(name, tmp_path):
     assert names == sorted(os.listdir(tmp_path / "native"))
     for file in names:
         assert (tmp_path / "door" / file).read_bytes() == (tmp_path / "native" / file).read_bytes()
+
+
+@pytest.mark.parametrize("hashes", [{}, {"hashes": None}])
+def test_no_digests_by_default(tmp_path, hashes):
+    """None means none through the door, also for pictures of a class dataset."""
+    with MDSWriter(columns={"x": "int"}, out=str(tmp_path / "a"), **hashes) as writer:
+        writer.write({"x": 1})
+    pictures = [(Image.new("RGB", (2, 2)), 0)]
+    options = {"progress_bar": False, **hashes}
+    convert_image_class_dataset(pictures, str(tmp_path), "b", **options)
+    for name in "ab":
+        (shard,) = json.loads((tmp_path / name / "index.json").read_text())["shards"]
+        assert shard["hashes"] == []
+        assert shard["raw_data"]["hashes"] == {}
 
 
 class Lengths(JointWriter):

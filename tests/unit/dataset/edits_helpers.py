@@ -71,9 +71,9 @@ def train(loaders, stop, edits=()):
 
 def place_before(loader, size):
     """The step of the batch that was given last."""
-    count, ranks = loader._count, loader.dataset.num_ranks
+    count, ranks = loader._loader_state.count, loader.dataset.num_ranks
     epoch, first, *_ = count.begin
-    order = loader.dataset._order
+    order = loader.dataset._dataset_run.order
     return epoch * STEPS + order.place_after(epoch, first, (count.samples - size) * ranks) // BATCH
 
 

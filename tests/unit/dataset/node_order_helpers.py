@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mds._dataset.worker_epoch import WorkerEpoch
+from mds._iteration.worker_epoch import WorkerEpoch
 from mds.plan import EpochPlan
 
 

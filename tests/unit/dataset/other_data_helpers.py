@@ -5,8 +5,10 @@ import json
 from mds import MDSWriter, StreamingDataset
 
 
-def write(out, first):
-    with MDSWriter(out=out, columns={"x": "int"}, size_limit=200, exist_ok=True) as writer:
+def write(out, first, **options):
+    """Write 40 samples without digests."""
+    options = {"size_limit": 200, "exist_ok": True, "hashes": [], **options}
+    with MDSWriter(out=out, columns={"x": "int"}, **options) as writer:
         for number in range(40):
             writer.write({"x": first + number})
 

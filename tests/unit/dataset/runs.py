@@ -60,4 +60,4 @@ def train(documents_of, loaders, epochs=1, edits=(), stop=None):
 
 def steps_of(loader):
     """Return the steps of the run of a loader."""
-    return TrainingSteps(loader.dataset._order, loader.dataset._world())
+    return TrainingSteps(loader.dataset._dataset_run.order, loader.dataset._dataset_run.world())

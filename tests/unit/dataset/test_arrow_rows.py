@@ -206,7 +206,8 @@ def test_streams_of_other_types_are_refused(tmp_path):
     for name, encoding in (("a", "int32"), ("b", "int64")):
         with MDSWriter(str(tmp_path / name), {"id": encoding}) as writer:
             writer.write({"id": 1})
-    dataset = StreamingDataset([str(tmp_path / "a"), str(tmp_path / "b")])
+    with pytest.warns(UserWarning, match="'id' has the encoding 'int32' in some shards"):
+        dataset = StreamingDataset([str(tmp_path / "a"), str(tmp_path / "b")])
     with pytest.raises(ConfigError, match="'id' is 'int32' in some shards and 'int64' in others"):
         dataset.to_arrow_reader()
 

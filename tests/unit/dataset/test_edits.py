@@ -44,10 +44,10 @@ def test_an_order_hash_proves_that_all_else_is_equal(folder):
     for loader in (plain, changed):
         for _ in loader:
             pass
-    start, order = ResumePoint(Position(0)), changed.dataset._order
-    plan = order.plan(start, changed.dataset._world())
+    start, order = ResumePoint(Position(0)), changed.dataset._dataset_run.order
+    plan = order.plan(start, changed.dataset._dataset_run.world())
     assert plan.order_hash(plan.steps) == changed.order_hash
-    before = plain.dataset._order.plan(start, plain.dataset._world())
+    before = plain.dataset._dataset_run.order.plan(start, plain.dataset._dataset_run.world())
     hashes = []
     for each, steps in ((before, range(STEPS)), (plan, range(STEPS - 5))):
         marks = each.global_batches.marks(np.arange(len(steps)), np.arange(BATCH))
@@ -65,7 +65,9 @@ def test_locate_and_batch_know_the_edits(folder):
     loader.dataset.edits.replace_samples([7, 800])
     loader.dataset.edits.replace_samples(range(100, 300), at_step=20)
     loader.dataset.edits.skip_steps(range(40, 44))
-    plan = loader.dataset._order.plan(ResumePoint(Position(0)), loader.dataset._world())
+    plan = loader.dataset._dataset_run.order.plan(
+        ResumePoint(Position(0)), loader.dataset._dataset_run.world()
+    )
     assert plan.steps == STEPS - 4
     assert plan.epoch_steps == STEPS
     places = {}
@@ -81,8 +83,8 @@ def test_locate_and_batch_know_the_edits(folder):
 def test_what_came_for_a_dropped_sample_may_be_dropped_itself(folder):
     """Then another comes for both; what came before stays, and no chain leads back."""
     loader = loader_of(folder, shuffle_algo="seekable")
-    dropped, world = [], loader.dataset._world()
-    order = loader.dataset._order
+    dropped, world = [], loader.dataset._dataset_run.world()
+    order = loader.dataset._dataset_run.order
     for turn in range(1, 12):
         table = order.plan(ResumePoint(Position(0)), world).drops
         following = table.at(np.array([5]), np.array([turn * BATCH]))[0]
@@ -103,8 +105,8 @@ def test_the_spare_samples_of_a_stream_come_once_each(folder):
     with pytest.raises(ConfigError, match="At most half of a stream"):
         loader.dataset.edits.replace_samples([370])
     for epoch in range(3):
-        table = loader.dataset._order.plan(
-            ResumePoint(Position(epoch)), loader.dataset._world()
+        table = loader.dataset._dataset_run.order.plan(
+            ResumePoint(Position(epoch)), loader.dataset._dataset_run.world()
         ).drops
         come = table.at(np.arange(360), np.zeros(360, np.int64))
         assert len({*come.tolist()}) == 360
@@ -161,7 +163,7 @@ def test_a_part_of_a_dataset_numbers_its_own(folder):
     assert 2 not in ids
     assert all(number % 2 == 0 for number in ids)
     assert len(ids) == SAMPLES // 2
-    assert not loader.dataset._order.epochs.edits
+    assert not loader.dataset._dataset_run.order.epochs.edits
 
 
 def test_many_epochs_are_skipped_at_once(folder, monkeypatch):
@@ -224,8 +226,8 @@ def test_the_former_methods_are_told_what_to_write(folder):
 def test_edits_are_shown_without_a_batch_size(folder):
     """Then steps are unknown, and places are shown."""
     dataset = StreamingDataset(local=str(folder / "a"))
-    dataset._order.epochs.edit([{"epoch": 0, "from": 8, "drop": [1], "why": ""}])
-    assert dataset.edits[0] == "1 samples dropped from place 8 of epoch 0: 1"
+    dataset._dataset_run.order.epochs.edit([{"epoch": 0, "from": 8, "drop": [1], "why": ""}])
+    assert dataset.edits[0] == "1 sample replaced from place 8 of epoch 0 on: 1"
 
 
 def test_a_plan_carries_its_edits():

@@ -9,7 +9,7 @@ import pytest
 
 from mds import Stream, StreamingDataLoader, StreamingDataset
 from mds._dataset.epoch_iterator import EpochIterator
-from mds._dataset.worker_epoch import lent
+from mds._iteration.worker_epoch import lent
 from tests.unit.dataset.iterators_helpers import KINDS, SETTINGS, ids
 
 

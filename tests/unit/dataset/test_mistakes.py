@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from torch.utils.data import DataLoader
 
 from mds import (
@@ -12,6 +13,7 @@ from mds import (
     StreamingDataLoader,
     StreamingDataset,
 )
+from mds._cli import convert, main
 from mds.errors import ArgumentError, ConfigError, NotFoundError
 from tests.unit.dataset import mistakes_helpers
 from tests.unit.dataset.mistakes import MISTAKES
@@ -92,6 +94,10 @@ def test_an_assignment_without_effect_is_refused(names, name, value, remedy):
     if name not in {"predownload", "replication"}:
         setattr(own, name, value)
         assert getattr(own, name) == value
+    elif name == "replication":  # the ranks depend on it in every class
+        with pytest.raises(ConfigError, match=remedy):
+            own.replication = value
+        assert own.replication is None
 
 
 def test_an_assignment_to_a_stream_or_a_loader_is_checked(names):
@@ -212,3 +218,33 @@ def test_pictures_of_other_kinds_go_into_a_column_of_jpeg(tmp_path):
             Image.new("RGB", (2, 2)).save(file, kind)
             writer.write({"x": file.getvalue()})
     assert [s["x"].size for s in LocalDataset(str(tmp_path / "d"))] == [(2, 2)] * 6
+
+
+@pytest.mark.parametrize("names", [("0", "1", "2"), ("00000", "00001"), ("part-0", "part-1")])
+def test_parts_that_were_not_merged_are_no_splits(tmp_path, names):
+    """Whoever takes one of them trains on a part, so the error merges them."""
+    for name in names:
+        with MDSWriter(out=str(tmp_path / "d" / name), columns={"n": "int"}) as writer:
+            writer.write({"n": 1})
+    folder = str(tmp_path / "d")
+    with pytest.raises(NotFoundError, match=r"parts that were not merged\. Merge") as error:
+        StreamingDataset(local=folder, batch_size=1)
+    assert "split=" not in str(error.value)
+    assert f"merge_index({folder!r})" in str(error.value)
+    command = str(error.value).partition("or with: mds ")[2].split()
+    assert CliRunner().invoke(main, command).exit_code == 0
+    assert len(StreamingDataset(local=folder, batch_size=1)) == len(names)
+
+
+def test_an_unfinished_conversion_is_not_converted(tmp_path):
+    """The error advises to resume it, and not to convert the files of its work folder."""
+    source, out = str(tmp_path / "in.jsonl"), str(tmp_path / "out")
+    with open(source, "w") as file:
+        file.write('{"n": 1, "text": "' + "x" * 300 + '"}\n')
+        file.writelines('{"n": 1, "text": "' + "x" * 300 + '"}\n' for _ in range(8000))
+        file.write("{broken\n")
+    arguments = [source, out, "--size-limit", "200kb", "--num-workers", "1"]
+    assert CliRunner().invoke(convert, arguments).exit_code != 0
+    with pytest.raises(NotFoundError, match="Continue with mds-convert --resume") as error:
+        StreamingDataset(local=out, batch_size=1)
+    assert "Convert them" not in str(error.value)

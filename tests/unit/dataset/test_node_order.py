@@ -11,7 +11,7 @@ import pytest
 from mds._cache.budget import Budget
 from mds._cache.ledger_file import _SLOT, ProcessTable
 from mds._cache.process_cache import Peers
-from mds._dataset.node_order import EPOCH_TIME, NodeOrder
+from mds._iteration.node_order import EPOCH_TIME, NodeOrder
 from mds._prefetch.lookahead import Lookahead
 from mds._prefetch.next_use import NextUseIndex, join_index, leave_index
 from mds.storage._locks import open_locks

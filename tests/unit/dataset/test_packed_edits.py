@@ -61,7 +61,7 @@ def test_steps_of_packs_count_over_epochs(corpus, unedited):
     first = len(unedited[0])
     loader.dataset.edits.skip_steps(range(first + 1, first + 3))
     loader.dataset.edits.replace_samples([unedited[1][5][0]], at_step=first + 4)
-    assert loader.dataset.edits[0].endswith("of epoch 1")
+    assert loader.dataset.edits[0].endswith("of epoch 1 on")
     rows, _, _ = train([loader], 2)
     assert rows[0] == unedited[0]
     assert rows[1][0] == unedited[1][0]

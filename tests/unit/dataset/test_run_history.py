@@ -1,13 +1,15 @@
 """What a state leads back to in Python; tests/unit/cli/test_run_commands.py has the orders."""
 
 import json
+import os
 
 import pytest
 import torch
 
 import mds
 from mds import MDSWriter, RunHistory, StreamingDataLoader, StreamingDataset
-from mds.errors import ArgumentError, StateError
+from mds.errors import ArgumentError, DeniedError, NotFoundError, StateError
+from tests.unit.cache.users import USERS, can_become, run_as
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,31 @@ def test_two_states_are_refused(trained):
         RunHistory({"train": trained[2], "val": trained[2]})
     with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
         RunHistory("nowhere.json")
+
+
+@pytest.mark.skipif(not can_become(), reason="only root can be another user")
+def test_what_cannot_be_opened_names_the_remedy(trained, tmp_path):
+    """A file, the folder of a run and a folder in it, without permission; and a pipe."""
+    run = tmp_path / "run"
+    (run / "sub").mkdir(parents=True)
+    (run / "state.json").write_text(json.dumps(trained[2]))
+    (tmp_path / "closed.json").write_text("{}")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.geteuid() and path != path.parent:
+            path.chmod(path.stat().st_mode | 0o055)
+
+    def read():
+        for name in ("closed.json", "run"):
+            with pytest.raises(DeniedError, match=rf"{name}.*chmod -R a\+rX \S*{name}"):
+                RunHistory(tmp_path / name)
+
+    (tmp_path / "closed.json").chmod(0o600)
+    for closed in (run / "sub", run):  # the folder in it first: listing stops at the upper one
+        closed.chmod(0o700)
+        run_as(USERS[0], read)
+    with pytest.raises(NotFoundError, match="pipe: this is a pipe"):
+        RunHistory(tmp_path / "pipe")
 
 
 def test_other_spellings_tell_the_new_ones(trained):

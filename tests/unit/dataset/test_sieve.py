@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
-from mds._dataset.filtering import MAX_LISTED_SAMPLES, SkippedSample
+from mds._iteration.filtering import MAX_LISTED_SAMPLES, SkippedSample
 from mds.errors import ConfigError, FunctionError, MdsError
 from tests.unit.dataset.sieve_helpers import even, few
 
@@ -130,9 +130,9 @@ def test_dropped_samples_are_listed_up_to_a_bound(make):
     """A filter of a large dataset does not fill the memory with what it refused."""
     dataset = StreamingDataset(local=make(), batch_size=4)
     for _ in range(3 * MAX_LISTED_SAMPLES):
-        dataset._dropped.report(SkippedSample(1, "dropped by the filter"))
+        dataset._dataset_run.dropped.report(SkippedSample(1, "dropped by the filter"))
     assert len(dataset.skipped) == MAX_LISTED_SAMPLES
-    assert dataset._dropped.count == 3 * MAX_LISTED_SAMPLES
+    assert dataset._dataset_run.dropped.count == 3 * MAX_LISTED_SAMPLES
 
 
 class Mine(StreamingDataset):

@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from mds import LocalDataset, MDSWriter
-from mds.encodings import Encoding, parse_encoding, register_encoding
-from mds.encodings import _registry as registry
+from mds.encodings import Encoding, parse_encoding
 from mds.errors import UnknownEncodingError
+from tests.unit.encodings.registered import registered
 
 REFUSED = ["", "nope", "nope:x", "INT", "str:", "int32:4", "int:", "json:x", "pkl:2", "bool:1"]
 REFUSED += ["ndarray:nope", "ndarray:bool", "ndarray:int32:", "ndarray:int32:0", "ndarray:int32:a"]
@@ -83,10 +83,8 @@ class PointEncoding(Encoding):
 
 @pytest.fixture
 def _point():
-    register_encoding("point", PointEncoding)
-    yield
-    del registry._encodings.entries["point"]
-    parse_encoding.cache_clear()
+    with registered({"point": PointEncoding}):
+        yield
 
 
 @pytest.mark.usefixtures("_point")

@@ -15,6 +15,7 @@ LINES = 4
 class Numbers(Format):
     name: ClassVar[str] = "numbers"
     endings: ClassVar[tuple[str, ...]] = (".numbers",)
+    omits_underscored: ClassVar[bool] = True
 
     factor: int = 1
 

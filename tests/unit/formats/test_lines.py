@@ -1,9 +1,11 @@
-"""Lines are found wherever chunks end, and what is wrong with one is told by its byte."""
+"""Lines are found wherever chunks end, and what is wrong with one is told by its number."""
 
+import bz2
 import collections
 import gzip
 import itertools
 import json
+import lzma
 import os
 
 import numpy as np
@@ -15,10 +17,14 @@ from hypothesis import strategies as st
 from mds import StreamingDataset
 from mds.errors import ConfigError, FormatError
 from mds.formats import JsonLines, TextLines
+from mds.formats._columns import as_columns
 from mds.formats._dataset import reads_of
-from mds.formats._newlines import Probe, Stretch, bounded, cut_lines, line_bounds
+from mds.formats._facts import ShardPlace
+from mds.formats._newlines import LineRange, Probe, bounded, cut_lines, line_bounds
 from mds.formats._registry import find_recorded_format
+from mds.formats._source import Files, parse_place
 from mds.formats._unpack import unpacked
+from mds.storage import open_store
 
 TEXTS = st.lists(st.sampled_from([b"a", b"\n", b" ", b"\r", b"\t", b"bc"]), max_size=60).map(
     b"".join
@@ -48,12 +54,26 @@ def test_stretches_do_not_depend_on_chunks(data, step, size, skips_blank):
         end += len(line)
         lines += not (skips_blank and line.isspace())
         if size is not None and line.endswith(b"\n") and end - start >= size:
-            expected.append(Stretch(start, end, lines))
+            expected.append(LineRange(start, end, lines))
             start, lines = end, 0
     if end > start:
-        expected.append(Stretch(start, end, lines))
+        expected.append(LineRange(start, end, lines))
     chunks = [data[at : at + step] for at in range(0, len(data), step)]
     assert cut_lines(chunks, size, skips_blank=skips_blank) == expected
+
+
+@pytest.mark.parametrize("size", [None, 1, 5 << 20])
+@pytest.mark.parametrize("step", [1 << 18, 3 << 19, 1 << 30])
+def test_lines_of_megabytes_make_the_same_stretches(size, step):
+    """Whether their content is kept or not, also at the end of the file and after blanks."""
+    long, blank = b"x" * (3 << 20), b" " * (2 << 20)
+    data = b"\n".join([b"a", long, blank, blank + b"y", b"b", long, long])
+    for end in b"", b"\n":
+        whole = [data + end]
+        chunks = [whole[0][at : at + step] for at in range(0, len(whole[0]), step)]
+        stretches = cut_lines(chunks, size, skips_blank=True)
+        assert stretches == cut_lines(whole, size, skips_blank=True)
+        assert sum(each.lines for each in stretches) == 6
 
 
 def test_a_first_line_of_megabytes_is_probed():
@@ -146,35 +166,39 @@ def test_a_mixture_of_kinds_is_json(tmp_path):
 
 
 def test_a_column_that_a_file_lacks_is_told_or_null(tmp_path):
-    """It is an error, left out by name, or None."""
+    """It is None, left out by name, or an error."""
     folder = tmp_path / "data"
     write(folder, "a.jsonl", [{"x": 1, "y": 2}])
     write(folder, "b.jsonl", [{"x": 3}])
     with pytest.raises(FormatError, match=r"b\.jsonl: there is no column 'y'"):
-        of(folder, tmp_path, "jsonl")
+        of(folder, tmp_path, JsonLines(missing="error"))
     found = of(folder, tmp_path, JsonLines(missing="null"))
     assert list(found) == [{"x": 1, "y": 2}, {"x": 3, "y": None}]
     assert list(of(folder, tmp_path, "jsonl", columns=["x"])) == [{"x": 1}, {"x": 3}]
 
 
-def test_lines_that_do_not_fit_are_told_by_their_byte(tmp_path):
-    """A late key, another type, no object, no UTF-8: the file and the byte of the line."""
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_lines_that_do_not_fit_are_told_by_their_number(tmp_path, name):
+    """A late key, another type, no object, no JSON: the file and the number of the line."""
     many = [{"x": i} for i in range(300)]
-    first = sum(len(json.dumps(record)) + 1 for record in many)
     for line, words in [
-        ('{"x": 1, "late": 2}', r"a key 'late', which the records at the beginning do not"),
-        ('{"x": "text"}', r"column 'x': .*expected an int"),
+        ('{"x": 1, "late": 2}', r"the key 'late', which the records at the beginning do not"),
+        ('{"x": "text"}', r"column 'x' \(int\): expected a whole number, got str 'text'"),
+        ('{"x": "\xf6"}', r"column 8: byte 0xf6 is not UTF-8; .*encoding='cp1252'"),
         ("{}", r"there is no column 'x'"),
         ("[1]", r"expected an object with the columns as keys, got \[1\]"),
-        ('{"x": ', r"Expecting value"),
+        ('{"x": ', r"column 6: Expecting value"),
         ("[" * 99_999, r"nested too deeply"),
     ]:
         folder = tmp_path / f"data{len(os.listdir(tmp_path))}"
-        write(folder, "a.jsonl", many)
-        with (folder / "a.jsonl").open("a") as file:
-            file.write(line + "\n")
-        dataset = of(folder, tmp_path, "jsonl")
-        with pytest.raises(FormatError, match=rf"a\.jsonl.*byte {first:,}.*{words}"):
+        folder.mkdir()
+        text = "".join(json.dumps(record) + "\n" for record in many)
+        # Blank lines are no samples, but they are counted.
+        data = b"\n \n" + text.encode() + line.encode("latin-1") + b"\n"
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        dataset = StreamingDataset(remote=str(folder), local=str(folder / "cache"), batch_size=2)
+        assert dataset[299] == {"x": 299}
+        with pytest.raises(FormatError, match=rf"a\.jsonl.*, line 303[,:].*{words}"):
             dataset[300]
 
 
@@ -223,7 +247,7 @@ def test_late_keys_are_told_beside_keys_of_any_name(tmp_path):
         (folder / "a.jsonl").write_text(text)
         dataset = StreamingDataset(remote=str(folder), local=str(tmp_path / f"c{number}"))
         assert dataset[7] == {name: 7}
-        with pytest.raises(FormatError, match=r"a\.jsonl: the line at byte .* has a key 'late'"):
+        with pytest.raises(FormatError, match=r"a\.jsonl, line 301: it has the key 'late'"):
             dataset[300]
 
 
@@ -249,14 +273,7 @@ def test_states_and_indexes_of_lines_keep_the_name_text():
 @pytest.mark.parametrize(
     ("word", "words"),
     [
-        (
-            "text",
-            r"mds.convert\(source, out, format='text'\) .* For a sample of each line, .*'lines'",
-        ),
-        (
-            "csv",
-            r"mds.convert\(source, out, format='csv'\) converts such files",
-        ),
+        ("hf", r"mds.convert\(source, out, format='hf'\) converts such files"),
         ("json", "write format='jsonl'"),
         ("webdataset", "write format='tar'"),
         ("line", "write format='lines'"),
@@ -278,16 +295,99 @@ def test_broken_lines_are_errors_when_they_are_read(tmp_path, line):
     dataset = StreamingDataset(tmp_path, on_error="skip")
     assert [sample["id"] for sample in dataset] == [*range(1, 13), *range(14, 20)]
     assert [each.sample for each in dataset.skipped] == [0, 13]
-    with pytest.raises(FormatError, match=r"a\.jsonl, line at byte 0: "):
+    with pytest.raises(FormatError, match=r"a\.jsonl, line 1[,:] "):
         StreamingDataset(tmp_path)[0]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([line] * 3) + b"\n")
-    with pytest.raises(FormatError, match=r"a\.jsonl, line at byte 0: "):
+    with pytest.raises(FormatError, match=r"a\.jsonl, line 1[,:] "):
         StreamingDataset(tmp_path, on_error="skip")
 
 
-def test_a_broken_line_of_a_compressed_file_is_an_error_when_it_is_opened(tmp_path):
-    """Its lines are encoded together."""
+@pytest.mark.parametrize("more", [{}, {"t": "b"}])
+@pytest.mark.parametrize("cache_limit", [None, "1mb"])
+def test_a_broken_line_does_not_break_its_shard_in_the_cache(tmp_path, more, cache_limit):
+    """The others are read, and the error of this one has its line, whatever the columns."""
+    records = [{"id": number, **more} for number in range(300)]
+    lines = [json.dumps(record) for record in records]
+    lines[1:1] = ["nonsense"]
+    lines.append(json.dumps({"id": "x", **more}))
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
-        file.write(b'{"id": 0}\nnonsense\n')
-    with pytest.raises(FormatError, match=r"a\.jsonl\.gz, line at byte 10: "):
-        StreamingDataset(tmp_path, on_error="skip")
+        file.write("\n".join(lines).encode())
+    cache = tmp_path / "cache"
+    dataset = StreamingDataset(tmp_path, local=cache, on_error="skip", cache_limit=cache_limit)
+    for _ in range(2):
+        assert list(dataset) == records
+    with pytest.raises(FormatError, match=r"a\.jsonl\.gz, line 2, column 1: Expecting value"):
+        StreamingDataset(tmp_path, local=cache)[1]
+    with pytest.raises(
+        FormatError, match=r"a\.jsonl\.gz, line 302, column 'id' \(int\): expected a whole"
+    ):
+        StreamingDataset(tmp_path, local=cache, columns=["id"])[301]
+
+
+def test_the_other_files_are_read_if_no_line_of_one_is_a_record(tmp_path):
+    """It says nothing about the columns, and each of its lines is an error."""
+    (tmp_path / "a.jsonl").write_text("nonsense\n[2]\n")
+    (tmp_path / "b.jsonl").write_text('{"id": 0}\n')
+    dataset = StreamingDataset(tmp_path, on_error="skip")
+    assert list(dataset) == [{"id": 0}]
+    assert [each.sample for each in dataset.skipped] == [0, 1]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.parametrize("kind", ["jsonl", "lines"])
+def test_compression_is_known_by_the_content(tmp_path, kind, ending):
+    """Whatever a file is called: its first bytes say whether it is compressed."""
+    pack = {
+        "": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+    }[ending]  # fmt: skip
+    plain = {"jsonl": ".jsonl", "lines": ".txt"}[kind]
+    data = pack(b'{"x": 1}\n{"x": 2}\n')
+    expected = (
+        [{"x": 1}, {"x": 2}] if kind == "jsonl" else [{"text": '{"x": 1}'}, {"text": '{"x": 2}'}]
+    )
+    for number, name in enumerate([f"a{plain}{ending}", f"a{plain}", f"a{plain}.gz"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        dataset = StreamingDataset(remote=folder, local=tmp_path / f"cache{number}", format=kind)
+        assert list(dataset) == expected
+
+
+def test_text_may_have_another_encoding(tmp_path):
+    """The setting is the one that `mds.convert` has."""
+    (tmp_path / "a.jsonl").write_bytes('{"é": "ö"}\n'.encode("cp1252"))
+    assert list(StreamingDataset(tmp_path, format=JsonLines(encoding="cp1252"))) == [{"é": "ö"}]
+    (tmp_path / "a.txt").write_bytes("1 €\n".encode("cp1252"))
+    assert list(StreamingDataset(tmp_path, format=TextLines(encoding="CP1252"))) == [
+        {"text": "1 €"}
+    ]
+    with pytest.raises(ConfigError, match=r"its lines do not end with the byte 0x0a"):
+        JsonLines(encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"Python has no such text encoding"):
+        TextLines(encoding="cp")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_an_uncounted_plan_has_the_columns_of_a_counted_one(tmp_path, name):
+    """Both look at the same lines, and pieces of any size have all lines, each once."""
+    records = [{"x": i if i < 2000 else "late", "y": i, "z": "z" * 990} for i in range(9000)]
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    assert len(data) > 8 << 20
+    (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith("gz") else data)
+    kind, files = JsonLines(), Files(open_store(str(tmp_path)))
+    file = kind.find(parse_place(str(tmp_path), kind.endings), files).files[0]
+    counted, uncounted = kind.plan_file(file, files), kind.plan_uncounted(file, files)
+    assert counted.columns == uncounted.columns == {"x": "json", "y": "int", "z": "str"}
+    assert counted.note == uncounted.note
+    columns = as_columns(uncounted.columns)
+    ((start, end),), (samples,) = uncounted.spans, uncounted.samples
+    shard = ShardPlace(file, (start, end), samples, uncounted.note, columns)
+    pieces = list(kind.cut(shard, files, 1_000_003))
+    assert len(pieces) == (1 if name.endswith("gz") else -(-len(data) // 1_000_003))
+    counts = [sum(len(block.sizes) for block in kind.blocks(piece, files)) for piece in pieces]
+    assert sum(counts) == len(records)
+    row = counts[0] - 1
+    assert kind.location_of(pieces[0], row, files).endswith(f"{name}, line {row + 1}")
+    if len(pieces) > 1:
+        assert kind.location_of(pieces[1], 5, files).endswith(f"{name}, line {counts[0] + 6}")

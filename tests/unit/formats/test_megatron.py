@@ -38,13 +38,14 @@ class TestMegatron(FormatContract):
         return folder, "a.idx, byte 60: the file ends"
 
 
-def test_it_is_known_by_a_url_and_not_by_a_folder(tmp_path):
-    """Many datasets have ``.bin`` files, so a folder of them needs ``format=``."""
+def test_it_is_known_by_a_url_and_by_its_indexes(tmp_path):
+    """Many datasets have ``.bin`` files, so each file of a folder must have an ``.idx`` file."""
     write(tmp_path / "a", [[[1, 2]], [[3]]])
     assert StreamingDataset(local=str(tmp_path / "a.bin")).num_samples == 2
     assert StreamingDataset(remote=f"{tmp_path}/*.bin", local=str(tmp_path / "c")).num_samples == 2
-    with pytest.raises(FileNotFoundError):
-        StreamingDataset(local=str(tmp_path))
+    assert StreamingDataset(local=str(tmp_path)).num_samples == 2
+    (tmp_path / "b.bin").write_bytes(b"x")
+    assert StreamingDataset(local=str(tmp_path), columns=["path"]).num_samples == 3  # any files
 
 
 def test_files_of_several_types_widen(tmp_path):
@@ -131,6 +132,13 @@ DAMAGES = {
     "cuts": (
         lambda p: overwrite(p / "a.idx", CUTS + 8, "<q", 4),
         rf"a\.idx, byte {CUTS + 16}: cut 3 follows 4; cuts must increase",
+    ),
+    "cuts that overflow": (
+        lambda p: [
+            overwrite(p / "a.idx", CUTS + 8, "<q", (1 << 63) - 1),
+            overwrite(p / "a.idx", CUTS + 16, "<q", -2),
+        ],
+        rf"a\.idx, byte {CUTS + 16}: cut -2 follows 9,223,372,036,854,775,807; cuts must increase",
     ),
     "last cut": (
         lambda p: overwrite(p / "a.idx", END - 8, "<q", 4),

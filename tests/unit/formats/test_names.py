@@ -82,6 +82,19 @@ def test_a_name_that_is_not_utf_8_is_an_error_that_names_it(tmp_path):
     assert StreamingDataset(remote=f"{tmp_path}/a*.jsonl", batch_size=1)[0]["x"] == 1
 
 
+def test_a_name_that_is_not_utf_8_of_a_file_that_is_not_read_is_no_error(tmp_path):
+    """It is left out and counted, like any file of another kind."""
+    try:
+        with open(os.fsencode(tmp_path) + b"/b\xff.md", "wb") as file:
+            file.write(b"notes")
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    dataset = StreamingDataset(str(tmp_path), format="jsonl", batch_size=1)
+    assert dataset[0]["x"] == 1
+    assert r"files of another kind, such as b\udcff.md" in str(dataset.explain())
+
+
 @pytest.mark.parametrize("name", ["remote", "local"])
 def test_a_place_that_is_not_utf_8_is_refused_at_once(tmp_path, name):
     """Before anything is opened; a link to it has another name."""

@@ -1,7 +1,9 @@
 """A format of a user's own, in forty lines, does everything that MDS does."""
 
+import dataclasses
 import os
 import pickle
+from typing import ClassVar
 
 import pytest
 from numbers_format import Numbers
@@ -9,6 +11,7 @@ from numbers_format import Numbers
 from mds import StreamingDataLoader, StreamingDataset
 from mds._dataset.stream import Stream
 from mds.errors import ConfigError, FormatError, NotFoundError, ReplacedError
+from mds.formats import register_format
 from mds.testing import FormatContract
 
 
@@ -48,6 +51,26 @@ def test_a_folder_is_known_by_the_endings_in_it(numbers, tmp_path, monkeypatch):
     dataset = StreamingDataset(local=str(numbers), batch_size=2)
     assert [sample["number"] for sample in dataset] == list(range(17))
     assert sorted(os.listdir(numbers)) == before
+
+
+def test_a_setting_without_a_default_is_asked_for(tmp_path):
+    """A name alone does not choose a format with such a setting; the class with it does."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Scaled(Numbers):
+        name: ClassVar[str] = "scaled"
+        endings: ClassVar[tuple[str, ...]] = (".scaled",)
+        scale: int
+
+    register_format("scaled", Scaled)
+    (tmp_path / "a.scaled").write_text("7\n")
+    words = r"'scaled' needs a setting: give format=Scaled\(scale=...\), or --set scale=... on a"
+    with pytest.raises(ConfigError, match=words):
+        StreamingDataset(remote=str(tmp_path), local=str(tmp_path / "c"), format="scaled")
+    dataset = StreamingDataset(
+        remote=str(tmp_path), local=str(tmp_path / "c"), format=Scaled(scale=2)
+    )
+    assert dataset[0]["number"] == 7
 
 
 def test_patterns_choose_files(numbers, tmp_path):

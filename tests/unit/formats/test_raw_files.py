@@ -56,7 +56,7 @@ def test_what_files_hold_goes_by_their_endings(tmp_path):
         (tmp_path / f"raw/{i}.txt").write_text(f"text {i}")
     (tmp_path / "raw/m.csv").write_text("file\n" + "".join(f"{i}.txt\n" for i in range(3)))
     kind = RawFiles(manifest="m.csv", path="file", content="document")
-    assert list(of(tmp_path / "raw", tmp_path, kind))[2] == {"file": "2.txt", "document": "text 2"}
+    assert list(of(tmp_path / "raw", tmp_path, kind))[2] == {"path": "2.txt", "document": "text 2"}
 
 
 def test_a_start_reads_the_manifest_and_looks_at_sixteen_files(folder):
@@ -85,11 +85,12 @@ def test_a_start_reads_the_manifest_and_looks_at_sixteen_files(folder):
         return found.sizes
 
     sizes = plan(RawFiles(manifest="m.csv", samples_per_shard=8))
-    assert calls[:2] == [("head", "m.csv"), ("stream", "m.csv")]
-    assert sorted(calls[2:]) == sorted(("head", f"p/{i}.bin") for i in range(0, 20, 2))
+    # The beginning of the manifest shows its columns.
+    assert calls[:3] == [("head", "m.csv"), ("stream", "m.csv"), ("stream", "m.csv")]
+    assert sorted(calls[3:]) == sorted(("head", f"p/{i}.bin") for i in range(0, 20, 2))
     assert sizes == [9 * 8, 9 * 8, 9 * 4]
     sizes = plan(RawFiles(manifest="s.csv", size="bytes", samples_per_shard=8))
-    assert calls == [("head", "s.csv"), ("stream", "s.csv")]
+    assert calls == [("head", "s.csv"), ("stream", "s.csv"), ("stream", "s.csv")]
     assert sizes == [28, 92, 70]
 
 
@@ -146,8 +147,8 @@ def test_what_is_wrong_with_a_manifest_is_told(folder, tmp_path):
         ),
         ("b.csv", "path\n../other\n", r"b\.csv, row 0: '\.\./other' is not the name"),
         ("c.csv", "path\n", r"c\.csv: the manifest has no rows"),
-        ("d.csv", "path,label\na.bin\n", r"d\.csv: .*does not have as many cells"),
-        ("e.jsonl", '{"path": 1\n', r"e\.jsonl: it cannot be read"),
+        ("d.csv", "path,label\na.bin\n", r"d\.csv, line 2: 1 value for 2 columns"),
+        ("e.jsonl", '{"path": 1\n', r"e\.jsonl, line 1, column 11: Expecting ',' delimiter"),
         ("f.parquet", "PAR1", r"f\.parquet: it cannot be read"),
         ("g.csv", "path,content\na,b\n", r"g\.csv: the manifest already has a column 'content'"),
         ("h.xml", "<a/>", r"h\.xml: the name of a manifest must end in \.parquet, \.csv"),
@@ -162,11 +163,13 @@ def test_what_is_wrong_with_a_manifest_is_told(folder, tmp_path):
 
 
 def test_a_row_without_its_file_is_told(folder, tmp_path):
-    """The file that is not there, and the manifest that has a row of it."""
+    """The file that is not there, and the manifest that has a row of it; others can be read."""
     (folder / "p/3.bin").unlink()
     dataset = of(folder, tmp_path, RawFiles(manifest="m.csv"))
-    with pytest.raises(NotFoundError, match=r"3\.bin: there is no such file, but .*m\.csv has"):
+    with pytest.raises(FormatError, match=r"3\.bin: m\.csv lists it, but there is no such file"):
         dataset[3]
+    skipping = of(folder, tmp_path, RawFiles(manifest="m.csv"), on_error="skip")
+    assert [sample["label"] for sample in skipping] == [n for n in range(20) if n != 3]
 
 
 def test_a_key_of_a_later_row_is_a_column(tmp_path):
@@ -192,13 +195,17 @@ def test_a_manifest_loses_nothing(tmp_path):
     kinds = {"csv": ",", "tsv": "\t"}
     for ending, cut in kinds.items():
         for names, words in (
-            [["path", "c", "c"], r"\('c'\) exists twice"],
-            [["path", ""], "no name"],
+            [["path", "c", "c"], "two columns have the name 'c'"],
+            [["path", ""], ""],
         ):
             cells = cut.join(["a.bin", "1", "2"][: len(names)])
             (place / f"m.{ending}").write_text(f"{cut.join(names)}\n{cells}\n")
-            with pytest.raises(FormatError, match=rf"m\.{ending}: .*{words}"):
-                of(place, tmp_path, RawFiles(manifest=f"m.{ending}"))
+            if words:
+                with pytest.raises(FormatError, match=rf"m\.{ending}, line 1: .*{words}"):
+                    of(place, tmp_path, RawFiles(manifest=f"m.{ending}"))
+            else:  # a column without a name has its number
+                dataset = of(place, tmp_path, RawFiles(manifest=f"m.{ending}"))
+                assert dataset[0] == {"column_1": 1, "content": b"a", "path": "a.bin"}
     (place / "m.csv").write_text("path,n\na.bin,9007199254740993\na.bin,0.5\n")
     found = list(of(place, tmp_path, RawFiles(manifest="m.csv"), columns=["n"]))
     assert found == [{"n": "9007199254740993"}, {"n": "0.5"}]
@@ -213,9 +220,9 @@ def test_a_row_of_a_folder_is_told(folder, tmp_path):
     """A path that is no file, or that leads through one, is named with its manifest."""
     (folder / "d.csv").write_text("path\np\np/3.bin/x\n")
     dataset = of(folder, tmp_path, RawFiles(manifest="d.csv"))
-    with pytest.raises(FormatError, match=r"d\.csv: the file 'p' of a row cannot be read"):
+    with pytest.raises(FormatError, match=r"raw/p: cannot be read: Is a directory"):
         dataset[0]
-    with pytest.raises(NotFoundError, match=r"3\.bin/x: there is no such file, but .*d\.csv has"):
+    with pytest.raises(FormatError, match=r"3\.bin/x: d\.csv lists it, but there is no such"):
         dataset[1]
 
 

@@ -217,7 +217,7 @@ def test_what_is_no_sample_is_passed_over(tmp_path):
 
 
 def test_samples_that_are_none_are_told(tmp_path):
-    """A key twice, a file twice, links, sparse files: each by its name, with a way out."""
+    """A key twice, a file twice, links, sparse files: each by its key, when it is read."""
 
     def tar_of(name, entries):
         folder = tmp_path / name
@@ -234,13 +234,14 @@ def test_samples_that_are_none_are_told(tmp_path):
         return folder
 
     for name, entries, words in [
-        ("apart", [("1.a", b""), ("2.a", b""), ("1.b", b"")], "an earlier sample has the key '1'"),
+        ("apart", [("1.a", b""), ("2.a", b""), ("1.b", b"")], "an earlier sample has the same key"),
         ("twice", [("1.a", b""), ("1.a", b"")], r"the file '1\.a' exists twice"),
         ("soft", [("1.a", (tarfile.SYMTYPE, "z"))], r"'1\.a' is a symbolic link to 'z'.*--deref"),
         ("hard", [("1.a", (tarfile.LNKTYPE, "z"))], r"'1\.a' is a hard link to 'z'.*--hard-deref"),
     ]:
-        with pytest.raises(FormatError, match=rf"x\.tar: .*{words}"):
-            of(tar_of(name, entries), tmp_path, "tar")
+        dataset = of(tar_of(name, entries), tmp_path, "tar", cache=name)
+        with pytest.raises(FormatError, match=rf"x\.tar, sample '1': .*{words}"):
+            list(dataset)
     disk = tmp_path / "disk"
     disk.mkdir()
     with (disk / "1.bin").open("wb") as file:
@@ -251,17 +252,17 @@ def test_samples_that_are_none_are_told(tmp_path):
         place.mkdir()
         options = ["--sparse", f"--format={form}", "--hole-detection=raw"]
         tars.by_gnu_tar(place / "x.tar", [], disk, *options, "1.bin")
-        with pytest.raises(FormatError, match=r"x\.tar: .*is stored as a sparse file"):
-            of(place, tmp_path, "tar")
+        with pytest.raises(FormatError, match=r"x\.tar, sample '1': .*is stored as a sparse file"):
+            of(place, tmp_path, "tar")[0]
 
 
 def test_keys_that_change_are_told_or_null(tmp_path):
-    """A file that some samples lack is an error, left out by name, or None."""
+    """A file that some samples lack is None, left out by name, or an error."""
     samples = [{"a": b"1", "json": b"1", "txt": b"t"} for _ in range(5)]
     del samples[3]["json"], samples[4]["txt"]
     folder = make(tmp_path / "t", samples)
     with pytest.raises(FormatError, match=r"00000\.tar: some of its samples have a file \.json"):
-        of(folder, tmp_path, "tar")
+        of(folder, tmp_path, Tar(missing="error"))
     assert len(list(of(folder, tmp_path, "tar", columns=["a"]))) == 5
     found = [*of(folder, tmp_path, Tar(missing="null"))]
     assert [sample["json"] for sample in found] == [1, 1, 1, None, 1]
@@ -406,7 +407,7 @@ def test_samples_that_a_note_leaves_out_are_told(tmp_path, count):
         with pytest.raises(FormatError, match=rf"3 samples, but the sidecar file says {count}"):
             counted(folder, {name: note})
     large = make(tmp_path / "large", [tars.sample(i, bin=bytes(99_000)) for i in range(3)])
-    with pytest.raises(FormatError, match="1 samples or more, but the sidecar file says 0"):
+    with pytest.raises(FormatError, match="1 sample or more, but the sidecar file says 0"):
         counted(large, {"00000_stats.json": b'{"successes": 0}'})
     empty = make(tmp_path / "empty", [])
     assert counted(empty, {"00000_stats.json": b'{"successes": 0}'})[0].samples == [0]
@@ -422,15 +423,50 @@ def test_the_remedies_for_a_file_that_samples_lack_work(tmp_path, monkeypatch):
             member.size = 1
             archive.addfile(member, io.BytesIO(b"7"))
     with pytest.raises(FormatError, match=r"format=Tar\(missing='null'\)") as told:
-        StreamingDataset(local="tars", batch_size=1)
+        StreamingDataset(local="tars", batch_size=1, format=Tar(missing="error"))
     rows = [{"__key__": "1", "cls": 7, "txt": "7"}, {"__key__": "2", "cls": 7, "txt": None}]
     assert list(StreamingDataset(local="tars", batch_size=1, format=Tar(missing="null"))) == rows
     command = str(told.value).partition("On a command line, mds ")[2].partition(" does")[0].split()
     assert CliRunner().invoke(main, [*command, "tars", "pinned"]).exit_code == 0
     assert list(StreamingDataset(local="pinned", batch_size=1)) == rows
-    with pytest.raises(SourceError, match="The record has no 'txt': --fill txt=VALUE") as told:
-        convert("tars", "out")
-    kept = str(told.value).partition("--encodings '")[2].partition("'")[0]
+    convert("tars", "kept")
     convert("tars", "filled", fill={"txt": "none"})
-    convert("tars", "kept", encodings=dict([kept.split(":", 1)]))
     assert [LocalDataset(out)[1]["txt"] for out in ("filled", "kept")] == ["none", None]
+
+
+@pytest.mark.parametrize("how", ["in place", "fetched", "keep_shards", "convert"])
+def test_files_without_an_ending_are_no_samples(tmp_path, how):
+    """If a tar has no others, the error says so. Beside samples, they are left out."""
+    tars.by_python(tmp_path / "x.tar", [(".hidden", b""), ("0001", b"a"), ("0002", b"b")])
+    out = str(tmp_path / "out")
+
+    def read(path):
+        if how == "in place":
+            return StreamingDataset(path, batch_size=1).num_samples
+        if how == "fetched":
+            return StreamingDataset(remote=path, local=out, batch_size=1).num_samples
+        return convert(path, out, keep_shards=how == "keep_shards").samples
+
+    message = r"x\.tar: .*its file '0001' has no ending. Name the files of a sample KEY.ENDING"
+    with pytest.raises((FormatError, SourceError), match=message):
+        read(str(tmp_path / "x.tar"))
+    tars.by_python(tmp_path / "y.tar", [("README", b""), ("0001.txt", b"a")])
+    assert read(str(tmp_path / "y.tar")) == 1
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+def test_a_sparse_file_without_an_ending_is_skipped(tmp_path, form):
+    """It is no damage, though the places of its parts take headers of their own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with open(folder / "sparse", "wb") as file:
+        for number in range(60):  # a header has the places of 4 parts, a further one of 21
+            file.seek(number * 40_000)
+            file.write(b"x" * 5000)
+    (folder / "1.txt").write_text("a")
+    options = ["--sparse", f"--format={form}", "--hole-detection=raw"]
+    tars.by_gnu_tar(tmp_path / "x.tar", [], folder, *options, "sparse", "1.txt")
+    assert StreamingDataset(str(tmp_path / "x.tar"), batch_size=1)[0]["txt"] == "a"
+    tars.by_gnu_tar(tmp_path / "y.tar", [], folder, *options, "sparse")
+    with pytest.raises(FormatError, match="its file 'sparse' has no ending"):
+        StreamingDataset(str(tmp_path / "y.tar"), batch_size=1)

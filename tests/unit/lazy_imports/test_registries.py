@@ -22,7 +22,7 @@ from mds.shuffle._registry import _shuffles, find_shuffle
 from mds.storage import Store, register_store
 from mds.storage._memory import MemoryStore
 from mds.storage._registry import _factory, _stores
-from mds.writers.convert import FileInput, Input, register_input
+from mds.writers.convert import Input, register_input
 from mds.writers.convert._inputs.registry import _inputs, find_input
 
 
@@ -48,12 +48,21 @@ class OwnFormat(Format):
     def blocks(self, shard, files): ...
 
 
-class OwnInput(FileInput):
+class OwnInput(Input):
+    @classmethod
+    def open(cls, path, options): ...
+
     def infer_columns(self): ...
+
+    def cut_parts(self, size): ...
 
     def read(self, part): ...
 
     def locate(self, part, position): ...
+
+    def describe(self): ...
+
+    def fingerprint(self): ...
 
 
 def own_packer(sizes, room):
@@ -87,9 +96,7 @@ KINDS = {
     "format": Kind(
         register_format, _formats, find_format, "parquet", OwnFormat, (5, dict, Format, print)
     ),
-    "input": Kind(
-        register_input, _inputs, find_input, "csv", OwnInput, (5, dict, Input, FileInput, print)
-    ),
+    "input": Kind(register_input, _inputs, find_input, "csv", OwnInput, (5, dict, Input, print)),
     "packer": Kind(
         register_packer,
         _packers,

@@ -209,7 +209,9 @@ def test_the_order_hash_is_that_of_the_plan_at_every_step(make, kind, workers):
     """What arrived is what was planned, and a run can prove it; through a resume too."""
     dataset = kind(local=make(), batch_size=8, shuffle=True)
     loader = StreamingDataLoader(dataset, num_workers=workers)
-    plan = dataset._order.plan(ResumePoint(Position(0)), dataset._world(max(workers, 1)))
+    plan = dataset._dataset_run.order.plan(
+        ResumePoint(Position(0)), dataset._dataset_run.world(max(workers, 1))
+    )
     for step, _ in enumerate(loader, 1):
         assert loader.order_hash == plan.order_hash(step)
         if step == 5:
@@ -242,7 +244,7 @@ def test_a_process_alone_gathers_few_times(make, monkeypatch):
         sizes.append(len(rows))
         return mds._readers.gather.gather(readers, shards, rows, **options)
 
-    monkeypatch.setattr("mds._loader.rows.gather", gather)
+    monkeypatch.setattr("mds._iteration.rows.gather", gather)
     loader = StreamingDataLoader(StreamingDataset(local=make(samples=400), batch_size=10))
     assert [len(batch["id"]) for batch in loader] == [10] * 40
     assert sizes == [10, 20, 40, 80, 80, 80, 80, 10]
@@ -308,7 +310,7 @@ def test_a_batch_is_let_go_before_the_next(make, monkeypatch, is_in_bundles):
         assert not [batch for batch in given if batch() is not None]
         return mds._readers.gather.gather(*args, **options)
 
-    monkeypatch.setattr("mds._loader.rows.gather", gather)
+    monkeypatch.setattr("mds._iteration.rows.gather", gather)
     more = {} if is_in_bundles else {"columns": MANY, "value": many}
     for batch in StreamingDataLoader(StreamingDataset(local=make(**more), batch_size=8)):
         given.append(weakref.ref(batch["id"]))
@@ -352,3 +354,29 @@ def test_a_loader_has_a_length_before_a_state_makes_its_order_possible(make):
     assert len(loader) == 9
     with pytest.raises(PlanError, match="num_canonical_nodes 4 does not fit 3"):
         loader.steps_per_epoch  # noqa: B018 - a property
+
+
+class WithNames(StreamingDataset):
+    """A class of a user with attributes of everyday names."""
+
+    def __init__(self, **arguments):
+        self._source = self._name = self._state = self._run = "web"
+        super().__init__(**arguments)
+        self._run = self._world = self._order = self._epoch = 1
+
+
+class LoaderWithNames(StreamingDataLoader):
+    """A loader of a user with such attributes."""
+
+    def __init__(self, *args, **arguments):
+        self._state = self._count = self._run = self._source = "web"
+        super().__init__(*args, **arguments)
+        self._inner = 1
+
+
+def test_attributes_of_the_user_may_have_everyday_names(make):
+    """They do not meet those of this library."""
+    loader = LoaderWithNames(WithNames(local=make(), batch_size=8), num_workers=2)
+    assert sorted(i for batch in loader for i in batch["id"].tolist()) == [*range(100)]
+    assert loader.dataset.state_dict()["finished"]
+    assert (loader._state, loader.dataset._source, loader.dataset._order) == ("web", "web", 1)

@@ -74,6 +74,73 @@ def test_what_gave_something_last_counts(make):
     assert dataset.state_dict()["epoch"] in (0, 1)
 
 
+class Own(StreamingDataset):
+    """A class of the user that iterates, so that its epoch begins with the first batch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("first", ["samples", "some samples", "batches", "some batches"])
+@pytest.mark.parametrize(("kind", "workers"), [(Own, "here"), *((None, each) for each in WORKERS)])
+def test_before_its_first_batch_an_epoch_is_at_its_beginning(make, kind, workers, first):
+    """Whichever workers begin it, and however late they do."""
+    dataset = (kind or StreamingDataset)(local=make(), batch_size=8, shuffle=True)
+    loader = StreamingDataLoader(dataset, **WORKERS[workers])
+    previous = iter(dataset) if "samples" in first else iter(StreamingDataLoader(dataset))
+    list(itertools.islice(previous, 3 if "some" in first else None))
+    del previous
+    batches = iter(loader)
+    states = dataset.state_dict(), loader.state_dict(), dataset.state_dict(0, True)
+    for state in (*states, dataset.state_dict(0)):
+        assert (state["epoch"], state["sample_in_epoch"], state["finished"]) == (1, 0, False)
+    next(batches)
+    assert dataset.state_dict() == without_hash(loader.state_dict())
+    assert (dataset.state_dict()["epoch"], dataset.state_dict()["sample_in_epoch"]) == (1, 8)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_a_loaded_state_stays_until_the_first_batch(make, workers):
+    """Also if its epoch is an earlier one."""
+    dataset = dataset_of(make)
+    loader = StreamingDataLoader(dataset, **WORKERS[workers])
+    next(iter(loader))
+    state = loader.state_dict()
+    list(loader)
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    for each in (dataset.state_dict(), loader.state_dict()):
+        assert (each["epoch"], each["sample_in_epoch"]) == (0, 8)
+    next(batches)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["sample_in_epoch"]) == (0, 16)
+
+
+@pytest.mark.filterwarnings("ignore:another loader has iterated")
+def test_a_second_loader_takes_over_with_its_first_batch(make):
+    """Until then, states are about the loader that is under way."""
+    dataset = dataset_of(make)
+    first = StreamingDataLoader(dataset)
+    batches = iter(first)
+    next(batches)
+    others = iter(StreamingDataLoader(dataset))
+    assert dataset.state_dict() == without_hash(first.state_dict())
+    # More rows than samples can only be the position of that loader.
+    assert dataset.state_dict(16, True) == without_hash(first.state_dict())
+    next(others)
+    assert (dataset.state_dict()["epoch"], dataset.state_dict()["sample_in_epoch"]) == (1, 8)
+
+
+@pytest.mark.parametrize("collate", [None, list])
+@pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+def test_a_number_says_after_the_loop_that_the_epoch_has_ended(make, workers, collate):
+    """With every kind of workers and batches; a smaller number does not."""
+    dataset = dataset_of(make)
+    options = {} if collate is None else {"collate_fn": collate}
+    list(StreamingDataLoader(dataset, **workers, **options))
+    assert dataset.state_dict(100)["finished"]
+    assert not dataset.state_dict(96)["finished"]
+
+
 @pytest.mark.parametrize("batches", [3, None], ids=["within", "between"])
 def test_loaders_that_iterate_one_dataset_in_turn_are_warned_of(make, batches):
     """Such as one for training and one for evaluation, which would change the order."""

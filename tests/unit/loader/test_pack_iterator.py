@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -187,6 +189,21 @@ def test_an_error_ends_the_iteration(corpus):
         with pytest.raises(FunctionError, match="sample 8"):
             list(packs)
     assert not dataset.state_dict()["finished"]
+
+
+def test_a_program_may_end_in_the_middle(corpus):
+    """It reports its own error alone, and nothing of the iteration that it has left open."""
+    program = (
+        "import mds\n"
+        f"packing = mds.Packing({CAPACITY}, overflow='split')\n"
+        f"packs = iter(mds.StreamingDataset({corpus!r}, batch_size=8, packing=packing))\n"
+        "next(packs)\n"
+        "raise KeyError('mine')\n"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("KeyError: 'mine'\n"), ended.stderr
 
 
 def test_a_forked_child_does_not_go_on(corpus):

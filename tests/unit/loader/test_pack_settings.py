@@ -174,6 +174,9 @@ def test_columns_that_leave_a_choice_or_none_are_named(tmp_path):
     fractions = write(tmp_path / "fractions", text="str", weights="ndarray:float32")
     with pytest.raises(ConfigError, match=r"Write packing=Packing\(8192, column='weights'\)"):
         column_found(fractions)
+    other = write(tmp_path / "other", body="str")
+    with pytest.raises(ConfigError, match="none of the columns of all streams has one-dim"):
+        StreamingDataset([Stream(none), Stream(other)], batch_size=2, packing=8192)
 
 
 @pytest.mark.parametrize("layout", ["varlen", "dense"])

@@ -14,7 +14,7 @@ from mds._cache.source import cache_root
 from mds._dataset import steps
 from mds._index.lengths import KIND, emit_lengths, lengths_name
 from mds._index.sidecar import write_sidecar
-from mds._loader.tensor_buffers import TensorPool
+from mds._iteration.rows import TensorPool
 from mds.errors import ArgumentError, ConfigError, IndexFileError, PlanError, StateError
 from mds.plan import PackPlan
 from mds.storage import open_store

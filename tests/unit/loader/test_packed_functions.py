@@ -104,6 +104,8 @@ def test_a_map_that_changes_a_length_is_named_with_both_numbers(corpus):
         list(StreamingDataLoader(make(corpus).map(list)))
     with pytest.raises(FunctionError, match=r"but not 'tokens', .*Keep this name"):
         list(StreamingDataLoader(make(corpus).map(lambda s: {"number": s["number"]})))
+    with pytest.raises(FunctionError, match="has the columns none, but"):
+        list(StreamingDataLoader(make(corpus).map(lambda _: {})))
     with pytest.raises(FunctionError, match=r"str 'x' in column 'tokens'"):
         list(StreamingDataLoader(make(corpus).map(lambda _: {"tokens": "x"})))
     with pytest.raises(ConfigError, match="cu_seqlens of another kind"):

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from mds._loader.tensor_buffers import TensorPool, allocate
+from mds._iteration.rows import TensorPool, allocate
 from tests.unit.loader.tensor_buffers_helpers import BYTES, LARGE
 
 

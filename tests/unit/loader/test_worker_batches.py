@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from mds._iteration.rows import BatchInfo
 from mds._loader.batch_codec import decode, encode
 from mds._loader.messages import BatchIterator, BatchList
-from mds._loader.rows import BatchInfo
 from mds._loader.segments import SegmentFile, SegmentPool, SegmentReader
 from mds._loader.worker_batches import MessageSender
 from tests.unit.loader.worker_batches_helpers import Clock, sent

@@ -27,7 +27,7 @@ def test_memory_is_that_of_a_few_batches(make):
     for _ in range(150):
         batch = next(iterator)
         assert batch["x"][-1] == batch["id"]
-    (file,) = loader._inner.dataset._files
+    (file,) = loader._loader_state.inner.dataset._files
     assert os.fstat(file.descriptor).st_blocks * 512 < 40 << 20  # of 100 MB that came
 
 

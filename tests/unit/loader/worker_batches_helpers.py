@@ -5,8 +5,8 @@ import pickle
 
 import torch
 
+from mds._iteration.rows import BatchInfo
 from mds._loader.messages import BatchIterator
-from mds._loader.rows import BatchInfo
 from mds._loader.worker_batches import MessageSender
 
 

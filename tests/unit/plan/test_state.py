@@ -222,7 +222,7 @@ def test_the_incumbent_s_uneven_position_is_rounded_with_a_warning():
     """Its samples are dealt to nodes in turn, so a round that is not full is seen again."""
     uneven = THEIRS | {"sample_in_epoch": 31}
     plan = make_plan([90], (2, 1, 1), shuffle=True, resume=uneven, epoch=2)
-    with pytest.warns(UserWarning, match="1 samples are seen again"):
+    with pytest.warns(UserWarning, match="1 sample will be seen again"):
         theirs = steps_of(plan)
     assert theirs == steps_of(make_plan([90], (2, 1, 1), shuffle=True, resume=THEIRS, epoch=2))
 
@@ -406,7 +406,7 @@ def test_a_cursor_belongs_to_its_position():
         ({"edits": "[5"}, "edits '.5'; expected a text of JSON"),
         ({"edits": []}, "expected a text of JSON"),
         ({"schedule": "[" * 100_000}, "expected a text of JSON"),
-        ({"data": None}, "data None; expected a text of JSON"),
+        ({"dataset": None}, "dataset None; expected a text of JSON"),
         ({"cursor": "[]"}, "expected null or cursors and turn"),
         ({"cursor": '{"cursors": [[0, -1]], "turn": 0}'}, "they count from 0"),
         ({"unit": 5}, "unit"),
@@ -452,7 +452,7 @@ def test_the_texts_of_a_state_are_checked(change, says):
         ({"schedule": {"x": [0] * 2_000_000}}, "entries"),
         ({"edits": {"at": 5}}, "edits"),
         ({"edits": [5]}, "edits"),
-        ({"edits": [{}] * 20_000}, "20000 edits"),
+        ({"edits": [{}] * 20_000}, "20,000 edits"),
         ({"data": {"remote": {3: 1}}}, "data"),
     ],
     ids=str,

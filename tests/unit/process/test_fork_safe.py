@@ -105,29 +105,36 @@ def _run(code, *arguments):
 
 
 HOLD = '''
-import os, signal, sys, threading, traceback
+import os, signal, sys, threading, time, traceback
 from mds._process import fork_safe
 
 def take(lock):
-    """Hold a lock of any kind (for a semaphore, every free place); gives what lets it go."""
+    """Take a lock of any kind (of a semaphore, every free place); gives its release, or None."""
     if hasattr(lock, "_value"):
         places = 0
         while lock.acquire(blocking=False): places += 1
         return lambda: lock.release(places) if places else None
-    if hasattr(lock, "acquire"):
-        assert lock.acquire(timeout=60), lock
-        return lock.release
-    assert lock._cond.acquire(timeout=60), lock
-    return lock._cond.release
+    lock = lock if hasattr(lock, "acquire") else lock._cond
+    return lock.release if lock.acquire(blocking=False) else None
+
+def take_all(locks):
+    """Take all locks or none: to wait for one and hold others would stop a thread that has both."""
+    releases = []
+    for lock in locks:
+        releases.append(take(lock))
+        if releases[-1] is None:
+            for release in releases[:-1]: release()
+            return None
+    return releases
 
 def fork_while_held(locks, work, seconds=500):
     """Fork while another thread holds the locks; the child does ``work`` in that time or dies."""
     held, done = threading.Event(), threading.Event()
     def hold():
-        gives_back = [take(lock) for lock in locks]
+        while (releases := take_all(locks)) is None: time.sleep(0.001)
         held.set()
         done.wait()
-        for give_back in gives_back: give_back()
+        for release in releases: release()
     threading.Thread(target=hold, daemon=True).start()
     assert held.wait(60), "a lock could not be taken"
     child = os.fork()

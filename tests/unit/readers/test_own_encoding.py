@@ -7,9 +7,9 @@ from mds import MDSWriter
 from mds._index.table import read_index
 from mds._readers import open_reader
 from mds._readers.joint import FixedReader
-from mds.encodings import DecodeKind, Encoding, parse_encoding, register_encoding
-from mds.encodings import _registry as registry
+from mds.encodings import DecodeKind, Encoding, parse_encoding
 from mds.errors import ConfigError
+from tests.unit.encodings.registered import registered
 
 
 class CountedEncoding(Encoding):
@@ -96,13 +96,10 @@ OWN = {
 
 @pytest.fixture(autouse=True)
 def _registered():
-    for name, kind in OWN.items():
-        register_encoding(name, kind)
+    for kind in OWN.values():
         kind.calls = 0
-    yield
-    for name in OWN:
-        del registry._encodings.entries[name]
-    parse_encoding.cache_clear()
+    with registered(OWN):
+        yield
 
 
 def sample(i):

@@ -15,10 +15,10 @@ from mds._readers import make_decoder, open_reader, open_sparse
 from mds._readers.fields import ColumnSelection
 from mds._readers.gather import gather
 from mds._readers.iterate import iterate_samples
-from mds.encodings import Encoding, parse_encoding, register_encoding
-from mds.encodings import _registry as registry
+from mds.encodings import Encoding
 from mds.encodings._text import BytesEncoding
 from mds.errors import ConfigError
+from tests.unit.encodings.registered import registered
 
 
 class ViewEncoding(Encoding):
@@ -50,12 +50,8 @@ class ChildEncoding(BytesEncoding):
 
 @pytest.fixture(autouse=True)
 def _registered():
-    for name, kind in (("test-view", ViewEncoding), ("test-child", ChildEncoding)):
-        register_encoding(name, kind)
-    yield
-    for name in ("test-view", "test-child"):
-        del registry._encodings.entries[name]
-    parse_encoding.cache_clear()
+    with registered({"test-view": ViewEncoding, "test-child": ChildEncoding}):
+        yield
 
 
 def picture(i):

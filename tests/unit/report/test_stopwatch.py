@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
+from mds._iteration.rows import BatchParts, join_samples, timed
 from mds._loader.batches import Batches
-from mds._loader.rows import BatchParts, join_samples, timed
 from mds._loader.worker_batches import MessageSender
 from mds._process.stopwatch import (
     COLLATE,
@@ -284,7 +284,7 @@ def test_without_workers_all_is_waited_for(folder, clock):
     )
     for _ in loader:
         clock.now += 9
-    waits = loader._count.waits
+    waits = loader._loader_state.count.waits
     batches = SAMPLES // SIZE
     assert waits.batches == batches
     assert waits.first == SIZE * 2 + 5
@@ -299,7 +299,7 @@ def test_a_class_of_the_callers_is_told_from_decoding(folder):
     """What ``__getitem__`` does beside asking for the sample is the caller's code."""
     loader = loader_of(dataset_of(folder, SlowItems), SlowItems.clock)
     list(loader)
-    waits = loader._count.waits
+    waits = loader._loader_state.count.waits
     assert waits.making_seconds["functions"] == SAMPLES * 2
     assert waits.making_seconds["decode"] == 0
 
@@ -316,7 +316,7 @@ def test_workers_tell_what_their_batches_took(folder, workers):
         worker_type=workers,
     )
     assert sorted(itertools.chain(*loader)) == [*range(SAMPLES)]
-    made = loader._count.waits.making_seconds
+    made = loader._loader_state.count.waits.making_seconds
     assert made["functions"] == SAMPLES * 2
     assert made["collate"] == SAMPLES // SIZE * 5
 

@@ -6,9 +6,9 @@ import torch
 from torch.utils.data import default_collate
 
 from mds import MDSWriter, StreamingDataLoader, StreamingDataset
+from mds._iteration.rows import TensorPool
 from mds._loader.batches import Batches
 from mds._loader.messages import BatchGroup, BatchList, join_batches
-from mds._loader.tensor_buffers import TensorPool
 from mds.errors import FunctionError
 
 SAMPLES, SIZE, WIDTH = 210, 4, 16

@@ -20,6 +20,11 @@ NAMES = (
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    "PMIX_RANK",
 )
 
 
@@ -44,8 +49,14 @@ def test_a_single_process_is_a_world_of_one():
             "OMPI_COMM_WORLD_SIZE": "8",
             "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
         },
+        {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "1"},
+        {
+            "MV2_COMM_WORLD_RANK": "5",
+            "MV2_COMM_WORLD_SIZE": "8",
+            "MV2_COMM_WORLD_LOCAL_SIZE": "4",
+        },
     ],
-    ids=["torchrun", "slurm", "openmpi"],
+    ids=["torchrun", "slurm", "openmpi", "mpich", "mvapich"],
 )
 def test_each_launcher_is_understood(monkeypatch, variables):
     """Rank 5 of 8, four on a node, in three dialects."""
@@ -69,6 +80,8 @@ def test_each_launcher_is_understood(monkeypatch, variables):
         ({"SLURM_PROCID": "0", "SLURM_NPROCS": "4"}, "without SLURM_STEP_ID"),
         ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE=4 is set and OMPI_COMM_WORLD_RANK"),
         ({"OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK=3 is set and"),
+        ({"PMI_SIZE": "4"}, "PMI_SIZE=4 is set and PMI_RANK is not"),
+        ({"PMI_RANK": "2"}, "PMI_RANK=2 is set and PMI_SIZE is not"),
     ],
 )
 def test_half_an_environment_is_refused(monkeypatch, variables, message):
@@ -120,6 +133,33 @@ def test_open_mpi_comes_before_slurm(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
     assert find_ranks()[:2] == (3, 8)
+
+
+def test_mpich_comes_before_slurm_unless_srun_set_both(monkeypatch):
+    """With ``srun --mpi=pmi2``, SLURM tells how many ranks share a node, and PMI does not."""
+    slurm = {"PROCID": "5", "NTASKS": "8", "NTASKS_PER_NODE": "4", "STEP_ID": "0"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("PMI_RANK", "5")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    assert find_ranks() == (5, 8, 4, "SLURM")
+    # mpirun of MPICH starts a task of SLURM on each of two nodes.
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("MPI_LOCALNRANKS", "4")
+    assert find_ranks() == (5, 8, 4, "MPI")
+
+
+def test_a_rank_without_a_number_of_ranks_gives_one_warning(monkeypatch, caplog):
+    """It names the variables that were seen."""
+    monkeypatch.setattr("mds.world._warned", set())
+    monkeypatch.setenv("PMIX_RANK", "3")
+    monkeypatch.setenv("MPI_LOCALRANKID", "1")
+    for _ in range(2):
+        assert find_ranks()[:3] == (0, 1, 1)
+    (line,) = caplog.messages
+    assert line.startswith("PMIX_RANK=3 and MPI_LOCALRANKID=1 is set, but mds does not know")
+    assert find_ranks((3, 4))[:2] == (3, 4)
 
 
 def test_empty_variables_are_not_set(monkeypatch):

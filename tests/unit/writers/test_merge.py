@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from mds import LocalDataset, MDSWriter, merge_index
+from mds import LocalDataset, MDSWriter, StreamingDataset, merge_index
 from mds._index.table import read_index
 from mds.errors import ConfigError, IndexFileError, MdsError, NotFoundError, WriterError
 from mds.storage import open_store
@@ -123,6 +123,21 @@ def test_names_that_would_clash(root, tmp_path):
     with pytest.raises(ConfigError, match="two shards would have the name 'a/shard"):
         merge_index(files, str(tmp_path / "merged"))
     assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_list_with_the_merged_index_in_it(root, order):
+    """A recursive glob yields it after an earlier merge; the error says which one to leave out."""
+    merge_index(str(root))
+    listed = sorted(map(str, root.rglob("index.json")), reverse=order < 0)
+    merged = str(root / "index.json")
+    assert merged in listed
+    with pytest.raises(ConfigError, match="is a merged index") as error:
+        merge_index(listed, str(root))
+    assert str(error.value).startswith(f"{merged} is a merged index")
+    samples = len(LocalDataset(str(root)))
+    merge_index([path for path in listed if path != merged], str(root))
+    assert len(LocalDataset(str(root))) == samples
 
 
 def test_an_index_of_other_shards_is_not_replaced(root, tmp_path):
@@ -250,3 +265,31 @@ def test_control_folders_are_no_datasets(tmp_path):
     merge_index(str(tmp_path))
     names = [shard.raw.basename for shard in read_index(str(tmp_path / "index.json"))]
     assert names == ["a/shard.00000.mds"]
+
+
+def test_columns_that_differ_in_dtype_are_named(tmp_path, caplog):
+    """By the merge, and by a dataset over it or over the parts, unless the column is left out."""
+    numbers = {"a": "int32", "b": "int64", "c": "float32", "d": "int"}
+    for part, encoding in numbers.items():
+        columns = {"x": encoding, "id": "int", "v": "ndarray:int32"}
+        with MDSWriter(str(tmp_path / part), columns) as writer:
+            writer.write({"x": 3, "id": 1, "v": [1, 2]} if part != "c" else
+                         {"x": 3.0, "id": 1, "v": [1, 2]})  # fmt: skip
+    merge_index(str(tmp_path))
+    text = (
+        "column 'x' has the encoding 'int32' in some shards and 'int64', 'float32' in others, so "
+        "the dtype of its batches changes"
+    )
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"merge_index: {text}. Write all datasets with one")
+    parts = [str(tmp_path / part) for part in numbers]
+    for place in (str(tmp_path), parts):
+        with pytest.warns(UserWarning, match=text):
+            StreamingDataset(place, batch_size=1)
+        StreamingDataset(place, batch_size=1, columns=["id", "v"])
+    StreamingDataset([parts[1], parts[3]], batch_size=1)  # both are int64
+    for part, encoding in (("e", "ndarray:uint16"), ("f", "ndarray:int32")):
+        with MDSWriter(str(tmp_path / "packs" / part), {"x": encoding}) as writer:
+            writer.write({"x": [1, 2]})
+    packs = [str(tmp_path / "packs" / part) for part in "ef"]
+    StreamingDataset(packs, batch_size=1, packing=4)  # packs have one dtype

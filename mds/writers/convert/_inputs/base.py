@@ -1,4 +1,4 @@
-"""Base classes of what a conversion reads: `FileInput` for files, `Input` for anything else.
+"""The base class of what a conversion reads: files (`FormatInput`), and anything else.
 
 An input lists its source once, says which columns it offers, cuts itself into parts that can be
 read anywhere and in any order, and reads one part as records. The order of parts and of records
@@ -9,7 +9,6 @@ An input is pickled to those processes without its large attributes: a part brin
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ from typing import Any, ClassVar
 
 from mds._process.fork_safe import cached_property
 from mds._redaction import printable
-from mds.errors import MdsError, SourceError
+from mds.errors import ConfigError, MdsError, SourceError
+from mds.formats._base import Format
 from mds.formats._columns import Column
-from mds.writers.convert._inputs.listing import Listing
+from mds.formats._facts import Problem
 
 #: Number of records from which columns are inferred.
 MAX_PROBED_RECORDS = 1000
@@ -35,8 +35,8 @@ class InputOptions:
     {'id': 'int32'}
     """
 
-    #: Name of the input or format; None to recognise it.
-    format: str | None = None
+    #: Name of the input or format, or a format with its settings; None to recognise it.
+    format: str | Format | None = None
     #: Patterns of the files to convert, and of those to leave out.
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -78,31 +78,15 @@ class InputPart:
     split: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A record that cannot become a sample.
-
-    ``why`` is the reason, ``column`` the place in its line from 1 (0: unknown).
-
-    >>> str(BadRecord("expected a number", column=12))
-    'column 12: expected a number'
-    """
-
-    why: str
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"column {self.column}: {self.why}" if self.column else self.why
-
-
 #: Position of a record, for `Input.locate`, and its values by column.
-Record = tuple[Any, "dict[str, Any] | BadRecord"]
+Record = tuple[Any, "dict[str, Any] | Problem"]
 
 
 class Input(ABC):
     """A source that can be converted, such as a Hugging Face dataset.
 
-    Inherit it, or `FileInput` for files, and pass the class to `register_input`.
+    Inherit it, and pass the class to `register_input`. A kind of files is a format instead, see
+    `mds.formats.register_format`.
 
     For example, rows of a table that is read in parts of a thousand::
 
@@ -205,9 +189,15 @@ class Input(ABC):
         """Return place and reason of the first bad record probed, or '' if all are good."""
         for part in self._probed_parts():
             for position, record in self.read_records(part):
-                if isinstance(record, BadRecord):
-                    return self.describe_record(part, position, str(record))
+                if isinstance(record, Problem):
+                    return self.describe_problem(part, position, record)
         return ""
+
+    def describe_problem(self, part: InputPart, position: Any, problem: Problem) -> str:
+        """Describe a bad record for messages; a problem without a location has that of a record."""
+        if problem.location:
+            return printable(str(problem).rstrip("."))
+        return self.describe_record(part, position, problem.reason)
 
     def describe_record(self, part: InputPart, position: Any, why: str) -> str:
         """Describe a bad record for messages: ``"train.jsonl, line 3, column 12: REASON"``."""
@@ -237,7 +227,7 @@ class Input(ABC):
         count = 0
         for part in self._probed_parts():
             for _, record in self.read_records(part):
-                if isinstance(record, BadRecord):
+                if isinstance(record, Problem):
                     continue
                 yield record
                 count += 1
@@ -255,137 +245,11 @@ class Input(ABC):
                 yield part
 
 
-class FileInput(Input):
-    """A file, or a folder of files of one kind, which ``listing`` has.
+class FileInput:
+    """Name of a former class; a kind of files is a `mds.formats.Format`."""
 
-    Only `infer_columns`, `read` and `locate` are needed. Files and folders that are all named after
-    splits (``train``, ``test``, ...) give the dataset these splits.
-
-    For example, files with a name and a number on each line::
-
-        class Scores(FileInput):
-            title = "scores"
-            endings = frozenset({".scores"})
-
-            def infer_columns(self):
-                return [Column("name", "str"), Column("score", "int")]
-
-            def read(self, part):  # part.address is (file, first byte, last byte + 1)
-                with open(self.listing.path(part.address[0])) as file:
-                    for number, line in enumerate(file, 1):
-                        name, _, score = line.strip().rpartition(" ")
-                        if score.isdigit():
-                            yield number, {"name": name, "score": int(score)}
-                        else:
-                            yield number, BadRecord(f"{score!r} is no number")
-
-            def locate(self, part, position):
-                return f"{part.address[0]}, line {position}"
-
-        register_input("scores", Scores)
-    """
-
-    #: Endings by which its files are recognised, in lower case and with the dot.
-    endings: ClassVar[frozenset[str]] = frozenset()
-    #: Whether a file holds many samples, so that its name may be that of a split.
-    names_splits: ClassVar[bool] = True
-
-    def __init__(self, listing: Listing) -> None:
-        super().__init__(listing.root)
-        self.listing = listing
-        self.size = listing.size
-        #: Split of each file by name; empty if there are none.
-        self.split_of = find_splits(listing.names, by_file=self.names_splits)
-
-    @classmethod
-    def open(cls, path: str, options: InputOptions) -> Input:
-        """Open the input of a file, or of all files below a folder."""
-        return cls.from_files(Listing.scan(path, options.include, options.exclude), options)
-
-    @classmethod
-    def from_files(cls, listing: Listing, options: InputOptions) -> Input:
-        """Open the input of the files in a listing; subclasses use the options."""
-        del options
-        return cls(listing)
-
-    @classmethod
-    def recognizes_mixture(cls, files: Mapping[str, int]) -> bool:
-        """Return whether a folder of mixed files is one input, such as images and a table.
-
-        - ``files`` (Mapping[str, int]): Number of files of each kind, by name in the registry.
-        """
-        del files
-        return False
-
-    def cut_parts(self, size: int) -> Iterator[InputPart]:
-        """Yield byte ranges of the files; the address of a part is (name, start, end)."""
-        number = 0
-        for name, length in zip(self.listing.names, self.listing.sizes, strict=True):
-            for start, end in self.cut_file(name, length, size):
-                address = (name, start, end)
-                yield InputPart(number, end - start, address, self.split_of.get(name))
-                number += 1
-
-    def cut_file(self, name: str, length: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of pieces of about ``size`` bytes of a file of ``length`` bytes.
-
-        By default a file is one piece.
-        """
-        del name, size
-        yield 0, length
-
-    def list_splits(self) -> Sequence[str]:
-        """Return the splits that files and folders are named after."""
-        return sorted(set(self.split_of.values()))
-
-    def describe(self) -> str:
-        """Summarise number of files, bytes and splits."""
-        splits = self.list_splits()
-        return f"{self.listing}, splits {', '.join(splits)}" if splits else str(self.listing)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Processes that read parts need no table of all files: each part has its split.
-        return {**self.__dict__, "split_of": {}}
-
-    def fingerprint(self) -> str:
-        """Return a digest of the names, sizes and modification times of all files."""
-        return self.listing.digest
-
-
-SPLITS = frozenset(
-    {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
-)
-# train.jsonl, train-00000-of-00008.parquet, squad_test.csv; not trains.csv, not latest.csv
-_IN_FILE_NAME = re.compile(
-    rf"(?<![a-z0-9])({'|'.join(sorted(SPLITS, reverse=True))})(?![a-z])", re.IGNORECASE
-)
-
-
-# train, but also train2017, as COCO has it.
-_FOLDER = re.compile(rf"({'|'.join(sorted(SPLITS, reverse=True))})((19|20)\d\d)?", re.IGNORECASE)
-
-
-def find_splits(names: Sequence[str], *, by_file: bool) -> dict[str, str]:
-    """Return the split of every file: the first folder named after one, else from its file name.
-
-    The result is empty unless every file has a split. If file names alone name splits, there must
-    be two or more.
-
-    - ``by_file`` (bool): Whether file names count.
-    """
-    split_of: dict[str, str] = {}
-    is_from_folders = True
-    for name in names:
-        *folders, file = name.split("/")
-        split = split_folder(folders)
-        if split is None and by_file and (match := _IN_FILE_NAME.search(file)):
-            split, is_from_folders = match[1].lower(), False
-        if split is None:
-            return {}
-        split_of[name] = split
-    return split_of if is_from_folders or len(set(split_of.values())) > 1 else {}
-
-
-def split_folder(folders: Sequence[str]) -> str | None:
-    """Return the first of these folders that is named after a split."""
-    return next((folder for folder in folders if _FOLDER.fullmatch(folder)), None)
+    def __init_subclass__(cls) -> None:
+        raise ConfigError(
+            f"{cls.__name__}: files are converted as they are read in place, so a kind of files is "
+            "a format. Inherit mds.formats.Format, and call mds.formats.register_format."
+        )

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 from mds._shardfile.layout import INDEX_NAME
 from mds._units import format_bytes
+from mds._words import plural
 from mds.errors import SourceError, need
-from mds.formats._arrow_values import encoding_of
-from mds.formats._columns import Column, show_value
+from mds.formats._arrow import encodings_of_table
+from mds.formats._arrow_values import encoding_of, encoding_of_file
+from mds.formats._columns import Column, settled, show_value
 from mds.writers.convert._inputs.base import Input, InputOptions, InputPart, Record
-from mds.writers.convert._inputs.format_files import portable_encoding
 
 _ROWS = 256
 
@@ -79,7 +80,8 @@ class HuggingFaceInput(Input):
     def infer_columns(self) -> Sequence[Column]:
         """Return one column per feature."""
         rows = [record for _, record in zip(range(200), self.probe(), strict=False)]
-        return columns_of_features(next(iter(self._open().values())).features, rows)
+        tables = [table.data.table for table in self._open().values()]
+        return columns_of_features(next(iter(self._open().values())).features, rows, tables)
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
         """Yield runs of rows of one split."""
@@ -111,7 +113,7 @@ class HuggingFaceInput(Input):
     def describe(self) -> str:
         """Summarise number of rows, bytes and splits."""
         splits = f", splits {', '.join(self._splits)}" if self._splits else ""
-        return f"{self._rows:,} rows, {format_bytes(self.size)}{splits}"
+        return f"{plural(self._rows, 'row')}, {format_bytes(self.size)}{splits}"
 
     def fingerprint(self) -> str:
         """Return the digests that `datasets` keeps of its tables."""
@@ -175,16 +177,21 @@ def _load(path: str, config: str | None, split: str | None) -> dict[str | None, 
 
 def undecoded(table: Any) -> Any:
     """Return a table that does not decode images and sounds, and returns Python values."""
-    import datasets
-
     for name, feature in table.features.items():
-        if isinstance(feature, (datasets.Image, datasets.Audio)):
-            table = table.cast_column(name, type(feature)(decode=False))
+        if (media := _media(feature)) is not None:
+            stored = type(media)(decode=False)
+            is_list = media is not feature
+            table = table.cast_column(name, type(feature)(stored) if is_list else stored)
     return table.with_format(None)
 
 
 def file_bytes(value: Any) -> Any:
-    """Return the bytes of an image or sound that is stored or in a file, and other values as is."""
+    """Return the bytes of an image or sound that is stored or in a file, and other values as is.
+
+    Lists of images and sounds are lists of bytes.
+    """
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [file_bytes(each) for each in value]
     if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
         if value["bytes"] is not None or value["path"] is None:
             return value["bytes"]
@@ -193,17 +200,23 @@ def file_bytes(value: Any) -> Any:
     return value
 
 
-def columns_of_features(features: Any, rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+def columns_of_features(
+    features: Any, rows: Sequence[Mapping[str, Any]], tables: Sequence[Any] = ()
+) -> list[Column]:
     """Return one column per feature of a dataset, sorted by name.
 
     - ``features`` (datasets.Features): The types of its columns.
     - ``rows`` (Sequence[Mapping[str, Any]]): Some of its rows.
+    - ``tables`` (Sequence[pyarrow.Table], default ()): All values. Without them, as in a stream,
+      the rows tell whether columns have nulls and empty lists.
     """
+    known = [encodings_of_table(table) for table in tables]
     schema = features.arrow_schema
     columns = []
     for name, feature in sorted(features.items()):
         values = [row[name] for row in rows]
-        encoding, note = _encoding(feature, schema.field(name).type, values)
+        encodings = [encodings[name] for encodings in known]
+        encoding, note = _encoding(feature, schema.field(name).type, values, encodings)
         example = show_value(values[0]) if values else ""
         columns.append(Column(name, encoding, example, note, _class_names(feature)))
     return columns
@@ -215,16 +228,40 @@ def _class_names(feature: Any) -> tuple[str, ...]:
     return tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else ()
 
 
-def _encoding(feature: Any, kind: Any, values: Sequence[Any]) -> tuple[str, str]:
+def _encoding(
+    feature: Any, kind: Any, values: Sequence[Any], known: Sequence[str]
+) -> tuple[str, str]:
     """Return the encoding of a column, and a note.
 
     - ``feature`` (datasets.Features value): Its type in `datasets`; ``kind``: its Arrow type.
     - ``values`` (Sequence): Some of its values.
+    - ``known`` (Sequence[str]): Encodings that hold all values, of each split; none in a stream.
     """
     import datasets
 
-    if isinstance(feature, datasets.ClassLabel) and None not in values:
+    has_nulls = any(each.startswith("optional[") for each in known) or None in values
+    has_empty = any("tensor:" in each for each in known) or any(
+        isinstance(value, list) and not value for value in values
+    )
+    if isinstance(feature, datasets.ClassLabel) and not has_nulls:
         names = ", ".join(feature.names[:4])
         return "int", f"{len(feature.names)} classes: {names}" + ", ..." * (len(feature.names) > 4)
-    # Nulls and empty lists are looked for among the values: Arrow allows them in every column.
-    return portable_encoding(encoding_of(kind, may_be_none=False, may_be_empty=False), values)
+    if "json" in known:  # such as lists with nulls inside
+        return "json", ""
+    file = ""
+    if (media := _media(feature)) is not None:
+        files = [
+            each for value in values for each in (value if isinstance(value, list) else [value])
+        ]
+        first = next((each for each in files if each is not None), b"")
+        file = "audio" if isinstance(media, datasets.Audio) else encoding_of_file(first[:16])
+    encoding = encoding_of(kind, may_be_none=has_nulls, may_be_empty=has_empty, feature=file)
+    return settled(encoding), "stored unchanged" if file else ""
+
+
+def _media(feature: Any) -> Any:
+    """Return the feature of images or sounds in a feature, perhaps a list of them; else None."""
+    import datasets
+
+    inner = getattr(feature, "feature", feature)
+    return inner if isinstance(inner, (datasets.Image, datasets.Audio)) else None

@@ -14,10 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mds._index.column_notes import ColumnNote, read_notes
 from mds._index.shard_object import FileInfo, ShardInfo
 from mds._index.table import Index
 from mds._shardfile.compression import parse_compression
+from mds._shardfile.hashing import hexdigest, is_hash
 from mds._shardfile.layout import (
     INDEX_NAME,
     Columns,
@@ -26,10 +29,13 @@ from mds._shardfile.layout import (
     split_sample,
 )
 from mds._units import format_bytes
+from mds._words import plural
 from mds.encodings import parse_encoding
 from mds.errors import NotFoundError, SourceError
 from mds.formats._columns import Column, show_value
+from mds.formats._detect import format_of_url
 from mds.storage import open_store
+from mds.storage._local import revised_version
 from mds.storage._url import is_local, join, redact
 from mds.writers.convert._inputs.base import Input, InputOptions, InputPart, Record
 
@@ -39,6 +45,7 @@ class MdsInput(Input):
 
     - ``url`` (str): The folder or URL of the dataset.
     - ``re_encode`` (frozenset[str]): Columns that are decoded, because they get another encoding.
+    - ``is_verified`` (bool, default False): Whether shards must have the digests in the index.
 
     The address of a part is the index entry of its shard.
     """
@@ -46,11 +53,15 @@ class MdsInput(Input):
     title: ClassVar[str] = "MDS dataset"
     is_encoded: ClassVar[bool] = True
 
-    def __init__(self, url: str, *, re_encode: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, url: str, *, re_encode: frozenset[str] = frozenset(), is_verified: bool = False
+    ) -> None:
         super().__init__(url)
-        self._re_encode = re_encode
+        self._re_encode, self._is_verified = re_encode, is_verified
         try:
-            data = open_store(url).get(INDEX_NAME)
+            store = open_store(url)
+            with store.stream(INDEX_NAME) as body:
+                data, info = b"".join(body), body.info
         except NotFoundError as error:
             raise SourceError(
                 f"{redact(url)}: this is not an MDS dataset: there is no {INDEX_NAME}."
@@ -63,23 +74,28 @@ class MdsInput(Input):
         self._columns = self._one_schema(self._index)
         self.size = int((self._index.raw_size + self._index.raw_meta_size).sum())
         self._summary = (
-            f"{self._index.total_samples:,} samples in {len(self._index):,} shards, "
+            f"{plural(self._index.total_samples, 'sample')} in "
+            f"{plural(len(self._index), 'shard')}, "
             f"{format_bytes(self.size)}"
         )
         self._digest = self._index.fingerprint()
-        self._notes = read_notes(open_store(url), self._digest)
+        self._notes = read_notes(store, self._digest)
+        stored = [file for schema in self._index.schemas for file in schema.stored]
+        if not all(file.hashes for file in stored):
+            # Other shards may have an index with the same bytes.
+            version = revised_version(info, store.local_path)
+            self._digest = f"{self._digest} {store.endpoint} {version}"
 
     @classmethod
     def open(cls, path: str, options: InputOptions) -> Input:
         """Open the dataset at a folder or URL; columns that get another encoding are decoded."""
-        return cls(path, re_encode=frozenset(options.encodings))
+        return cls(path, re_encode=frozenset(options.encodings), is_verified=True)
 
     @classmethod
     def recognizes(cls, path: str) -> bool:
-        """Return whether a path is a URL, or a folder that holds an index."""
-        # URLs of other files are recognised by the inputs before this one in the registry.
+        """Return True for a folder that holds an index, and for a URL that names no other files."""
         if not is_local(path):
-            return True
+            return format_of_url(path) is None
         return os.path.isdir(path) and os.path.isfile(os.path.join(path, INDEX_NAME))
 
     def infer_columns(self) -> Sequence[Column]:
@@ -118,7 +134,10 @@ class MdsInput(Input):
     def read(self, part: InputPart) -> Iterator[Record]:
         """Yield samples as the bytes of their columns."""
         shard: ShardInfo = part.address
-        files = [_load(self.root, raw, zipped, shard) for raw, zipped in shard.files]
+        files = [
+            _load(self.root, raw, zipped, shard, is_verified=self._is_verified)
+            for raw, zipped in shard.files
+        ]
         path = join(redact(self.root), shard.raw.basename)
         # `is_split` means that a shard has two files: text shards have their offsets in a meta
         # file, which is the second one.
@@ -145,7 +164,7 @@ class MdsInput(Input):
         return self._summary
 
     def fingerprint(self) -> str:
-        """Return the digest of the index."""
+        """Return the digest of the index, with its version if shards have no digests."""
         return self._digest
 
     def _one_schema(self, index: Index) -> dict[str, str]:
@@ -158,16 +177,30 @@ class MdsInput(Input):
             if other != stored[0]:
                 # The first column that is in one of the two only, or has another encoding.
                 name = min({*other.items()} ^ {*stored[0].items()})[0]
+                kinds = [stored[0].get(name, "missing"), other.get(name, "missing")]
                 raise SourceError(
-                    f"{redact(self.root)}: shards differ in column {name!r} "
-                    f"({stored[0].get(name, 'missing')} and {other.get(name, 'missing')}), but a "
-                    "dataset must have one set of columns."
+                    f"{redact(self.root)}: shards differ in column {name!r} ({' and '.join(kinds)})"
+                    ", but a dataset must have one set of columns. Convert its samples instead: "
+                    f"mds.convert(mds.StreamingDataset({redact(self.root)!r}), out, "
+                    f"{_way_out(name, kinds)})."
                 )
         return stored[0]
 
     def __getstate__(self) -> dict[str, Any]:
         # Processes that read parts need no index: each part has the entry of its shard.
         return {**self.__dict__, "_index": None}
+
+
+def _way_out(name: str, kinds: Sequence[str]) -> str:
+    """Return the argument that gives a column one encoding, or leaves it out.
+
+    ``kinds`` has the encodings of the column, or "missing".
+    """
+    encodings = [parse_encoding(kind) for kind in kinds if kind != "missing"]
+    dtypes = [each.dtype for each in encodings if each.dtype is not None and each.shape == ()]
+    if len(dtypes) < len(kinds):
+        return f"drop=[{name!r}]"
+    return f"encodings={{{name!r}: {np.result_type(*dtypes).name!r}}}"
 
 
 def column_splitter(
@@ -233,12 +266,17 @@ def _line_encoder(shard: ShardInfo) -> Callable[[memoryview], dict[str, Any]]:
     return encode_line
 
 
-def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) -> bytes:
-    """Return the decompressed bytes of a file of a shard. Raises SourceError for a wrong size.
+def _load(
+    url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo, *, is_verified: bool
+) -> bytes:
+    """Return the decompressed bytes of a file of a shard.
 
     - ``url`` (str): The dataset.
     - ``raw`` (FileInfo), ``zipped`` (FileInfo | None): The index entries of the file without and
       with compression.
+    - ``is_verified`` (bool): Whether the digest is compared with the index.
+
+    Raises SourceError for a size or digest other than in the index.
     """
     store = open_store(url)
     stored = zipped or raw
@@ -256,7 +294,16 @@ def _load(url: str, raw: FileInfo, zipped: FileInfo | None, shard: ShardInfo) ->
             store.get_file(stored.basename, path, stored.size)
             with open(path, "rb") as file:
                 data = file.read()
+    location = join(redact(url), stored.basename)
     if len(data) != stored.size:
-        location = join(redact(url), stored.basename)
-        raise SourceError(f"{location}: the index says {stored.size} bytes, found {len(data)}.")
+        raise SourceError(
+            f"{location}: the index says {plural(stored.size, 'byte')}, found {len(data):,}."
+        )
+    name = next(filter(is_hash, stored.hashes), None) if is_verified else None
+    if name is not None and (value := hexdigest(name, data)) != stored.hashes[name]:
+        raise SourceError(
+            f"{location}: the index says {name} {stored.hashes[name]}, "
+            f"found {value}. Copy the file again. List all damaged files with mds verify "
+            f"{redact(url)}."
+        )
     return codec.decompress(data, raw.size) if codec else data

@@ -1,65 +1,49 @@
-"""Inputs by name, and detection of the input that a path, URL or name is.
+"""Inputs by name, and the input that a path, URL or name is.
 
 `register_input` adds an input under a name for ``--format``; so does an entry point of the group
 ``mds.inputs``. Names of formats (`mds.formats`) are names of sources too: a word means the same
 files for `mds.convert` and for a dataset that reads them in place.
 
-`open_input` knows a file by its ending. It knows a folder by what datasets leave in it
-(index.json, dataset_info.json), else by the endings of its files: if nine of ten are of one kind,
-the others are left out, and a note names them. A folder of mixed files is stored file by file, with
-a note; if some of them are tables or the like, nothing is guessed. ``format`` overrules all of it.
+`open_input` asks each input whether it recognizes a path; files are of the format that
+`mds.formats._detect` finds. ``format`` overrules all of it.
 """
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
-from collections import Counter
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 
 from mds._arguments import did_you_mean
+from mds._index.table import explain_missing_index
 from mds._lazy_imports import Registry, is_class, registers
+from mds._shardfile.layout import INDEX_NAME, is_shard_name
 from mds.errors import ConfigError, SourceError
-from mds.formats._registry import find_format, format_names, other_word
+from mds.formats._names import is_wanted, walk
+from mds.formats._registry import BUILTIN_FORMATS, format_names, other_word
+from mds.formats._source import has_pattern
+from mds.storage._local import unlisted_error
 from mds.storage._url import is_local, local_path, redact
-from mds.writers.convert._inputs.base import FileInput, Input, InputOptions
-from mds.writers.convert._inputs.csv import DelimitedTextInput
-from mds.writers.convert._inputs.files import AudioInput, TextFilesInput, WholeFilesInput
-from mds.writers.convert._inputs.format_files import (
-    AnyFormatInput,
-    FormatInput,
-    JsonLinesInput,
-    TablesInput,
-    TextLinesInput,
-    WebDatasetInput,
-)
+from mds.writers.convert._inputs.base import Input, InputOptions
+from mds.writers.convert._inputs.format_input import FormatInput
 from mds.writers.convert._inputs.huggingface import HuggingFaceInput, is_hub_name
-from mds.writers.convert._inputs.images import ImagesInput
-from mds.writers.convert._inputs.listing import Listing, ending
 from mds.writers.convert._inputs.mds import MdsInput
-from mds.writers.convert._inputs.media import MetadataInput, PairedFilesInput
 
+#: Files of a folder that are looked at for datasets of MDS.
+_LOOKED_AT = 10_000
 #: Inputs by name. The order matters: the first one that recognises a source is used.
 inputs: dict[str, type[Input]] = {
-    "images": ImagesInput,
-    "audio": AudioInput,
-    "paired": PairedFilesInput,
-    "metadata": MetadataInput,
-    "text": TextFilesInput,
-    "lines": TextLinesInput,
-    "jsonl": JsonLinesInput,
-    "csv": DelimitedTextInput,
-    "parquet": TablesInput,
-    "tar": WebDatasetInput,
     "hf": HuggingFaceInput,
     "mds": MdsInput,
-    "files": WholeFilesInput,
 }
 _inputs: Registry[type[Input]] = Registry(
     "input",
     inputs,
     frozenset(inputs),
     lambda kind: is_class(kind, Input),
-    "inherit mds.writers.convert.Input or FileInput, and define its abstract methods",
+    "inherit mds.writers.convert.Input, and define its abstract methods",
     "InputContract",
 )
 
@@ -69,27 +53,38 @@ def register_input(name: str, input: type[Input], *, replace: bool = False) -> N
     """Make an input available as ``--format name``; also a decorator, without ``input``.
 
     - ``name`` (str): Its name.
-    - ``input`` (type[Input]): The class. It cannot take endings of built-in inputs.
-      `mds.testing.InputContract` tests it.
+    - ``input`` (type[Input]): The class. `mds.testing.InputContract` tests it. For a kind of files,
+      write a format instead, and call `mds.formats.register_format`.
     - ``replace`` (bool, default False): Whether the name may be taken; see docs/contributing.md.
 
     Only the process that plans a conversion has to register it. For the commands, name the class in
     an entry point of the group ``mds.inputs``. Raises ConfigError for a name that is taken, and for
     another object.
 
-    >>> @register_input("fasta")  # doctest: +SKIP
-    ... class Fasta(FileInput): ...
+    >>> @register_input("database")  # doctest: +SKIP
+    ... class Database(Input): ...
     """
+    if name in BUILTIN_FORMATS and not replace:
+        raise ConfigError(
+            f"the input {name!r} is built in. It reads files of this format: choose another name, "
+            "or replace it with replace=True."
+        )
     _inputs.add(name, input, replace=replace)
 
 
 def input_names() -> list[str]:
     """Return the names of all inputs; those of installed packages come last.
 
-    >>> input_names()[:3]
-    ['images', 'audio', 'paired']
+    >>> input_names()[:2]
+    ['hf', 'mds']
     """
     return _inputs.names()
+
+
+def source_names() -> list[str]:
+    """Return what ``--format`` may be: the names of all inputs, and of formats without an input."""
+    names = input_names()
+    return [*names, *(each for each in format_names() if each not in names)]
 
 
 def find_input(name: str) -> type[Input]:
@@ -100,27 +95,16 @@ def find_input(name: str) -> type[Input]:
     registered = _inputs.find(name)
     if registered is not None:
         return registered
-    names = input_names()
-    other_formats = [each for each in format_names() if each not in names]
-    if name in other_formats:
-        return _input_of_format(name)
+    known_names = source_names()
+    if name in known_names:
+        return FormatInput
     native_name = other_word(name)
     if native_name is not None:
         raise ConfigError(f"there is no format {name!r}: write {native_name!r}.")
-    known_names = [*names, *other_formats]
     raise ConfigError(
         f"there is no format {name!r}.{did_you_mean(name, known_names)} The formats are "
         f"{', '.join(known_names)}."
     )
-
-
-def _input_of_format(name: str) -> type[Input]:
-    """Return the first input that reads a format, else the one that reads any format."""
-    kind = find_format(name)
-    for each in inputs.values():
-        if issubclass(each, FormatInput) and issubclass(kind, each.reads):
-            return each
-    return AnyFormatInput
 
 
 def all_inputs() -> dict[str, type[Input]]:
@@ -130,15 +114,21 @@ def all_inputs() -> dict[str, type[Input]]:
 
 # ---------------------------------------------------------------------- detection
 
-#: Beginnings of the names of files that describe a dataset and hold no samples.
-_COMPANIONS = ("readme", "license", "licence", "changelog", "citation", "dataset_info", "notice")
-
-#: Singular of each reason for which a listing leaves out files.
+#: Singular of each reason for which a listing leaves out files, and of each kind of link.
 _SINGULAR = {
     "broken links": "broken link",
-    "links in a circle": "link in a circle",
-    "links to folders elsewhere": "link to folders elsewhere",
-    "no files": "no file",
+    "empty files": "empty file",
+    "files of another kind": "file of another kind",
+    "files that no table lists": "file that no table lists",
+    "files without a partner": "file without a partner",
+    "hidden names": "hidden name",
+    "links of other users to files": "link of another user to a file",
+    "links of other users to folders": "link of another user to a folder",
+    "links to a folder above": "link to a folder above",
+    "links to files": "link to a file",
+    "links to folders": "link to a folder",
+    "names that begin with _": "name that begins with _",
+    "pipes, sockets or devices": "pipe, socket or device",
 }
 
 
@@ -155,154 +145,118 @@ def open_input(path: str, options: InputOptions) -> Input:
                 f"--{option.replace('_', '-')} does not apply to {path} ({opened.title}). Leave "
                 "it out, or name the format of the source with --format."
             )
-    if options.null and not opened.is_text:
+    if options.null and "null" not in opened.takes:
         raise ConfigError(
             f"--null applies to cells of CSV and TSV files, but {path} is {opened.title}."
         )
     opened.name, opened.nulls = redact(path), options.null
-    if isinstance(opened, FileInput) and (omitted := opened.listing.omitted):
-        counts = ", ".join(
-            f"{count:,} {_SINGULAR.get(reason, reason) if count == 1 else reason}"
-            for reason, count in sorted(omitted.items())
-        )
-        opened.notes.append(f"left out of the folder: {counts}")
+    note_left_out(opened)
     return opened
+
+
+def note_left_out(opened: Input) -> None:
+    """Add a note that counts the files of the folder that are left out, if there are any."""
+    if not isinstance(opened, FormatInput):
+        return
+    if omitted := opened.left_out():
+        opened.notes.append(f"left out of the folder: {_describe_counts(omitted)}")
+    if followed := opened.followed():
+        opened.notes.append(f"followed: {_describe_counts(followed)}")
+
+
+def _describe_counts(counts: Mapping[str, tuple[int, str]]) -> str:
+    """Return counts with an example as text: "2 broken links (such as a.jpg), 1 hidden name (.x)".
+
+    ``counts`` has number and first key by reason.
+    """
+    return ", ".join(
+        f"{count:,} {reason} (such as {example})"
+        if count > 1
+        else f"1 {_SINGULAR.get(reason, reason)} ({example})"
+        for reason, (count, example) in sorted(counts.items())
+    )
 
 
 def _open(path: str, options: InputOptions) -> Input:
-    """Open an input by its kind, else by the first input that recognises the path."""
+    """Open an input by its name, else by the first input that recognizes the path, else files."""
     if is_hub_name(path):  # also hf:/folder, which is no URL without a slash
         return HuggingFaceInput.open(path, options)
     place = local_path(path) if path and is_local(path) else path
-    requested_kind = find_input(options.format) if options.format is not None else None
-    all_kinds: dict[str, type[Input]] = {}
-    # A requested kind of files opens files on a disk. A URL or a pattern is opened by the input
-    # that recognises it, which may differ from the requested one.
-    if requested_kind is None or (
-        issubclass(requested_kind, FileInput) and not os.path.lexists(place)
-    ):
-        all_kinds = all_inputs()
-        for each in all_kinds.values():
-            if each.recognizes(place):
-                return each.open(place, options)
-    if requested_kind is not None:
-        return requested_kind.open(place, options)
-    return _open_files(Listing.scan(place, options.include, options.exclude), all_kinds, options)
-
-
-#: Endings of files that no input reads, and what to do with such files.
-_UNREAD = {
-    **dict.fromkeys((".zip", ".7z", ".rar"), "unpack it and convert the folder"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save its sheets as CSV"),
-    **dict.fromkeys(
-        (".h5", ".hdf5", ".npz", ".mat", ".db", ".sqlite", ".pkl", ".pickle"),
-        "write its content with MDSWriter (docs/writing.md)",
-    ),
-}
-
-
-def _check_readable(listing: Listing) -> None:
-    """Raise SourceError if no input reads any of the files, such as archives and spreadsheets."""
-    for name in listing.names:
-        # What the user can do instead, such as "unpack it first".
-        way_out = _UNREAD.get(os.path.splitext(name.lower())[1])
-        if way_out is None:
-            return
-    raise SourceError(
-        f"{listing.path(listing.names[0])}: mds-convert does not read such files: {way_out}, or "
-        "give --format files to store the bytes."
-    )
-
-
-def _open_files(
-    listing: Listing, inputs: Mapping[str, type[Input]], options: InputOptions
-) -> Input:
-    """Open the input of files that are recognised by their endings.
-
-    In this order: pictures with a table (--labels), a single file, pairs of files and texts, a
-    mixture that an input recognises, the kind of nine in ten files, else every file as it is.
-
-    - ``listing`` (Listing): The files; ``inputs`` (Mapping[str, type[Input]]): all inputs by name.
-
-    Raises SourceError if the files are of several kinds, and some of them hold many samples.
-    """
-    # Inputs of files by name, such as "csv". "files" takes any file, as it is.
-    kinds = {name: each for name, each in inputs.items() if issubclass(each, FileInput)}
-    # The first input with an ending keeps it (a later item of a dict replaces an earlier one):
-    # packages cannot take an ending of a built-in input.
-    kind_of_ending = {each: name for name in reversed(kinds) for each in kinds[name].endings}
-
-    def kind_of(name: str) -> str:
-        """Return the name of the input that reads a file, by its ending."""
-        return kind_of_ending.get(_known_ending(name, kind_of_ending), "files")
-
-    _check_readable(listing)
-    if options.labels is not None and any(
-        kind_of_ending.get(ending(name)) == "images" for name in listing.names
-    ):
-        return kinds["images"].from_files(listing, options)
-    if os.path.isfile(listing.root) or len(listing) == 1:
-        return kinds[kind_of(listing.names[0])].from_files(listing, options)
-    # Without a README and the like.
-    data_names = [name for name in listing.names if not _is_companion(name)]
-    pairs = PairedFilesInput.find(listing, options, data_names)
-    if pairs is not None:
-        return pairs
-    kind_of_name = {name: kind_of(name) for name in data_names}
-    counts = Counter(kind_of_name.values())
-    for each in kinds.values():
-        if each.recognizes_mixture(counts):
-            return each.from_files(listing, options)
-    if counts and (majority := _majority(counts)) is not None:
-        chosen_names = [name for name in data_names if kind_of_name[name] == majority]
-        omitted_count = len(listing) - len(chosen_names)
-        # A new listing asks for the size of every file, so none is made if all are chosen.
-        opened = kinds[majority].from_files(
-            listing.only(chosen_names) if omitted_count else listing, options
+    if isinstance(options.format, str):
+        chosen_input = find_input(options.format)
+    elif options.format is not None:  # a format with its settings
+        chosen_input = FormatInput
+    else:
+        chosen_input = next(
+            (each for each in all_inputs().values() if each.recognizes(place)), FormatInput
         )
-        if omitted_count:
-            examples = [name for name in listing.names if kind_of_name.get(name) != majority][:3]
-            ellipsis = ", ..." if omitted_count > len(examples) else ""
-            opened.notes.append(
-                f"{omitted_count:,} other file{'s' * (omitted_count > 1)} left out "
-                f"({', '.join(examples)}{ellipsis}); --format files stores all files unchanged"
-            )
-        return opened
-    kind_counts = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
-    usual_ending = Counter(map(ending, data_names)).most_common(1)
-    include_option = f"--include '*{usual_ending[0][0] if usual_ending else ''}'"
-    if any(kinds[kind].names_splits for kind in counts):
-        # Some files hold many samples. The user hardly wants a table to be one value of a column.
-        joins = (
-            " join a table of labels to pictures with --labels FILE," if "images" in counts else ""
-        )
+    if chosen_input is not FormatInput:
+        return chosen_input.open(place, options)
+    _check_exists(place)
+    try:
+        return FormatInput.open(place, options)
+    except (ConfigError, SourceError):
+        if os.path.isdir(place):
+            _explain_folder(place, options)
+        raise
+
+
+def _check_exists(path: str) -> None:
+    """Raise SourceError for a local path that does not exist."""
+    if not is_local(path) or os.path.exists(path) or has_pattern(path):
+        return
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceError(
-            f"{listing.root}: the folder has files of several kinds ({kind_counts}), and some of "
-            f"them hold many samples. Choose files of one kind with {include_option},{joins} or "
-            "give --format files to store each file unchanged."
+            f"{path or repr(path)}: there is no such file or folder. {_hint(path)}".rstrip()
+        ) from error
+    except OSError as error:
+        raise unlisted_error(path, error) from error
+
+
+def _explain_folder(path: str, options: InputOptions) -> None:
+    """Raise SourceError for a folder without files, or with datasets of MDS below it."""
+    names = (info.key for info in walk(path))
+    wanted_names = (name for name in names if is_wanted(name, options.include, options.exclude))
+    first = [*itertools.islice(wanted_names, _LOOKED_AT)]
+    if not first:
+        missing = "file that matches" if options.include or options.exclude else "file to convert"
+        raise SourceError(f"{path}: the folder holds no {missing}; there is nothing to write.")
+    _refuse_shards(path, first)
+
+
+def _hint(root: str) -> str:
+    """Return a similar path that exists, as a sentence for the error; '' if there is none."""
+    folder = os.path.dirname(root.rstrip("/")) or "."
+    if not os.path.isdir(folder):
+        return f"Nor is there a folder {folder}."
+    near = difflib.get_close_matches(os.path.basename(root.rstrip("/")), os.listdir(folder), n=1)
+    return f"Did you mean {os.path.join(folder, near[0])}?" if near else ""
+
+
+def _refuse_shards(root: str, names: Sequence[str]) -> None:
+    """Raise SourceError if there are MDS datasets below a folder that has no index itself.
+
+    - ``root`` (str): The folder; ``names`` (Sequence[str]): keys of files in it.
+    """
+    shards = [
+        name
+        for name in names
+        if name.rpartition("/")[2].startswith("shard.") and is_shard_name(name)
+    ]
+    # The folder of each dataset; other programs write shard.00000.csv, too, but no index.
+    folders = {name.rpartition("/")[0] for name in shards if ".mds" in name[-10:]}
+    if not folders and shards:
+        known = {*names}
+        folders = {
+            f for f in (n.rpartition("/")[0] for n in shards) if f"{f}/{INDEX_NAME}" in known
+        }
+    if "" in folders:
+        raise SourceError(f"{root}: there is no index.{explain_missing_index(root)}")
+    if folders:
+        listed = ", ".join(sorted(folders)[:5]) + (", ..." if len(folders) > 5 else "")
+        raise SourceError(
+            f"{root}: there are MDS datasets in its folders {listed}. Give one of them, or "
+            f"merge parts of one dataset first: mds merge {shlex.quote(root)}"
         )
-    opened = kinds["files"].from_files(listing, options)
-    opened.notes.append(
-        f"the folder has files of several kinds ({kind_counts}): every file is stored unchanged. "
-        f"Choose some with {include_option}, or name their format with --format"
-    )
-    return opened
-
-
-def _majority(counts: Mapping[str, int]) -> str | None:
-    """Return the kind of at least nine in ten files; None if there is no such kind."""
-    kind, count = max(counts.items(), key=lambda item: item[1])
-    if len(counts) == 1:
-        return kind
-    # "files" are files that no other input reads. They do not make the others strays.
-    is_majority = kind != "files" and count >= 9 * sum(counts.values()) / 10
-    return kind if is_majority else None
-
-
-def _known_ending(name: str, kind_of_ending: Mapping[str, str]) -> str:
-    full = ending(name)
-    return full if full in kind_of_ending else os.path.splitext(full)[0]
-
-
-def _is_companion(name: str) -> bool:
-    return "/" not in name and name.lower().startswith(_COMPANIONS)

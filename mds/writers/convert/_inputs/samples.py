@@ -23,18 +23,19 @@ import numpy as np
 
 from mds._arguments import shown
 from mds._shardfile.hashing import new_hash
+from mds.encodings._images import own_jpeg
 from mds.errors import ConfigError, SourceError
-from mds.formats._arrow_values import encoding_of, pyarrow, python_values
+from mds.formats._arrow import encodings_of_table
+from mds.formats._arrow_values import pyarrow, python_values
 from mds.formats._columns import Column, infer_columns, show_value
+from mds.formats._facts import Problem
 from mds.writers.convert._inputs.base import (
     MAX_PROBED_RECORDS,
-    BadRecord,
     Input,
     InputOptions,
     InputPart,
     Record,
 )
-from mds.writers.convert._inputs.format_files import portable_encoding
 from mds.writers.convert._inputs.huggingface import (
     HuggingFaceInput,
     columns_of_features,
@@ -140,13 +141,13 @@ class SamplesInput(Input):
         if declared is not None:
             self._columns = list(declared(first))
             return
-        samples = [each for each in map(_plain, first) if not isinstance(each, BadRecord)]
+        samples = [each for each in map(_plain, first) if not isinstance(each, Problem)]
         pictures: dict[str, list[Any]] = {}
         for sample in samples:
             for name, value in sample.items():
                 if _is_picture(value):
                     pictures.setdefault(name, []).append(value)
-        columns = {column.name: column for column in infer_columns(samples)}
+        columns = {column.name: column for column in infer_columns(samples, has_types=True)}
         files = set()
         for name, values in pictures.items():
             encoding, note = _of_pictures(values)
@@ -163,13 +164,20 @@ class SamplesInput(Input):
         """Return the columns, inferred when the input was opened."""
         return self._columns
 
+    def probe(self) -> Iterator[dict[str, Any]]:
+        """Yield the first records, which are held; a generator cannot be read twice."""
+        for records in self._first.values():
+            for record in map(_plain, records):
+                if not isinstance(record, Problem):
+                    yield record
+
     def find_bad_record(self) -> str:
         """Return place and reason of the first bad record among the first ones, or ''."""
         for split, records in self._first.items():
             for number, record in enumerate(map(_plain, records)):
-                if isinstance(record, BadRecord):
+                if isinstance(record, Problem):
                     part = InputPart(0, 0, (0, []), split)
-                    return self.describe_record(part, number, str(record))
+                    return self.describe_problem(part, number, record)
         return ""
 
     def cut_parts(self, size: int) -> Iterator[InputPart]:
@@ -207,19 +215,20 @@ class SamplesInput(Input):
             else:
                 yield split, source.records
 
-    def _record(self, record: Any) -> dict[str, Any] | BadRecord:
+    def _record(self, record: Any) -> dict[str, Any] | Problem:
         """Return a sample as it is sent to another process."""
         values = _plain(record)
-        if isinstance(values, BadRecord):
+        if isinstance(values, Problem):
             return values
         for name in self._picture_files:
             value = values.get(name)
             if _is_picture(value):
-                data = _jpeg_file(value)
+                data = own_jpeg(value)
                 if not data:
-                    return BadRecord(
+                    return Problem(
+                        "",
                         f"column {name!r} stores unchanged JPEG files, but this picture was not "
-                        f"read from one. Write encodings={{{name!r}: 'png'}}"
+                        f"read from one. Write encodings={{{name!r}: 'png'}}",
                     )
                 values[name] = data
         return values
@@ -245,7 +254,7 @@ class SamplesInput(Input):
         for split, records in self._first.items():
             digest.update(repr((split, len(records))).encode())
             for record in map(_plain, records):
-                if not isinstance(record, BadRecord):
+                if not isinstance(record, Problem):
                     for name in sorted(record):
                         digest.update(name.encode() + b"=" + _digest_bytes(record[name]))
         return digest.hexdigest()
@@ -351,20 +360,10 @@ def _table_of(source: Any) -> Any:
 
 def _columns_of_table(table: Any, first: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the columns of an Arrow table; ``first`` are its first rows."""
-    compute = __import__("pyarrow.compute").compute
-    columns = []
-    for field in sorted(table.schema, key=lambda field: field.name):
-        encoding = encoding_of(field.type, may_be_none=False, may_be_empty=False)
-        values = [row[field.name] for row in first]
-        cells = table[field.name]
-        has_nulls = cells.null_count > 0
-        if encoding.startswith("ndarray:") and not has_nulls:
-            has_nulls = bool(
-                compute.any(compute.equal(compute.list_value_length(cells), 0)).as_py()
-            )
-        encoding, note = portable_encoding(encoding, values, has_nulls=has_nulls)
-        columns.append(Column(field.name, encoding, show_value(values[0]), note))
-    return columns
+    return [
+        Column(name, encoding, show_value(first[0][name]))
+        for name, encoding in sorted(encodings_of_table(table).items())
+    ]
 
 
 def _take_first(records: Iterator[Any]) -> list[Any]:
@@ -379,21 +378,22 @@ def _take_first(records: Iterator[Any]) -> list[Any]:
     return first
 
 
-def _plain(record: Any) -> dict[str, Any] | BadRecord:
+def _plain(record: Any) -> dict[str, Any] | Problem:
     """Return a sample with NumPy arrays instead of tensors, or what is wrong with it."""
     if not isinstance(record, Mapping):
-        return BadRecord(
+        return Problem(
+            "",
             "expected a dict with the columns as keys, such as {'text': 'a'}, got "
-            f"{shown(record)}"
+            f"{shown(record)}",
         )
     sample = {}
     for name, value in record.items():
         if not isinstance(name, str):
-            return BadRecord(f"expected names of columns as keys, got {shown(name)}")
+            return Problem("", f"expected names of columns as keys, got {shown(name)}")
         try:
             sample[name] = _plain_value(value)
         except (TypeError, RuntimeError) as error:
-            return BadRecord(f"column {name!r}: {error}")
+            return Problem("", f"column {name!r}: {error}")
     return sample
 
 
@@ -415,22 +415,13 @@ def _is_picture(value: Any) -> bool:
 
 def _of_pictures(pictures: Sequence[Any]) -> tuple[str, str]:
     """Return the encoding that holds pictures of Pillow without loss, and a note."""
-    if all(_jpeg_file(each) for each in pictures[:20]) and all(
+    if all(own_jpeg(each) for each in pictures[:20]) and all(
         type(each).__name__ == "JpegImageFile" for each in pictures
     ):
         return "jpeg", "the files unchanged"
     if {each.mode for each in pictures} <= _PNG_MODES:
         return "png", "without loss"
     return "pil", "without loss"
-
-
-def _jpeg_file(picture: Any) -> bytes:
-    """Return the bytes of the JPEG file that a picture was opened from, or b''."""
-    path = getattr(picture, "filename", "")
-    if type(picture).__name__ != "JpegImageFile" or not path or not os.path.isfile(path):
-        return b""
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _bytes_of(value: Any) -> int:
@@ -455,7 +446,7 @@ def _digest_bytes(value: Any) -> bytes:
             repr((value.dtype, value.shape)).encode() + np.ascontiguousarray(value).data.tobytes()
         )
     if _is_picture(value):
-        return repr((value.mode, value.size)).encode()
+        return repr((value.mode, value.size)).encode() + (own_jpeg(value) or value.tobytes())
     if isinstance(value, (str, int, float, list, dict, tuple, np.generic, type(None))):
         return repr(value).encode()
     return type(value).__name__.encode()

@@ -1,6 +1,8 @@
 """Spark data frames become datasets, on a real local Spark."""
 
+import json
 import os
+import pathlib
 from decimal import Decimal
 
 import pytest
@@ -9,6 +11,7 @@ from mds.errors import ConfigError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from mds.compat import _writers as compat
 from mds.writers import dataframe_to_mds
 from mds.writers.convert._dataframe import (
     SPARK_TO_MDS,
@@ -52,6 +55,20 @@ def test_frame_becomes_a_dataset_of_its_partitions(kit, frame):
     dataframe_to_mds(frame.limit(2), mds_kwargs=few)
     assert len(kit.samples()) == 2
     assert set(kit.samples()[0]) == {"a"}
+
+
+def test_digests_follow_the_writer(kit, frame):
+    """They are stored by default, and through the door only if they are named."""
+    for write, options, hashes in (
+        (dataframe_to_mds, {}, ["xxh3_64"]),
+        (dataframe_to_mds, {"hashes": []}, []),
+        (compat.dataframe_to_mds, {}, []),
+        (compat.dataframe_to_mds, {"hashes": None}, []),
+        (compat.dataframe_to_mds, {"hashes": ["sha1"]}, ["sha1"]),
+    ):
+        write(frame.limit(1), mds_kwargs={"out": kit.out, "exist_ok": True, **options})
+        (shard,) = json.loads(pathlib.Path(kit.out, "index.json").read_bytes())["shards"]
+        assert shard["hashes"] == hashes
 
 
 def test_function_of_the_user_makes_the_samples(kit, frame):

@@ -36,9 +36,8 @@ def test_sample_larger_than_a_shard_is_written_as_the_writer_does(kit):
     kit.write("a.txt", "x" * 5000)
     kit.write("b.txt", "y")
     convert(str(kit.source), kit.out, size_limit=1000, hashes="none")
-    with MDSWriter(
-        out=kit.out + "2", columns={"path": "str", "text": "str"}, size_limit=1000
-    ) as writer:
+    columns = {"path": "str", "text": "str"}
+    with MDSWriter(kit.out + "2", columns, size_limit=1000, hashes=[]) as writer:
         writer.write({"path": "a.txt", "text": "x" * 5000})
         writer.write({"path": "b.txt", "text": "y"})
     assert kit.files() == kit.files(kit.out + "2")

@@ -1,5 +1,6 @@
 """Every built-in input keeps the laws of the contract, and so do those that are registered."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -8,36 +9,42 @@ from click.testing import CliRunner
 
 from mds import MDSWriter
 from mds._cli import main
-from mds.errors import ConfigError
+from mds.errors import ConfigError, RecordError
+from mds.formats import Problem
 from mds.testing import InputContract
 from mds.writers.convert import (
     Column,
     FileInput,
     Input,
+    InputPart,
     convert,
     input_names,
     prepare,
     register_input,
 )
 from mds.writers.convert._inputs import registry
-from mds.writers.convert._inputs.csv import DelimitedTextInput
-from mds.writers.convert._inputs.files import AudioInput, TextFilesInput, WholeFilesInput
-from mds.writers.convert._inputs.format_files import (
-    JsonLinesInput,
-    TablesInput,
-    TextLinesInput,
-    WebDatasetInput,
-)
+from mds.writers.convert._inputs.format_input import FormatInput
 from mds.writers.convert._inputs.huggingface import HuggingFaceInput
-from mds.writers.convert._inputs.images import ImagesInput
 from mds.writers.convert._inputs.mds import MdsInput
-from mds.writers.convert._inputs.media import MetadataInput, PairedFilesInput
 
 RECORDS = [{"id": i, "text": f"number {i} é", "more": [i]} for i in range(40)]
 
 
+def of_format(name):
+    """Return the input of a format, by the name under which the contract registers it."""
+
+    class Opened(FormatInput):
+        @classmethod
+        def open(cls, path, options):
+            return super().open(path, dataclasses.replace(options, format=name))
+
+    Opened.__name__ = Opened.__qualname__ = f"Opened_{name}"
+    globals()[Opened.__name__] = Opened  # so that it can be pickled
+    return Opened
+
+
 class TestImages(InputContract):
-    input = ImagesInput
+    input = of_format("images")
 
     @pytest.fixture
     def place(self, kit):
@@ -49,7 +56,7 @@ class TestImages(InputContract):
     def damaged(self, kit):
         kit.write("1.jpg", kit.jpeg)
         kit.write("2.jpg", b"<html>")
-        return str(kit.source), "2.jpg: this is not an image"
+        return str(kit.source), "2.jpg: this is not a picture"
 
 
 class TestImageClasses(TestImages):
@@ -78,7 +85,7 @@ class TestLabelledImages(TestImages):
 
 
 class TestMetadata(InputContract):
-    input = MetadataInput
+    input = of_format("metadata")
 
     @pytest.fixture
     def place(self, kit):
@@ -107,7 +114,7 @@ class TestLJSpeech(TestMetadata):
 
 
 class TestPairs(InputContract):
-    input = PairedFilesInput
+    input = of_format("paired")
 
     @pytest.fixture
     def place(self, kit):
@@ -122,7 +129,7 @@ class TestPairs(InputContract):
         for i in range(3):
             kit.write(f"{i}.jpg", kit.jpeg)
             kit.write(f"{i}.txt", b"\xff" if i == 1 else b"good")
-        return str(kit.source), "1.jpg: its text 1.txt, line 1, column 1: byte 0xff is not UTF-8"
+        return str(kit.source), "1.txt, line 1, column 1: byte 0xff is not UTF-8"
 
 
 class TestTranscripts(TestPairs):
@@ -137,7 +144,7 @@ class TestTranscripts(TestPairs):
 
 
 class TestAudio(InputContract):
-    input = AudioInput
+    input = of_format("audio")
 
     @pytest.fixture
     def place(self, kit):
@@ -153,7 +160,7 @@ class TestAudio(InputContract):
 
 
 class TestTextFiles(InputContract):
-    input = TextFilesInput
+    input = of_format("text")
 
     @pytest.fixture
     def place(self, kit):
@@ -169,7 +176,7 @@ class TestTextFiles(InputContract):
 
 
 class TestFiles(InputContract):
-    input = WholeFilesInput
+    input = of_format("files")
 
     @pytest.fixture
     def place(self, kit):
@@ -184,6 +191,14 @@ class TestFiles(InputContract):
         return str(kit.source), "2.bin: cannot be read"
 
 
+class TextLinesInput(FormatInput):
+    """Files of lines of text as an input."""
+
+    @classmethod
+    def open(cls, path, options):
+        return super().open(path, dataclasses.replace(options, format="lines"))
+
+
 class TestTextLines(InputContract):
     input = TextLinesInput
 
@@ -194,6 +209,14 @@ class TestTextLines(InputContract):
     @pytest.fixture
     def damaged(self, kit):
         return kit.write("x.txt", b"one\nt\xffo\n"), "x.txt, line 2, column 2: byte 0xff"
+
+
+class JsonLinesInput(FormatInput):
+    """JSON Lines as an input."""
+
+    @classmethod
+    def open(cls, path, options):
+        return super().open(path, dataclasses.replace(options, format="jsonl"))
 
 
 class TestJsonLines(InputContract):
@@ -220,8 +243,16 @@ class TestJsonList(TestJsonLines):
         return kit.write("x.json", '[{"a": 1}, 2]'), "x.json, item 2: expected an object"
 
 
+class CsvInput(FormatInput):
+    """Tables of cells as an input."""
+
+    @classmethod
+    def open(cls, path, options):
+        return super().open(path, dataclasses.replace(options, format="csv"))
+
+
 class TestDelimitedText(InputContract):
-    input = DelimitedTextInput
+    input = CsvInput
 
     @pytest.fixture
     def place(self, kit):
@@ -233,8 +264,24 @@ class TestDelimitedText(InputContract):
         return kit.write("x.csv", "a,b\n1,2\n1,2,3\n"), "x.csv, line 3: 3 values for 2 columns"
 
 
+class ParquetInput(FormatInput):
+    """Parquet files, by the name under which the contract registers an input."""
+
+    @classmethod
+    def open(cls, path, options):
+        return super().open(path, dataclasses.replace(options, format="parquet"))
+
+
+class ArrowInput(FormatInput):
+    """Arrow files, by the name under which the contract registers an input."""
+
+    @classmethod
+    def open(cls, path, options):
+        return super().open(path, dataclasses.replace(options, format="arrow"))
+
+
 class TestParquet(InputContract):
-    input = TablesInput
+    input = ParquetInput
 
     @pytest.fixture
     def place(self, kit):
@@ -252,7 +299,7 @@ class TestParquet(InputContract):
 
 
 class TestArrowFile(InputContract):
-    input = TablesInput
+    input = ArrowInput
 
     @pytest.fixture
     def place(self, kit):
@@ -271,8 +318,8 @@ class TestArrowFile(InputContract):
         return str(kit.source), "x.arrow: this is not an Arrow file"
 
 
-class TestWebDataset(InputContract):
-    input = WebDatasetInput
+class TestTar(InputContract):
+    input = of_format("tar")
 
     @pytest.fixture
     def place(self, kit):
@@ -286,7 +333,7 @@ class TestWebDataset(InputContract):
         members = [("a.txt", b"one"), ("b.txt", b"two"), ("b.txt", b"again")]
         return kit.write(
             "x.tar", kit.tar(members)
-        ), "x.tar, sample b: the file 'b.txt' exists twice"
+        ), "x.tar, sample 'b': the file 'b.txt' exists twice"
 
 
 class TestHuggingFace(InputContract):
@@ -344,23 +391,42 @@ def test_every_built_in_input_is_tried():
     assert set(registry.inputs.values()) <= tried
 
 
-class Pairs(FileInput):
+class Pairs(Input):
     """Lines of a name and a value."""
 
     title = "pairs"
-    endings = frozenset({".pairs", ".csv"})
+
+    @classmethod
+    def open(cls, path, options):
+        del options
+        return cls(path)
+
+    @classmethod
+    def recognizes(cls, path):
+        return path.endswith(".pairs")
 
     def infer_columns(self):
         return [Column("name", "str"), Column("value", "str")]
 
+    def cut_parts(self, size):
+        del size
+        yield InputPart(0, 1, self.root)
+
     def read(self, part):
-        with open(self.listing.path(part.address[0]), encoding="utf-8") as file:
+        with open(part.address, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                name, value = line.split()
-                yield number, {"name": name, "value": value}
+                name, _, value = line.strip().partition(" ")
+                record = {"name": name, "value": value}
+                yield number, record if value else Problem("", "there is no value")
 
     def locate(self, part, position):
-        return f"{part.address[0]}, line {position}"
+        return f"{part.address}, line {position}"
+
+    def describe(self):
+        return "pairs"
+
+    def fingerprint(self):
+        return "the same"
 
 
 @pytest.fixture
@@ -370,15 +436,25 @@ def _known(monkeypatch):
 
 
 @pytest.mark.usefixtures("_known")
-def test_a_registered_input_is_recognised_by_its_ending(kit):
-    """And chosen by its name; an ending that is built in stays what it was."""
+def test_a_registered_input_is_asked_whether_it_recognizes_a_path(kit):
+    """And chosen by its name; other paths stay what they were."""
     register_input("pairs", Pairs)
     convert(kit.write("x.pairs", "a 1\nb 2\n"), kit.out)
     assert kit.samples() == [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]
     table = kit.write("x.csv", "a 1\nb 2\n")
-    assert prepare(table, kit.out + "2").source.title == "table of delimited text"
+    assert prepare(table, kit.out + "2").source.title == "CSV"
     convert(table, kit.out + "2", format="pairs")
     assert kit.samples(kit.out + "2") == kit.samples()
+    broken = kit.write("y.pairs", "a 1\nb\n")
+    with pytest.raises(RecordError, match=r"y\.pairs, line 2: there is no value"):
+        convert(broken, kit.out + "3")
+    assert convert(broken, kit.out + "3", on_error="skip").bad_count == 1
+
+
+def test_a_kind_of_files_is_a_format():
+    """A class of the former base of files says what to inherit instead."""
+    with pytest.raises(ConfigError, match=r"Mine: .*call mds\.formats\.register_format"):
+        type("Mine", (FileInput,), {})
 
 
 @pytest.mark.usefixtures("_known")
@@ -391,7 +467,8 @@ def test_a_package_brings_an_input_by_an_entry_point(kit, monkeypatch):
     monkeypatch.syspath_prepend(str(kit.source / "site"))
     assert input_names()[-1] == "pairs"
     shown = CliRunner().invoke(main, ["convert", "--help"]).output
-    assert "hf, mds, files, pairs." in " ".join(shown.split())
+    names = " ".join(shown.split()).partition("cannot detect it: ")[2].partition(".")[0].split(", ")
+    assert {"hf", "mds", "files", "pairs", "audio"} <= {*names}
     convert(kit.write("x.pairs", "a 1\n"), kit.out)
     assert kit.samples() == [{"name": "a", "value": "1"}]
     pathlib.Path(points).write_text("[mds.inputs]\nsick = no_such_package:Sick\n")
@@ -406,8 +483,8 @@ def test_what_cannot_be_an_input_is_refused():
         register_input("csv", Pairs)
     with pytest.raises(ConfigError, match="'a,b' cannot be the name of an input"):
         register_input("a,b", Pairs)
-    for kind in (dict, Pairs.infer_columns, Input, FileInput):
+    for kind in (dict, Pairs.infer_columns, Input):
         with pytest.raises(ConfigError, match=r"inherit mds\.writers\.convert\.Input"):
             register_input("mine", kind)
-    with pytest.raises(ConfigError, match=r"no format 'mine'\..*The formats are images"):
+    with pytest.raises(ConfigError, match=r"no format 'mine'\..*The formats are hf"):
         convert("x", "y", format="mine")

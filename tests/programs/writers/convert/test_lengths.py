@@ -43,7 +43,8 @@ def test_the_file_is_that_of_a_writer(kit, tmp_path, workers):
     made.run()
     out = tmp_path / "writer"
     columns = {"tokens": "ndarray:uint16", "id": "int"}
-    with MDSWriter(out=str(out), columns=columns, lengths="tokens", size_limit=40_000) as writer:
+    options = {"size_limit": 40_000, "hashes": []}
+    with MDSWriter(out=str(out), columns=columns, lengths="tokens", **options) as writer:
         for record in records:
             tokens = np.array(record["tokens"], np.uint16)
             writer.write({"tokens": tokens, "id": record["id"]})

@@ -3,23 +3,25 @@
 import dataclasses
 import gzip
 import io
+import re
 import shutil
 
 import folders
 import pytest
 from quickly import convert, prepare
 
-from mds import LocalDataset
+from mds import LocalDataset, StreamingDataset
 from mds._index import column_notes
 from mds._index.sidecar import write_sidecar
 from mds.errors import ConfigError, IndexFileError, NoSpaceError, SourceError
 from mds.events import Listed, subscribe
-from mds.formats._facts import DataFile
-from mds.formats._lines import read_lines
+from mds.formats import _source
+from mds.formats._columns import as_columns
+from mds.formats._facts import DataFile, ShardPlace
+from mds.formats._lines import JsonLines
 from mds.formats._source import Files
 from mds.storage import open_store
 from mds.storage._memory import MemoryStore
-from mds.writers.convert._inputs import listing
 
 ROW = '{"a": 1}\n'
 
@@ -34,7 +36,7 @@ ROW = '{"a": 1}\n'
         ),
         (("Train.jsonl", "Validation.jsonl"), {"train": 1, "validation": 1}),
         (("data/train/x.jsonl", "data/test/x.jsonl"), {"train": 1, "test": 1}),
-        (("train/x.jsonl", "train/y.jsonl"), {"train": 2}),
+        (("train/x.jsonl", "train/y.jsonl"), {"": 2}),
         (("train/test.jsonl", "val/test.jsonl"), {"train": 1, "val": 1}),
         (("gsm8k-train.jsonl", "gsm8k-test.jsonl"), {"train": 1, "test": 1}),
         (("my_Train_1.jsonl", "my_test.jsonl"), {"train": 1, "test": 1}),
@@ -45,7 +47,7 @@ ROW = '{"a": 1}\n'
     ],
 )
 def test_files_named_after_splits_are_splits(kit, names, splits):
-    """Where all of them say which; one split by file names alone is no reason for a folder."""
+    """Where all of them say which; one split alone is no reason for a folder."""
     for name in names:
         kit.write(name, ROW)
     summary = convert(str(kit.source), kit.out)
@@ -115,31 +117,28 @@ def test_images_of_splits_without_classes(kit):
     assert kit.samples(kit.out + "/test") == [{"class": "dog", "label": 1}]
 
 
-def test_a_stranger_among_many_files_is_left_out_and_told(kit):
-    """Notes and thumbnails do not make bytes of a thousand photographs."""
+def test_files_of_several_kinds_are_an_error_with_the_command_for_each(kit):
+    """One file of another kind is enough; each command that the error names works."""
     for number in range(30):
         kit.write(f"{'ab'[number % 2]}/{number}.png", kit.png)
     kit.write("a/README.md", "about a")
+    assert prepare(str(kit.source), kit.out).run().samples == 30
     kit.write("notes.db", "no picture")
-    made = prepare(str(kit.source), kit.out)
-    assert made.source.title == "image folder"
-    (note,) = made.source.notes
-    assert note.startswith("2 other files left out (a/README.md, notes.db)")
-    assert "--format files" in note
-    assert made.run().samples == 30
-
-
-def test_a_folder_without_a_majority_says_how_to_choose(kit):
-    """Every file is stored, and the hint is a pattern of files that are there."""
-    for number in range(6):
-        kit.write(f"{number}.png", kit.png)
-    for number in range(5):
-        kit.write(f"{number}.wav", kit.wav(number))
-    made = prepare(str(kit.source), kit.out)
-    assert made.source.title == "files"
-    (note,) = made.source.notes
-    assert "6 images, 5 audio" in note
-    assert "--include '*.png'" in note
+    kit.write("one.txt", "a document")
+    words = "30 images such as a/0.png, 1 files such as notes.db, 1 text such as one.txt"
+    for read in (
+        lambda: prepare(str(kit.source), kit.out),
+        lambda: StreamingDataset(str(kit.source)),
+    ):
+        with pytest.raises((SourceError, ConfigError), match=words) as told:
+            read()
+        assert "--include '*.png'" in str(told.value)
+    counts = {"images": 30, "text": 2, "files": 33}  # with a named format, a README is a document
+    assert {*re.findall(r"--format (\w+) \(", str(told.value))} == {*counts}
+    for kind, count in counts.items():
+        made = prepare(str(kit.source), f"{kit.out}-{kind}", format=kind)
+        assert made.run().samples == count
+        assert StreamingDataset(str(kit.source), format=kind, batch_size=1).num_samples == count
 
 
 def test_sounds_in_class_folders_have_labels(kit):
@@ -147,25 +146,29 @@ def test_sounds_in_class_folders_have_labels(kit):
     for name in ("train/no/1.wav", "train/yes/2.wav", "test/yes/3.wav"):
         kit.write(name, kit.wav(3))
     made = prepare(str(kit.source), kit.out, drop="audio")
-    assert made.source.title == "audio folder"
+    assert made.source.title == "audio"
     made.run()
     assert kit.samples(kit.out + "/test") == [
         {"class": "yes", "label": 1, "path": "test/yes/3.wav"}
     ]
 
 
-def test_links_out_of_the_folder_are_not_followed(kit, tmp_path):
-    """A link to a folder elsewhere is told; one to a file is the file, as in a snapshot."""
+def test_links_out_of_the_folder_are_followed(kit, tmp_path):
+    """A link to a folder elsewhere is followed, and one to a folder above is counted."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "b.txt").write_text("b")
     kit.write("a.txt", "a")
     (kit.source / "up").symlink_to(tmp_path)
     (kit.source / "b.txt").symlink_to(elsewhere / "b.txt")
+    (kit.source / "c").symlink_to(elsewhere)
     made = prepare(str(kit.source), kit.out)
-    assert made.source.notes == ["left out of the folder: 1 link to folders elsewhere"]
+    assert made.source.notes == [
+        "left out of the folder: 1 link to a folder above (up)",
+        "followed: 1 link to a file (b.txt), 1 link to a folder (c)",
+    ]
     made.run()
-    assert [s["text"] for s in kit.samples()] == ["a", "b"]
+    assert [s["path"] for s in kit.samples()] == ["a.txt", "b.txt", "c/b.txt"]
 
 
 @pytest.mark.parametrize(
@@ -335,14 +338,14 @@ def test_a_long_line_is_read_once_by_each_byte(kit):
                 read.append(len(chunk))
                 yield chunk
 
-    step = 1 << 14
-    whole = path.stat().st_size
-    file, files = DataFile("a.jsonl", whole), CountedFiles(open_store(str(kit.source)))
-    lines_read = []
-    for start in range(0, whole, step):
-        lines_read += read_lines(file, start, min(start + step, whole), files)
-    assert [len(line) for _, line in lines_read] == [len(long), len('{"a": "y"}\n')]
-    assert sum(read) < 3 * whole
+    kind, files = JsonLines(), CountedFiles(open_store(str(kit.source)))
+    file = DataFile("a.jsonl", path.stat().st_size)
+    plan = kind.plan_uncounted(file, files)
+    shard = ShardPlace(file, plan.spans[0], -1, plan.note, as_columns(plan.columns))
+    read.clear()
+    blocks = [[*kind.blocks(piece, files)] for piece in kind.cut(shard, files, 1 << 14)]
+    assert [len(block.sizes) for piece in blocks for block in piece] == [1, 1]
+    assert sum(read) < 3 * file.size
 
 
 def test_classes_are_kept_beside_the_dataset(kit, media):
@@ -428,7 +431,7 @@ def test_a_disk_that_is_too_small_is_told_before(kit, media, monkeypatch):
 
 def test_files_are_counted_while_they_are_listed(kit, monkeypatch):
     """An event for every so many, so that a large folder is not silent."""
-    monkeypatch.setattr(listing, "_FILES_BETWEEN_EVENTS", 2)
+    monkeypatch.setattr(_source, "_FILES_BETWEEN_EVENTS", 2)
     for number in range(5):
         kit.write(f"{number}.txt", "x")
     seen = []
@@ -449,7 +452,10 @@ def test_pictures_and_their_captions_are_samples(kit):
     assert paired.startswith(
         "each picture has the text of the .txt file with its name; --format files"
     )
-    assert left == "2 files without a partner left out (README.txt, alone.jpg)"
+    assert left == (
+        "left out of the folder: 1 file of another kind (README.txt), 1 file without a partner "
+        "(alone.jpg)"
+    )
     convert(str(kit.source), kit.out)
     told = [(each["path"], each["text"]) for each in kit.samples()]
     assert told == [(f"{at}.jpg", f"caption {at}") for at in range(10)]
@@ -462,7 +468,8 @@ def test_few_pictures_with_a_text_are_no_pairs(kit):
     for at in range(10):
         kit.write(f"{at}.jpg", kit.jpeg)
         kit.write(f"{at if at < 7 else at + 100}.txt", "x")
-    assert prepare(str(kit.source), kit.out).source.title == "files"
+    with pytest.raises(SourceError, match=r"several kinds: 10 images such as 0\.jpg, 10 text"):
+        prepare(str(kit.source), kit.out)
     with pytest.raises(SourceError, match="less than 90 % of the files are pictures or sounds"):
         prepare(str(kit.source), kit.out, format="paired")
 
@@ -503,7 +510,7 @@ def test_labels_of_one_split_are_those_of_all(kit):
         for name in "abc":
             kit.write(f"{split}/{name}/1.jpg", kit.jpeg)
     convert(str(kit.source), kit.out, include=["train/b/*"])
-    found = LocalDataset(kit.out + "/train", columns=["label"])
+    found = LocalDataset(kit.out, columns=["label"])
     assert [sample["label"] for sample in found] == [1]
 
 
@@ -537,7 +544,7 @@ def test_pictures_with_masks_or_boxes_are_no_classes(kit, files, words):
     assert len(prepare(str(kit.source), kit.out, format="images").columns) > 1
     if "seems to hold" in str(told.value):
         way_out = str(told.value).partition("with mds-convert ")[2].partition(". If the folders")[0]
-        assert len(prepare(way_out, kit.out).source.listing) == 20
+        assert prepare(way_out, kit.out).run().samples == 20
 
 
 def test_classes_whose_files_have_the_same_names_are_classes(kit):

@@ -101,3 +101,24 @@ def test_remote_dataset_is_a_source_like_any(kit, bucket):
     with open_store(url) as store:
         store.delete("index.json")
     assert "there is no index.json" in run(main, ["info", url]).stderr
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_lost_index_of_a_bucket_is_written_again(kit, bucket, compression):
+    """With the bytes that it had; a missing shard is refused, and an index is not replaced."""
+    url, folder = bucket
+    path, _ = kit.many(1000)
+    convert(path, url, size_limit=5_000, compression=compression)
+    index = (folder / "index.json").read_bytes()
+    run = CliRunner().invoke
+    with open_store(url) as store:
+        store.delete("index.json")
+        last = max(name for name in kit.files(folder) if name.startswith("shard."))
+        data = store.get(last.replace(last[6:11], "00001"))
+        store.delete(last.replace(last[6:11], "00001"))
+        assert "1 are missing (1)" in run(main, ["index", url]).output
+        store.put(last.replace(last[6:11], "00001"), data)
+    assert run(main, ["index", url]).exit_code == 0
+    assert (folder / "index.json").read_bytes() == index
+    assert "is never replaced" in run(main, ["index", url]).output
+    assert run(main, ["verify", url]).exit_code == 0

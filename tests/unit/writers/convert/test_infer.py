@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mds.formats._columns import encoding_of, infer_columns
-from mds.writers.convert._read_part import find_coercer
+from mds.formats._fit import find_coercer
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_ljspeech_has_a_table_without_a_header_or_quoting(kit):
     kit.write("README", "of the data set")
     kit.write("metadata.csv", 'LJ001|No. 1, "quoted|Number one, "quoted\n')
     conversion = prepare(str(kit.source), kit.out)
-    assert conversion.source.notes == ["1 other file left out (README)"]
+    assert conversion.source.notes == ["left out of the folder: 1 file of another kind (README)"]
     conversion.run()
     assert kit.samples() == [
         {
@@ -51,17 +51,54 @@ def test_ljspeech_has_a_table_without_a_header_or_quoting(kit):
     ]
 
 
+def test_tables_may_name_sounds_of_another_folder(kit):
+    """As in Common Voice; tables that are named after splits make splits, others are left out."""
+    for name in "abcd":
+        kit.write(f"clips/{name}.mp3", b"ID3" + name.encode())
+    kit.write("train.tsv", "path\tsentence\nb.mp3\tB\na.mp3\tA\n")
+    kit.write("test.tsv", "path\tsentence\nc.mp3\tC\n")
+    kit.write("validated.tsv", "path\tsentence\nb.mp3\tB\n")
+    conversion = prepare(str(kit.source), kit.out)
+    assert conversion.source.notes == [
+        (
+            "left out of the folder: 1 file of another kind (validated.tsv), 1 file that no table "
+            "lists (clips/d.mp3)"
+        )
+    ]
+    conversion.run()
+    assert kit.samples(f"{kit.out}/train") == [
+        {"audio": b"ID3a", "path": "clips/a.mp3", "sentence": "A"},
+        {"audio": b"ID3b", "path": "clips/b.mp3", "sentence": "B"},
+    ]
+    assert len(kit.samples(f"{kit.out}/test")) == 1
+
+
+def test_a_table_that_names_all_sounds_is_joined(kit):
+    """Whatever its name; one that names some of them is left out, unless it is asked for."""
+    for number in range(9):
+        kit.write(f"{number}.wav", kit.wav(number))
+    kit.write("labels.csv", "file,who\n" + "".join(f"{n}.wav,{n % 2}\n" for n in range(9)))
+    convert(str(kit.source), kit.out)
+    assert [sample["who"] for sample in kit.samples()] == [n % 2 for n in range(9)]
+    kit.write("labels.csv", "file,who\n1.wav,1\n")
+    conversion = prepare(str(kit.source), kit.out + "2")
+    assert any("1 file of another kind" in note for note in conversion.source.notes)
+    assert conversion.run().samples == 9
+    with pytest.raises(RecordError, match=r"0\.wav: no row of labels\.csv lists it"):
+        convert(str(kit.source), kit.out + "3", format="metadata")
+
+
 def test_one_table_beside_pictures_is_a_table_of_labels_unless_chosen(kit):
     """`format="metadata"` gives the same samples, and takes no other name of a picture."""
     kit.write("train/1.jpg", kit.jpeg)
     kit.write("train/metadata.csv", "file_name,text\n1.jpg,a\n")
     labels = prepare(str(kit.source), kit.out)
     chosen = prepare(str(kit.source), kit.out + "2", format="metadata")
-    assert labels.source.title == "images with a table of labels"
+    assert labels.source.title == "images"
     assert chosen.source.title == "files with a table of metadata"
     labels.run()
     chosen.run()
-    assert kit.stored(f"{kit.out}/train") == kit.stored(f"{kit.out}2/train")
+    assert kit.stored(kit.out) == kit.stored(f"{kit.out}2")
 
 
 def test_a_table_given_as_labels_is_used_alone(kit):
@@ -108,14 +145,14 @@ def test_a_sound_without_a_row_is_a_bad_record(kit):
         ("file_name,text\n../1.wav,one\n", r"metadata\.csv: '\.\./1\.wav' is outside the folder"),
         ("file_name,text\n/tmp/1.wav,one\n", r"'/tmp/1\.wav' is outside the folder"),
         ("file_name,text\n1.wav,one\n./1.wav,two\n", r"metadata\.csv: 1\.wav is listed twice"),
-        ("file_name,path\n1.wav,one\n", "mds-convert adds a column 'path' itself"),
+        ("file_name,audio\n1.wav,one\n", r"metadata\.csv: the table has a column 'audio', which"),
         ("file,text\n1.wav,one\n", "column 'file_name' is missing. The first line of a CSV must"),
         ("1.wav,one\n1.wav,two\n", "column 'file_name' is missing. The first line of a CSV must"),
         ("file_name,text\n,one\n", "column 'file_name' must have paths, got ''"),
         ("file_name,text\n1.wav,one\n2.jpg,two\n", "or sounds, but this one lists both"),
         ("file_name,text\n1.wav,one\n2.mp4,two\n", r"or sounds, but 2\.mp4 is neither"),
         ("file_name,text\n", r"metadata\.csv: there are no records to convert"),
-        ("file_name,text\n1.wav\n", r"metadata\.csv, line 2: 1 values for 2 columns"),
+        ("file_name,text\n1.wav\n", r"metadata\.csv, line 2: 1 value for 2 columns"),
     ],
 )
 def test_a_table_that_cannot_be_joined_is_refused(kit, table, words):

@@ -2,12 +2,18 @@
 
 import dataclasses
 import inspect
+import json
 import os
+import sys
+import types
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from quickly import convert, prepare
 
+import mds
+from mds._cli import convert as command
 from mds.errors import ConfigError, RecordError, SourceError
 from mds.writers.convert._read_part import hash_fraction
 from mds.writers.convert._spec import parse_spec
@@ -64,8 +70,9 @@ def test_columns_are_changed_chosen_and_dropped(kit):
         prepare(path, kit.out, columns="x")
     made = prepare(path, kit.out, drop="x")
     assert "none of the first records has the key 'x'" in made.source.notes
-    with pytest.raises(ConfigError, match="no column remains"):
-        prepare(path, kit.out, drop="n,t")
+    for options in ({}, {"fill": {"n": 1}}, {"describe": {"n": "a number"}}):
+        with pytest.raises(ConfigError, match="no column remains"):
+            prepare(path, kit.out, drop="n,t", **options)
     with pytest.raises(ConfigError, match="would write pickles"):
         prepare(path, kit.out, encodings="n:pkl")
 
@@ -118,6 +125,41 @@ def test_token_blocks_hold_every_token(kit):
     missing = -len(expected) % 8
     assert tokens.tolist() == [*expected.tolist(), *[256] * missing]
     assert summary.notes == (f"the last block is filled up with {missing} end tokens",)
+
+
+def test_notes_of_the_plan_are_in_the_summary(kit):
+    """Whoever calls mds.convert sees no plan, so the summary has all notes; --json has them too."""
+    kit.write("a.csv", "x;y\n1;2\n")
+    source = str(kit.source)
+    summary = convert(source, kit.out)
+    assert summary.notes == ("the separator is ';'",)
+    result = CliRunner().invoke(command, [source, kit.out, "--overwrite", "--json", "-q"])
+    assert json.loads(result.output)["notes"] == ["the separator is ';'"]
+    result = CliRunner().invoke(command, [source, kit.out, "--overwrite"])
+    assert result.output.count("the separator is") == 1
+
+
+def test_a_summary_is_readable_in_a_terminal_and_a_notebook(kit):
+    """It has what was written in words, and names of splits cannot act as HTML."""
+    summary = convert(numbers(kit, 20), kit.out, split="train=0.5,val=0.5")
+    assert repr(summary).startswith(f"<Summary of {kit.out} in ")
+    for split in summary.splits:
+        assert f"{split.name}: {split.samples} samples in 1 shard," in repr(summary)
+    noted = dataclasses.replace(summary, notes=("<b>",))
+    assert "note: &lt;b&gt;" in noted._repr_html_()
+    assert noted._repr_html_().startswith("<pre>Summary of ")
+
+
+def test_progress_is_whole_only_when_the_shards_are_written(kit):
+    """What is read is half of the work, and a bar never goes back."""
+    reports = []
+    summary = convert(numbers(kit), kit.out, size_limit=2000, progress=reports.append)
+    sizes = [report.size for report in reports]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == reports[-1].whole
+    unfinished = [report for report in reports if report.shards < summary.splits[0].shards // 2]
+    assert unfinished
+    assert all(report.size < report.whole for report in unfinished)
 
 
 def test_last_tokens_are_dropped_only_when_asked(kit):
@@ -230,3 +272,27 @@ def test_the_signature_has_every_option_once():
     )
     for name in parameters:
         assert f"``{name}``" in inspect.getdoc(convert.func)
+
+
+@pytest.mark.parametrize("kernel", [None, "a kernel"])
+def test_a_bar_is_shown_in_a_notebook_alone(tmp_path, monkeypatch, kernel):
+    """That is where IPython has a kernel; its terminal has none."""
+    shown = []
+    page = types.SimpleNamespace(
+        HTML=str,
+        display=lambda first, *, display_id: (
+            shown.append(first) or types.SimpleNamespace(update=shown.append)
+        ),
+    )
+    ipython = types.SimpleNamespace(
+        display=page, get_ipython=lambda: types.SimpleNamespace(kernel=kernel)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    source = tmp_path / "a.csv"
+    source.write_text("a,b\n1,x\n2,y\n")
+    mds.convert(source, tmp_path / "out")
+    if kernel is None:
+        assert not shown
+        return
+    assert shown[0] == "converting"
+    assert shown[-1] == '<progress value="12" max="12"></progress> 2 samples, 1 shard'

@@ -132,11 +132,13 @@ def test_tables_of_other_libraries(kit):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": np.arange(3, dtype=np.int32), "y": ["a", "b", None]}, [7, 8, 9])
     plan = prepare(frame, kit.out)
-    assert kit.encodings(plan) == {"x": "int32", "y": "json"}
+    assert kit.encodings(plan) == {"x": "int32", "y": "optional[str]"}
     plan.run()
     assert kit.samples()[2] == {"x": 2, "y": None}
     table = pa.table({"v": [[1, 2], [3, 4]], "w": [[1], []]})
-    assert kit.encodings(prepare(table, kit.out)) == {"v": "ndarray:int64", "w": "json"}
+    assert kit.encodings(prepare(table, kit.out)) == {"v": "ndarray:int64", "w": "tensor:int64"}
+    portable = prepare(table, kit.out, portable=True)
+    assert kit.encodings(portable) == {"v": "ndarray:int64", "w": "json"}
 
 
 def test_datasets_of_hugging_face(kit):

@@ -92,7 +92,8 @@ def test_file_that_is_no_image_is_named(kit):
     """An image is known by its first bytes, not by its ending."""
     kit.write("a/1.jpg", kit.jpeg)
     kit.write("a/2.jpg", b"<html>not found</html>")
-    with pytest.raises(RecordError, match=r"2\.jpg: this is not an image: it starts with b'<html>"):
+    words = r"2\.jpg: this is not a picture: it starts with b'<html>"
+    with pytest.raises(RecordError, match=words):
         convert(str(kit.source), kit.out)
 
 
@@ -200,12 +201,21 @@ def test_separator_is_found(kit, name, separator):
     assert kit.samples() == [{"a": 1, "b": "x,y"}]
 
 
-def test_tables_with_other_columns_are_refused(kit):
-    """Two CSV files of one folder have the same header, or nothing is written."""
+def test_tables_may_have_other_columns(kit):
+    """Each CSV file of a folder has its own header; a column that it lacks is None."""
     kit.write("1.csv", "a,b\n1,2\n")
-    kit.write("2.csv", "a,c\n1,2\n")
-    with pytest.raises(SourceError, match=r"2\.csv, line 1: the columns are a, c.*1\.csv are a, b"):
-        convert(str(kit.source), kit.out)
+    kit.write("2.csv", "c,a\n1,2\n")
+    convert(str(kit.source), kit.out)
+    assert kit.samples() == [{"a": 1, "b": 2, "c": None}, {"a": 2, "b": None, "c": 1}]
+
+
+@pytest.mark.parametrize(("empty", "other"), [("1.csv", "2.csv"), ("2.csv", "1.csv")])
+def test_an_empty_table_beside_others_has_no_say(kit, empty, other):
+    """It has no header, so it says nothing about the columns."""
+    kit.write(other, "a,b\n1,2\n")
+    kit.write(empty, "")
+    convert(str(kit.source), kit.out)
+    assert kit.samples() == [{"a": 1, "b": 2}]
 
 
 def test_webdataset_tar(kit):
@@ -235,7 +245,7 @@ def test_compressed_tar_that_ends_in_a_file_is_told(kit):
     """The tar inside of a whole gzip file may be cut short itself."""
     members = [(f"{i}.txt", b"text " * 999) for i in range(3)]
     path = kit.write("x.tar.gz", gzip.compress(kit.tar(members)[:15_000]))
-    with pytest.raises(RecordError, match=r"sample 2: the tar ends inside the file '2\.txt'"):
+    with pytest.raises(RecordError, match=r"sample '2': the tar ends inside the file \.txt"):
         convert(path, kit.out)
 
 
@@ -247,15 +257,16 @@ def test_tar_is_cut_between_samples(kit):
     made = prepare(kit.write("x.tar", kit.tar(members)), kit.out)
     assert len(list(made.source.cut_parts(100_000))) > 5
     read = [r["__key__"] for p in made.source.cut_parts(100_000) for _, r in made.source.read(p)]
-    assert read == [name[:-2] for name, _ in members[::3]]
+    assert read == [name[:-2].encode() for name, _ in members[::3]]
 
 
-def test_sample_of_a_tar_without_a_member_is_bad(kit):
-    """A column that a sample lacks is said with the key of the sample."""
+def test_sample_of_a_tar_without_a_member_has_none(kit):
+    """A file that a sample lacks is None, as in place."""
     members = [("1.txt", b"a"), ("1.cls", b"1"), ("2.txt", b"b")]
-    path = kit.write("x.tar", kit.tar(members))
-    with pytest.raises(RecordError, match=r"x\.tar, sample 2, column 'cls'.*has no 'cls'"):
-        convert(path, kit.out)
+    made = prepare(kit.write("x.tar", kit.tar(members)), kit.out)
+    assert kit.encodings(made) == {"__key__": "str", "cls": "optional[int]", "txt": "str"}
+    made.run()
+    assert [sample["cls"] for sample in kit.samples()] == [1, None]
 
 
 def test_mds_dataset_is_cut_and_compressed_anew(kit):
@@ -286,14 +297,14 @@ def test_column_of_a_dataset_gets_another_encoding(kit):
         convert(before, kit.out + "2", encodings={"a": "uint8"})
 
 
-def test_mixed_folder_is_stored_file_by_file(kit):
-    """Where files are of many kinds nothing is guessed: path and bytes, and the plan says so."""
+def test_mixed_folder_is_stored_file_by_file_on_request(kit):
+    """Where files are of many kinds nothing is guessed; `--format files` takes path and bytes."""
     kit.write("a.txt", "text")
     kit.write("b.jpg", kit.jpeg)
     kit.write("c.bin", b"\0")
-    made = prepare(str(kit.source), kit.out)
-    assert any("files of several kinds" in note for note in made.source.notes)
-    made.run()
+    with pytest.raises(SourceError, match=r"files of several kinds.*--format files"):
+        prepare(str(kit.source), kit.out)
+    convert(str(kit.source), kit.out, format="files")
     assert [s["path"] for s in kit.samples()] == ["a.txt", "b.jpg", "c.bin"]
     assert kit.samples()[2]["bytes"] == b"\0"
 
@@ -307,8 +318,8 @@ def test_patterns_choose_files(kit):
     kit.write("photos/README.md", "about")
     kit.write("photos/a/1.png", kit.png)
     made = prepare(str(kit.source / "photos"), kit.out + "2")
-    assert made.source.title == "image folder"
-    assert any("README.md" in note for note in made.source.notes)
+    assert made.source.title == "images"
+    assert any("1 file of another kind (README.md)" in note for note in made.source.notes)
 
 
 def test_links_are_followed_once(kit):
@@ -319,7 +330,13 @@ def test_links_are_followed_once(kit):
     (kit.source / "file.txt").symlink_to(kit.source / "real" / "a.txt")
     (kit.source / "lost.txt").symlink_to(kit.source / "nowhere")
     made = prepare(str(kit.source), kit.out)
-    assert made.source.notes == ["left out of the folder: 1 broken link, 2 links in a circle"]
+    assert made.source.notes == [
+        (
+            "left out of the folder: 1 broken link (lost.txt), 2 links to a folder above (such as "
+            "linked/up)"
+        ),
+        "followed: 1 link to a file (file.txt), 1 link to a folder (linked)",
+    ]
     made.run()
     assert [s["path"] for s in kit.samples()] == ["file.txt", "linked/a.txt", "real/a.txt"]
 
@@ -339,9 +356,13 @@ def test_columns_without_a_name_are_called_by_their_place(kit):
         ("x.jsonl", b"\n{\n", r"The first record is bad: .*x\.jsonl, line 2, column 2: Expecting"),
         ("x.csv", b"a,b\n", "no records to convert. It is empty"),
         ("x.csv", b"", "no record"),
-        ("x.jsonl.gz", b"no gzip", r"x\.jsonl\.gz: the compressed data are damaged"),
-        ("x.jsonl.zst", b"no zstd", r"x\.jsonl\.zst: the compressed data are damaged"),
-        ("x.csv.xz", b"no lzma", r"x\.csv\.xz: the compressed data are damaged"),
+        ("x.jsonl.gz", b"no gzip", r"x\.jsonl\.gz, line 1, column 1: Expecting"),
+        (
+            "x.jsonl.zst",
+            b"\x28\xb5\x2f\xfd" + b"no zstd" * 9,
+            r"x\.jsonl\.zst: the compressed data are damaged",
+        ),
+        ("x.csv.xz", b"\xfd7zXZ\x00no lzma", r"x\.csv\.xz: the compressed data are damaged"),
         ("x.tar", b"no tar" * 999, r"x\.tar: this is not a tar"),
         ("x.tar", b"no tar" * 2_000_000, r"x\.tar: this is not a tar"),
         ("x.json", b"[1, 2", "this is not JSON"),
@@ -388,7 +409,7 @@ def test_files_behind_a_url_or_a_pattern_are_those_of_a_folder(kit, ending):
         made.run()
         *_, last = made.source.cut_parts(1 << 40)
         position = [position for position, _ in made.source.read(last)][-1]
-        ends = {"tar": "/1.tar, sample 099"}.get(ending, f"/1.{ending}, line 50")
+        ends = {"tar": "/1.tar, sample '099'"}.get(ending, f"/1.{ending}, line 50")
         assert made.source.locate(last, position).endswith(ends)
     assert kit.files() == kit.files(f"{kit.out}-pattern") == kit.files(f"{kit.out}-far")
 
@@ -410,7 +431,9 @@ def test_a_format_without_an_input_of_its_own_is_a_source_by_its_name(kit):
     again.run()
     values = [sample["tokens"] for sample in LocalDataset(f"{kit.out}-32")]
     assert [value.dtype for value in values] == [np.int32] * 3
-    assert again.source.locate(next(again.source.cut_parts(1 << 40)), 2).endswith("a.bin, row 2")
+    part = next(again.source.cut_parts(1 << 40))
+    positions = [position for position, _ in again.source.read(part)]
+    assert again.source.locate(part, positions[2]).endswith("a.bin, document 2")
 
 
 @pytest.mark.parametrize("writer", [JSONWriter, CSVWriter])
@@ -425,3 +448,19 @@ def test_a_dataset_of_text_shards_with_floats(tmp_path, writer):
     assert {column.name: column.encoding for column in made.columns}["x"] == "float64"
     made.run()
     assert list(LocalDataset(out)) == samples
+
+
+def test_mds_datasets_below_a_folder_are_not_stored_as_files(kit):
+    """Shards are no samples: the error names the datasets, and mds merge or mds index helps."""
+    folder = kit.source / "parts"
+    for part in "ab":
+        convert(({"n": number} for number in range(200)), str(folder / part), size_limit=200)
+    for index in (True, False):
+        with pytest.raises(SourceError, match="there are MDS datasets in its folders a, b"):
+            convert(str(folder), kit.out)
+        if index:
+            (folder / "a" / "index.json").unlink()
+    with pytest.raises(SourceError, match="write the index again: mds index"):
+        convert(str(folder / "a"), kit.out)
+    convert(str(folder / "a"), kit.out, format="files")
+    assert {"bytes", "path"} == {*kit.samples()[0]}

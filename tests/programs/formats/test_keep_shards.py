@@ -14,7 +14,7 @@ from tables import write_files  # noqa: E402
 from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 from mds._cli import convert as convert_command  # noqa: E402
 from mds._index.table import read_index  # noqa: E402
-from mds.errors import ConfigError  # noqa: E402
+from mds.errors import ConfigError, SourceError  # noqa: E402
 from mds.writers.convert import convert  # noqa: E402
 
 GROUPS = ((5, 7, 30), (4,), (61, 12), (9, 9, 9), (40,))
@@ -136,7 +136,7 @@ def test_the_command_writes_it(pair, tmp_path):
     with pytest.raises(FileExistsError):
         convert(pair[0], out, keep_shards=True)
     assert convert(pair[0], out, overwrite=True, keep_shards=True).samples == sum(map(sum, GROUPS))
-    with pytest.raises(ConfigError, match="no files of a known format"):
+    with pytest.raises(SourceError, match="nowhere: there is no such file or folder"):
         convert(str(tmp_path / "nowhere"), str(tmp_path / "x"), keep_shards=True)
 
 

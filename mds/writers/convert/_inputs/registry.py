@@ -192,7 +192,7 @@ def _open(path: str, options: InputOptions) -> Input:
         )
     if chosen_input is not FormatInput:
         return chosen_input.open(place, options)
-    _check_exists(place)
+    check_exists(place)
     try:
         return FormatInput.open(place, options)
     except (ConfigError, SourceError):
@@ -201,7 +201,7 @@ def _open(path: str, options: InputOptions) -> Input:
         raise
 
 
-def _check_exists(path: str) -> None:
+def check_exists(path: str) -> None:
     """Raise SourceError for a local path that does not exist."""
     if not is_local(path) or os.path.exists(path) or has_pattern(path):
         return

@@ -156,16 +156,18 @@ class ByteSemaphore:
 class Paced(Generic[T]):
     """The last result of a function that may be slow, so that it takes a part of the time only.
 
-    A function that takes less than a millisecond is called each time.
+    A function is called each time, unless it took more than a millisecond twice in a row: once may
+    be a hiccup of the machine, and what it returned would soon be out of date.
 
     Args:
-        pause: Time between two calls, in lengths of a slow call (default 100).
+        pause: Time between two calls, in lengths of the shorter one of the last two (default 100).
     """
 
     def __init__(self, pause: float = 100) -> None:
         self._pause = pause
         self._results: list[T] = []  # the last one, none before the first call
         self._until = 0.0  # time of `time.monotonic` until which the result is used
+        self._seconds = 0.0  # that the last call took
 
     def get(self, function: Callable[[], T]) -> T:
         """Return the result of ``function``: of a call now, or of the last one if it was recent."""
@@ -173,15 +175,16 @@ class Paced(Generic[T]):
             return self._results[0]
         self._until = math.inf  # other threads do not wait for this call
         # The time of the thread: it may have to wait for others.
-        begun, seconds = time.thread_time(), 0.0
+        begun, shorter = time.thread_time(), 0.0
         try:
             result = function()
             self._results = [result]
             seconds = time.thread_time() - begun
+            shorter, self._seconds = min(seconds, self._seconds), seconds
         finally:
             # Unless `forget` was called meanwhile: the result may be of an earlier state.
             if self._until == math.inf:
-                self._until = time.monotonic() + self._pause * seconds if seconds >= _SLOW else 0.0
+                self._until = time.monotonic() + self._pause * shorter if shorter >= _SLOW else 0.0
         return result
 
     def forget(self) -> None:

@@ -600,12 +600,13 @@ def need(package: str, extra: str | None, why: str) -> MissingDependencyError:
     return MissingDependencyError(f"{why} need the package {package}: pip install {target}")
 
 
-def repeatable(error: BaseException, advice: str) -> Exception:
-    """Return the error that every later ``next()`` of an iteration raises after ``error`` ended it.
+def repeatable(error: BaseException, advice: str = "") -> Exception:
+    """Return the error that a later ``next()`` of an iteration raises after ``error`` ended it.
 
     It is a copy without a traceback, because the frames in a traceback keep files open and threads
-    running. For KeyboardInterrupt and others that are no Exception it is an IterationError, whose
-    text ends with ``advice``.
+    running. Each ``next()`` raises a copy of its own: the one that an iteration keeps must not get
+    the traceback of the caller, whose frame keeps the iteration. For KeyboardInterrupt and others
+    that are no Exception it is an IterationError, whose text ends with ``advice``.
     """
     if not isinstance(error, Exception):
         return IterationError(f"{type(error).__name__} ended this iteration. {advice}")

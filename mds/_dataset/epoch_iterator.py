@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mds._dataset.run import HasRun, run_of, seek, source_of
 from mds._iteration.reading import read_stretches
 from mds._process.fork_safe import call_in_child
-from mds.errors import IterationError
+from mds.errors import IterationError, repeatable
 
 if TYPE_CHECKING:
     from mds._dataset.worker_point import WorkerPoint
@@ -97,7 +97,9 @@ class _Stretches:
                     self.epoch.interrupt()
                 if self.epoch.failure is not None:
                     # The first time the error itself is raised, later its copy in ``epoch``.
-                    self._current = _raise(failure or self.epoch.failure.with_traceback(None))
+                    self._current = _raise(
+                        failure or repeatable(self.epoch.failure).with_traceback(None)
+                    )
                     failure = None
                 else:
                     if not self._has_begun and not self.epoch.is_counted:
@@ -160,5 +162,8 @@ def fork_error() -> IterationError:
 
 def _raise(error: BaseException) -> Iterator[Any]:
     """Raise an error at the first `next`."""
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame
     yield  # type: ignore[unreachable]

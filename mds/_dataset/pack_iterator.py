@@ -167,7 +167,7 @@ class PackIterator(Iterator[dict[str, Any]]):
     def __next__(self) -> dict[str, Any]:
         """Return the next pack, after it was counted."""
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise repeatable(self._failure).with_traceback(None)
         count = self._count
         try:
             taken, pack = next(self._packs)

@@ -305,7 +305,7 @@ class CountedBatches:
         The new counts are computed first and stored last, all at once.
         """
         if self._failure is not None:
-            raise self._failure.with_traceback(None)
+            raise repeatable(self._failure).with_traceback(None)
         try:
             count, state = self.count, self._state
             begin_of_wait = state.clock()

@@ -4,6 +4,7 @@ A dataset that only a garbage collection frees keeps its mapped files, its descr
 threads that fetch ahead, and torch may shut the queues of worker processes before they have ended.
 """
 
+import collections
 import copy
 import gc
 import weakref
@@ -99,12 +100,13 @@ def copy_it(dataset):
     return [other, *stop_early(other)]
 
 
+def divide(sample):
+    """Fail at one sample."""
+    return 1 // (sample["id"] - 5)
+
+
 def fail(dataset):
     """Iterate until a function of the user raises an error."""
-
-    def divide(sample):
-        return 1 // (sample["id"] - 5)
-
     changed = dataset.map(divide)
     objects = [changed]
     for read in (loop, load_an_epoch):
@@ -113,9 +115,20 @@ def fail(dataset):
     return objects
 
 
+def fail_again(dataset):
+    """Ask iterations for more after they failed."""
+    changed = dataset.map(divide)
+    iterators = [iter(changed), iter(StreamingDataLoader(changed))]
+    for iterator in iterators:
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="division"):
+                collections.deque(iterator)
+    return [changed, *iterators]
+
+
 USES = (
     loop, stop_early, stop_and_resume, load, load_an_epoch, load_in_threads, load_in_processes,
-    change, choose, copy_it, fail,
+    change, choose, copy_it, fail, fail_again,
 )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from mds.compat._names import MODULES as DOOR
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parent.parent
 MODULES = sorted((ROOT / "mds").rglob("*.py"))
 PAGES = [

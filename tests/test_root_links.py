@@ -1,8 +1,8 @@
 """The folders that matter most are also links in the root, and no tool follows the links."""
 
-import ast
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -40,12 +40,11 @@ def test_the_root_has_relative_links():
 
 def test_nothing_imports_through_a_link():
     """A module has one name, the one below `mds`."""
+    imports = re.compile(rf"^\s*(?:import|from)\s+(?:{'|'.join(LINKS)})\b", re.MULTILINE)
+    assert imports.search("if True:\n    from storage.local import x")
     for path in (path for folder in CODE for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            assert not {name.partition(".")[0] for name in names} & {*LINKS}, path
+        found = imports.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found[0]}"
 
 
 def test_the_linters_visit_no_file_twice(tmp_path):

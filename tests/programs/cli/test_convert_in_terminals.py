@@ -15,6 +15,8 @@ import pytest
 from mds import MDSWriter
 from tests.unit.cli.test_convert_command import out, run, texts
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["out", "texts"]
 
 CONVERT = [sys.executable, "-c", "from mds._cli import convert; convert()"]

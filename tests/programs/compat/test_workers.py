@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader
 from mds.compat.streaming import FOLDER
 from tests.unit.compat.user_code import Negative, Unscrambles, reversed_work
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])

@@ -30,6 +30,8 @@ def read_by_megatron(path):
     return documents
 
 
+pytestmark = pytest.mark.slow
+
 READERS = [read_by_numpy]
 if importlib.util.find_spec("megatron") is not None:  # not a dependency of the tests
     READERS.append(read_by_megatron)

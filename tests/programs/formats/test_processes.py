@@ -15,6 +15,8 @@ from tables import table, write_files  # noqa: E402
 
 from mds import StreamingDataLoader, StreamingDataset  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 
 
@@ -40,7 +42,6 @@ def test_worker_processes_read_it(numbers, tmp_path):
         assert sorted(found) == sorted(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "chosen", "found"),
     [
@@ -111,7 +112,6 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "unit", "message"),
     [

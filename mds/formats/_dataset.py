@@ -56,6 +56,7 @@ from mds.formats._source import (
     check_names,
     check_version,
     has_pattern,
+    memory_error,
     open_pinned,
     parse_place,
 )
@@ -717,7 +718,4 @@ def explain_memory(location: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise FormatError(
-            f"{location}: this process may not take as much memory as it needs. Raise the limit "
-            "(ulimit -v, or that of the container), or write shorter lines and smaller samples."
-        ) from error
+        raise memory_error(location) from error

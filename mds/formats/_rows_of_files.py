@@ -39,7 +39,7 @@ from mds.formats._fit import find_coercer
 from mds.formats._made_reader import MadeReader
 from mds.formats._media import PICTURE_STARTS, SOUND_STARTS
 from mds.formats._names import FolderClasses, check_class_links, find_splits
-from mds.formats._source import read_local
+from mds.formats._source import memory_error, read_local
 from mds.formats._unpack import unpack_document
 from mds.formats._utf8 import decode_document
 from mds.storage._base import check_key
@@ -251,8 +251,11 @@ class RowsOfFiles(Format):
 
         def mds_bytes(row: int) -> bytes:
             """Return the bytes of a sample as in an MDS shard."""
-            sample = _raise_problem(make(rows[row]))
-            return encode(sample, lambda: url(rows[row].path))
+            try:
+                sample = _raise_problem(make(rows[row]))
+                return encode(sample, lambda: url(rows[row].path))
+            except MemoryError as error:
+                raise memory_error(url(rows[row].path)) from error
 
         return MadeReader(shard.columns, shard.samples, path, mds_bytes, columns)
 

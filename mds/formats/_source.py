@@ -373,6 +373,14 @@ class Files:
         return _changed_file_error("get", self.url(file), f": {change}")
 
 
+def memory_error(location: str) -> FormatError:
+    """Return the error for a file, or a part of one, for which there is too little memory."""
+    return FormatError(
+        f"{location}: this process may not take as much memory as it needs. Raise the limit "
+        "(ulimit -v, or that of the container), or write shorter lines and smaller samples."
+    )
+
+
 def read_local(path: str, version: str = "") -> bytes:
     """Return the content of a local file, which must be of ``version``; "" is any.
 

@@ -14,7 +14,10 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from mds._shardfile.layout import MAX_SIZE
+from mds._units import format_bytes
 from mds.errors import FormatError
+from mds.formats._facts import Problem
 
 if TYPE_CHECKING:
     from mds.formats._facts import DataFile
@@ -96,10 +99,21 @@ def read_start(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[byte
 def unpack_document(data: bytes, location: str) -> bytes:
     """Return the content of a file that is read whole, decompressed if its bytes are compressed.
 
-    ``location`` names the file in errors. Raises FormatError for damaged compressed data.
+    ``location`` names the file in errors. Raises FormatError for damaged compressed data, and for
+    more than a sample may have.
     """
     ending = find_compression(data[:_MAGIC_BYTES])
-    return data if ending is None else b"".join(unpacked([data], ending, location))
+    if ending is None:
+        return data
+    pieces, size = [], 0
+    for piece in unpacked([data], ending, location):  # a few bytes may become very many
+        pieces.append(piece)
+        size += len(piece)
+        if size >= MAX_SIZE:
+            most = format_bytes(MAX_SIZE)
+            reason = f"decompressed it has more than {most}, and a sample has less"
+            raise FormatError(Problem(location, reason, "Cut the file into several."))
+    return b"".join(pieces)
 
 
 def unpacked(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[bytes]:
@@ -147,16 +161,16 @@ def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[byt
                 except MemoryError:
                     raise
                 except Exception as error:  # the class for damage differs by library
-                    raise FormatError(
-                        f"{location}: the compressed data are damaged: {error}."
-                    ) from error
+                    reason = f"the compressed data are damaged: {error}"
+                    raise FormatError(Problem(location, reason)) from error
                 if data:
                     yield data
                 compressed = b""
                 if member.eof:  # the rest of the input belongs to the next member
                     compressed, member = member.unused_data, None
     if member is not None:
-        raise FormatError(f"{location}: the compressed data end too early; the file is cut short.")
+        reason = "the compressed data end too early; the file is cut short"
+        raise FormatError(Problem(location, reason))
 
 
 def _gzip() -> Any:

@@ -104,7 +104,8 @@ from mds.errors import FormatError
 mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (3 << 30), mapped + (3 << 30)))
 try:
-    StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=2)
+    remote, local, kind = sys.argv[1:]
+    next(iter(StreamingDataset(remote=remote, local=local, batch_size=2, format=kind)))
 except FormatError as error:
     print(error)
 # Not ru_maxrss, which begins at what the process that started this one had.
@@ -112,26 +113,34 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "unit", "message"),
-    [
-        ("a.txt.zst", b"\n", "this one has more than 134,217,728 lines"),
-        ("a.jsonl.zst", b"{}\n", "this one has more than 134,217,728 lines"),
-    ],
-)
-def test_a_few_bytes_that_become_many_lines_are_refused(tmp_path, name, unit, message):
-    """Half a gigabyte of lines in a file of some kilobytes costs an error and little memory."""
+def read_bomb(path, unit, count, kind):
+    """Read a compressed file of many units with 3 GB of memory; return the error and the MB."""
     packer = zstandard.ZstdCompressor().compressobj()
     unit *= (1 << 24) // len(unit)
-    count = 28 if b"{" in unit else 10
-    packed = [*(packer.compress(unit) for _ in range(count * 3 // 2)), packer.flush()]
-    (tmp_path / name).write_bytes(b"".join(packed))
+    packed = [*(packer.compress(unit) for _ in range(count)), packer.flush()]
+    path.write_bytes(b"".join(packed))
     done = subprocess.run(
-        [sys.executable, "-c", BOMB, tmp_path / name, tmp_path / "cache"],
+        [sys.executable, "-c", BOMB, path, path.parent / "cache", kind],
         capture_output=True,
         text=True,
         check=True,
     )
     error, used = done.stdout.splitlines()
-    assert message in error
-    assert int(used.removesuffix(" MB")) < 1200
+    return error, int(used.removesuffix(" MB"))
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "kind"), [("a.txt.zst", b"\n", "lines"), ("a.jsonl.zst", b"{}\n", "jsonl")]
+)
+def test_a_few_bytes_that_become_many_lines_are_refused(tmp_path, name, unit, kind):
+    """Half a gigabyte of lines in a file of some kilobytes costs an error and little memory."""
+    count = 42 if b"{" in unit else 15
+    error, used = read_bomb(tmp_path / name, unit, count, kind)
+    assert "this one has more than 134,217,728 lines" in error
+    assert used < 1200
+
+
+def test_a_few_bytes_that_become_a_long_document_are_refused(tmp_path):
+    """The file is named, where a document needs more memory than the process may take."""
+    error, _ = read_bomb(tmp_path / "a.txt.zst", b"a", 256, "text")
+    assert error.startswith(f"{tmp_path}/a.txt.zst: this process may not take as much memory")

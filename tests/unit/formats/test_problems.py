@@ -1,5 +1,6 @@
 """Problems: records of a file that are no samples."""
 
+import gzip
 import pickle
 
 import pytest
@@ -104,3 +105,19 @@ def test_a_picture_whose_pixels_are_damaged_is_skipped(tmp_path, way):
     assert words in reason
     unskipped = mds.StreamingDataset(place, batch_size=1, **options)
     assert len(list(unskipped)) == 4
+
+
+@pytest.mark.parametrize("kind", ["text", "lines", "csv"])
+def test_compressed_data_that_end_too_early_are_located_once(tmp_path, kind):
+    """In place and converted, the message begins with the path of the file."""
+    folder, name = tmp_path / "files", f"a.{'csv' if kind == 'csv' else 'txt'}.gz"
+    folder.mkdir()
+    (folder / name).write_bytes(gzip.compress(b"a,b\n1,2\n" * 9)[:-9])
+    for read in (
+        lambda: [*mds.StreamingDataset(local=str(folder), batch_size=1, format=kind)],
+        lambda: mds.convert(str(folder), str(tmp_path / "out"), format=kind),
+    ):
+        with pytest.raises(mds.errors.MdsError, match="the file is cut short") as caught:
+            read()
+        assert str(caught.value).startswith(f"{folder / name}")
+        assert str(caught.value).count(name) == 1

@@ -66,7 +66,7 @@ from mds.formats._newlines import (
     line_bounds,
     pieces_of_lines,
 )
-from mds.formats._suggestions import as_options, suggest_options, wider_encoding
+from mds.formats._suggestions import as_options, suggest_remedy
 from mds.formats._unpack import compression_of, content, content_start, packed_endings
 from mds.formats._utf8 import column_of, why_not_utf8
 from mds.storage._files import open_regular
@@ -523,16 +523,15 @@ class Lines(Format):
 
         def suggest(name: str, encoding: str, value: Any) -> str:
             """Return the remedy for a value that does not fit, of a conversion and in place."""
-            words = suggest_options(
-                name, encoding, value, parses[name], nulls, None, not self._is_text
+            return suggest_remedy(
+                type(self).__name__,
+                name,
+                encoding,
+                value,
+                nulls,
+                parses=parses[name],
+                is_cell=self._is_text,
             )
-            wider = wider_encoding(
-                encoding, value, is_cell=self._is_text, is_json=not self._is_text
-            )
-            if value is None and not encoding.startswith("optional["):
-                wider = f"optional[{encoding}]"
-            in_place = f"format={type(self).__name__}(encodings={{{name!r}: {wider!r}}})"
-            return words.removeprefix(". ") + (f". In place, write {in_place}." if wider else "")
 
         return Fitting(coercers, suggest)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mds.encodings import parse_encoding
 from mds.errors import MdsError
 from mds.formats._columns import infer_columns
-from mds.formats._fit import FLOATS, INTEGERS, find_coercer
+from mds.formats._encode import Fitting
+from mds.formats._fit import FLOATS, INTEGERS, fill_missing, find_coercer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mds._shardfile.layout import Columns
 
 #: Texts of cells that usually mean a missing value, in lower case.
 _MISSING_TEXTS = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "."))
@@ -49,6 +55,58 @@ def suggest_options(
     optional = as_options(**texts, encodings={name: f"optional[{encoding}]"})
     filled = as_options(**texts, fill={name: "VALUE"})
     return f". Add {filled} to replace it, or {optional} to store None"
+
+
+def suggest_remedy(
+    format_name: str,
+    name: str,
+    encoding: str,
+    value: Any,
+    nulls: frozenset[str] = frozenset(),
+    *,
+    parses: bool,
+    is_cell: bool,
+) -> str:
+    """Return sentences on how a column takes a value, converted and in place; '' for none.
+
+    - ``format_name`` (str): Name of the class of the format, for the sentence about reading in
+      place.
+    - ``name``, ``encoding``, ``value``, ``nulls``, ``parses``: As those of `suggest_options`.
+    - ``is_cell`` (bool): Whether all values are texts; else they come from JSON.
+    """
+    words = suggest_options(name, encoding, value, parses, nulls, None, not is_cell)
+    wider = wider_encoding(encoding, value, is_cell=is_cell, is_json=not is_cell)
+    if value is None and not encoding.startswith("optional["):
+        wider = f"optional[{encoding}]"
+    in_place = f"format={format_name}(encodings={{{name!r}: {wider!r}}})"
+    return words.removeprefix(". ") + (f". In place, write {in_place}." if wider else "")
+
+
+def fit_chosen(
+    columns: Columns, chosen: Mapping[str, str] | None, format_name: str
+) -> Fitting | None:
+    """Return the functions that fit values to the encodings that the user chose; None for none.
+
+    Texts are parsed as the type of such a column, and an empty text is a missing value of an
+    optional one. Values of other columns stay as they are.
+
+    - ``columns`` (Columns): All columns of a shard.
+    - ``chosen`` (Mapping[str, str] | None): The encodings that the user gave, by column.
+    - ``format_name`` (str): Name of the class of the format, for remedies.
+    """
+    coercers = {}
+    for name, encoding in zip(columns.names, columns.encodings, strict=True):
+        if name in (chosen or {}):
+            fit = find_coercer(encoding, from_text=True)
+            if encoding.startswith("optional["):
+                fit = fill_missing(fit, encoding, frozenset([""]), None)
+            coercers[name] = fit
+
+    def suggest(name: str, encoding: str, value: Any) -> str:
+        """Return the remedy for a value of a column that does not fit."""
+        return suggest_remedy(format_name, name, encoding, value, parses=True, is_cell=True)
+
+    return Fitting(coercers, suggest) if coercers else None
 
 
 def as_options(**options: Any) -> str:

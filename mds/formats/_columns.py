@@ -16,6 +16,7 @@ that its plan keeps for readers (`note_of`).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -235,6 +236,8 @@ def _of_text(values: Sequence[str]) -> tuple[str, str]:
     if all(_NUMBER.fullmatch(v) and not re.match(r"-?0[0-9]", v) for v in values):
         if any(_INTEGER.fullmatch(v) and abs(int(v)) > _EXACT for v in values):
             return "str", "fractions, and integers too large for a float"
+        if any(math.isinf(float(v)) for v in values):
+            return "str", "numbers too large for a float"
         return "float64", ""
     return "str", ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))
 #: Bytes in which the header of a file must end.
 _LONGEST_HEADER = 1 << 20
+#: Bytes in which separators are counted.
+_LONGEST_LOOK = 1 << 16
+#: A quoted cell, and the separator or the newline before it.
+_QUOTED = re.compile(rb'(^|[,;\t|\n])"[^"]*(?:""[^"]*)*"')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +168,7 @@ class Csv(Lines):
 
     def bounds(self, data: memoryview, offset: int, facts: TextFacts) -> tuple[Offsets, Offsets]:
         """Return begin and end of each record, without the header."""
-        begins, ends = record_bounds(data, facts.separator or ",")
+        begins, ends = record_bounds(data, facts.separator or ",", offset)
         skipped = 0 if offset or self.no_header else 1
         return begins[skipped:], ends[skipped:]
 
@@ -247,10 +252,11 @@ def _is_good(parse: Parse, line: tuple[int, bytes]) -> bool:
 
 
 def _separator(key: str, start: bytes) -> str:
-    """Return the most frequent separator in the first line of a file; else a comma."""
+    """Return the most frequent separator in the first record of a file; else a comma."""
     if ".tsv" in key.lower()[-9:]:
         return "\t"
-    header = start.partition(b"\n")[0].decode("utf-8", "replace")
+    unquoted = _QUOTED.sub(rb"\1", start[:_LONGEST_LOOK])
+    header = unquoted.partition(b"\n")[0].decode("utf-8", "replace")
     counts = {each: header.count(each) for each in ",;\t|"}
     return max(counts, key=lambda each: counts[each]) if any(counts.values()) else ","
 

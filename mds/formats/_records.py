@@ -12,6 +12,7 @@ quotes are looked at one by one.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -21,31 +22,36 @@ from mds.formats._newlines import LineRange, Offsets, Piece, line_ends
 _QUOTE, _NEWLINE, _RETURN = 34, 10, 13
 
 
-def record_ends(data: bytes | memoryview, separator: str) -> Offsets:
+def record_ends(data: bytes | memoryview, separator: str, offset: int = 0) -> Offsets:
     """Return the position after each record that ends with a newline, int64 of shape (records,).
 
-    ``data`` begins with a record.
+    ``data`` begins with a record, at the byte ``offset`` of the file (default 0). There, a byte
+    order mark may come before the first cell.
     """
     ends = line_ends(data)
     array = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(array == _QUOTE)
     if not len(quotes) or not len(ends):
         return ends
+    first = len(BOM_UTF8) if not offset and bytes(data[: len(BOM_UTF8)]) == BOM_UTF8 else 0
     opening = quotes[::2]
-    before = array[opening[opening > 0] - 1]
+    before = array[opening[opening > first] - 1]
     is_regular = np.isin(before, [ord(separator), _NEWLINE, _QUOTE]).all()
     if not is_regular:
-        quotes = _effective_quotes(array, quotes, ord(separator))
+        quotes = _effective_quotes(array, quotes, ord(separator), first)
     outside: Offsets = ends[np.searchsorted(quotes, ends) % 2 == 0]
     return outside
 
 
-def _effective_quotes(array: np.ndarray, quotes: Offsets, separator: int) -> Offsets:
-    """Return the positions of the quotes that open or close a cell, or are doubled inside one."""
+def _effective_quotes(array: np.ndarray, quotes: Offsets, separator: int, first: int) -> Offsets:
+    """Return the positions of the quotes that open or close a cell, or are doubled inside one.
+
+    ``first`` is the position of the first cell.
+    """
     effective: list[int] = []
     is_inside = False
     for quote in quotes.tolist():
-        starts_cell = quote == 0 or array[quote - 1] in (separator, _NEWLINE)
+        starts_cell = quote == first or array[quote - 1] in (separator, _NEWLINE)
         # A quote right behind one that seemed to close the cell is the second one of a pair.
         is_pair = bool(effective) and effective[-1] == quote - 1
         if is_inside or starts_cell or is_pair:
@@ -54,12 +60,14 @@ def _effective_quotes(array: np.ndarray, quotes: Offsets, separator: int) -> Off
     return np.array(effective, np.int64)
 
 
-def record_bounds(data: bytes | memoryview, separator: str) -> tuple[Offsets, Offsets]:
+def record_bounds(
+    data: bytes | memoryview, separator: str, offset: int = 0
+) -> tuple[Offsets, Offsets]:
     """Return begin and end of each record, as two int64 arrays, without blank lines.
 
-    The last record may have no newline at its end.
+    The last record may have no newline at its end. The arguments are those of `record_ends`.
     """
-    ends = record_ends(data, separator)
+    ends = record_ends(data, separator, offset)
     if len(data) and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, len(data))
     begins = np.concatenate([np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
@@ -83,17 +91,17 @@ def pieces_of_records(chunks: Iterable[bytes], offset: int, separator: str) -> I
         if size < 2 * searched:  # so that long records are not searched again with every chunk
             continue
         data = b"".join(pending)
-        ends = record_ends(data, separator)
+        ends = record_ends(data, separator, offset)
         end = int(ends[-1]) if len(ends) else 0
         if end:
-            yield offset, data[:end], *record_bounds(data[:end], separator)
+            yield offset, data[:end], *record_bounds(data[:end], separator, offset)
         offset += end
         pending = [data[end:]]
         size = len(data) - end
         searched = 0 if end else size
     if size:
         data = b"".join(pending)
-        yield offset, data, *record_bounds(data, separator)
+        yield offset, data, *record_bounds(data, separator, offset)
 
 
 def cut_records(pieces: Iterable[Piece], size: int | None, start: int = 0) -> Iterator[LineRange]:

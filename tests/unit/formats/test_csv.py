@@ -66,6 +66,45 @@ def test_records_do_not_depend_on_chunks(text, step, size):
         assert each.end - each.start >= size
 
 
+@pytest.mark.parametrize("settings", [{}, {"no_header": True}])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_byte_order_mark_comes_before_the_first_cell(tmp_path, mark, settings):
+    """A newline inside of the quotes of this cell ends no record."""
+    table, out = tmp_path / "a.csv", str(tmp_path / "out")
+    table.write_text(f'{mark}"first\nname",n\nx,1\n"y\n",2\n', encoding="utf-8")
+    first, second = ("column_0", "column_1") if settings else ("first\nname", "n")
+    header = [{first: "first\nname", second: "n"}] if settings else []
+    values = (("x", "1"), ("y\n", "2")) if settings else (("x", 1), ("y\n", 2))
+    expected = [*header, *({first: a, second: b} for a, b in values)]
+    assert rows_of(str(table), **settings) == expected
+    mds.convert(str(table), out, **settings)
+    assert [*StreamingDataset(out, batch_size=1)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"Name (last, first, middle)";id\nx;1\n', {"Name (last, first, middle)": "x", "id": 1}),
+        ('"x|y|z",c\na,b\n', {"x|y|z": "a", "c": "b"}),
+        ('id,"text; more; ""more"";\n;;"\n1,a\n', {"id": 1, 'text; more; "more";\n;;': "a"}),
+        ('a;5" disk,b;c\n1;2;3\n', {"a": 1, '5" disk,b': 2, "c": 3}),
+    ],
+)
+def test_separators_in_quotes_do_not_count(tmp_path, text, expected):
+    """The separator is the most frequent one of the header outside of quotes."""
+    (tmp_path / "a.csv").write_text(text)
+    assert rows_of(str(tmp_path)) == [expected]
+
+
+def test_a_number_too_large_for_a_float_is_text(tmp_path):
+    """A column takes all cells from which its type was inferred; a later cell names the remedy."""
+    (tmp_path / "a.csv").write_text("x\n1e400\n0.5\n")
+    assert rows_of(str(tmp_path)) == [{"x": "1e400"}, {"x": "0.5"}]
+    (tmp_path / "a.csv").write_text("x\n" + "0.5\n" * 100_000 + "1e400\n" + "0.5\n" * 100_000)
+    with pytest.raises(FormatError, match=r"line 100002.*encodings=\{'x': 'str'\}"):
+        rows_of(str(tmp_path))
+
+
 def test_a_quote_inside_a_cell_is_a_character(tmp_path):
     """Only a quote at the beginning of a cell opens a quoted one."""
     (tmp_path / "a.csv").write_text('id,size\n1,5"\n2,"7"" long"\n3,6"x"y\n')

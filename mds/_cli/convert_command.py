@@ -233,6 +233,10 @@ def convert(
         _plan_and_run(source, path, out, dry_run, quiet, as_json, options)
 
 
+#: Options that may be repeated, and have values that are separated by commas.
+_COMMA_SEPARATED = {"columns", "drop", "include", "exclude", "hashes", "split"}
+
+
 def _plan_and_run(
     source: str,
     path: str,
@@ -262,6 +266,8 @@ def _plan_and_run(
         for name, value in options.items()
         if not (value is None or value in ((), {}) or (value is False and name != "durable"))
     }
+    for name in _COMMA_SEPARATED & {*options}:
+        options[name] = ",".join(options[name])
     with _show_listing(stderr if not quiet else None, source):
         conversion = prepare(path, out, **options)
     if source == NAME:

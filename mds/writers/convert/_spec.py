@@ -217,9 +217,10 @@ def _hashes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _words(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the words of one or more comma-separated lists."""
-    lists = [value] if isinstance(value, str) else list(value)
-    return tuple(word.strip() for each in lists for word in each.split(",") if word.strip())
+    """Return the words of a comma-separated list, or those of a list as they are."""
+    if not isinstance(value, str):
+        return tuple(value)
+    return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
 def _column_names(value: Any) -> tuple[str, ...]:

@@ -57,6 +57,18 @@ def test_split_by_key(kit):
     assert not a & b
 
 
+@pytest.mark.parametrize("name", ["", "a,b", " s"])
+def test_names_in_a_list_are_taken_as_they_are(kit, name):
+    """Only a text is a list that is separated by commas, as on a command line."""
+    records = [{name: 1, "c": 2}]
+    assert kit.encodings(prepare(records, kit.out, columns=[name])) == {name: "int"}
+    assert kit.encodings(prepare(records, kit.out, columns=["c", name])) == {
+        "c": "int",
+        name: "int",
+    }
+    assert kit.encodings(prepare(records, kit.out, drop=[name])) == {"c": "int"}
+
+
 def test_columns_are_changed_chosen_and_dropped(kit):
     """Encodings are changed, columns chooses, drop leaves out; unknown names are errors."""
     path = numbers(kit, 10)

@@ -111,8 +111,13 @@ def unpack_document(data: bytes, location: str) -> bytes:
         size += len(piece)
         if size >= MAX_SIZE:
             most = format_bytes(MAX_SIZE)
-            reason = f"decompressed it has more than {most}, and a sample has less"
-            raise FormatError(Problem(location, reason, "Cut the file into several."))
+            raise FormatError(
+                Problem(
+                    location,
+                    f"decompressed it has more than {most}, and a sample has less",
+                    "Cut the file into several.",
+                )
+            )
     return b"".join(pieces)
 
 
@@ -161,16 +166,18 @@ def _unpack(chunks: Iterable[bytes], ending: str, location: str) -> Iterator[byt
                 except MemoryError:
                     raise
                 except Exception as error:  # the class for damage differs by library
-                    reason = f"the compressed data are damaged: {error}"
-                    raise FormatError(Problem(location, reason)) from error
+                    raise FormatError(
+                        Problem(location, f"the compressed data are damaged: {error}")
+                    ) from error
                 if data:
                     yield data
                 compressed = b""
                 if member.eof:  # the rest of the input belongs to the next member
                     compressed, member = member.unused_data, None
     if member is not None:
-        reason = "the compressed data end too early; the file is cut short"
-        raise FormatError(Problem(location, reason))
+        raise FormatError(
+            Problem(location, "the compressed data end too early; the file is cut short")
+        )
 
 
 def _gzip() -> Any:

@@ -38,6 +38,8 @@ def template(node):
         return template(node.func.value)
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "plural":
         return f"{VARIABLE} {plural(2, template(node.args[1]))[2:]}"
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Problem":
+        return f"{template(node.args[0])}: {template(node.args[1])}"
     return VARIABLE
 
 

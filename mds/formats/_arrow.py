@@ -499,14 +499,14 @@ def _getter(field: Field, batch: pa.RecordBatch, encoder: BatchEncoder) -> Get:
     if encoding.startswith("optional["):
         kind = parse_encoding(encoding[len("optional[") : -1])
         inner = field._replace(encoding=kind, kind=kind.decode_kind)
-    get = _from_buffers(inner, column)
+    # Values of an encoding that the user chose, and nulls that are not planned, are checked.
+    is_chosen = field.name in encoder.chosen
+    is_checked = is_chosen or (inner is field and column.null_count)
+    get = None if is_checked else _from_buffers(inner, column)
     if get is None:
-        is_chosen = field.name in encoder.chosen
         return lambda row: field.decode(memoryview(_stored(column, row, encoding, is_chosen)))
     if not column.null_count:
         return get
-    if inner is field:
-        raise ValueError("there is a null, but none was expected")
     get_valid, is_valid = get, numbers_of(column.is_valid()).data
     return lambda row: get_valid(row) if is_valid[row] else None
 
@@ -538,8 +538,10 @@ def _from_buffers(field: Field, column: pa.Array) -> Get | None:
     starts = offsets.data
     if field.kind is DecodeKind.VECTOR:
         dtype = field.encoding.element_dtype
+        if dtype is None or list_dtype(kind) != dtype.name:
+            return None
         inner = column.values
-        if dtype is None or list_dtype(kind) != dtype.name or inner.null_count:
+        if inner.null_count:
             return None
         flat = np.frombuffer(inner.buffers()[1] or b"", dtype)[inner.offset :][: len(inner)]
         if field.is_copied:

@@ -142,6 +142,11 @@ def number_name(kind: pa.DataType) -> str | None:
     return name if name in NUMBERS else None
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Return True for a type of numbers or truth values."""
+    return number_name(kind) is not None or bool(pyarrow().types.is_boolean(kind))
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Return True for a type of lists."""
     types = pyarrow().types
@@ -253,9 +258,6 @@ def numbers_of(column: pa.Array) -> np.ndarray[Any, Any]:
     (``to_numpy`` imports pandas where that is installed: half a second and 45 MB a worker.)
     """
     name = number_name(column.type)
-    if name is None and not pyarrow().types.is_boolean(column.type):
-        numbers: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)  # such as decimals
-        return numbers
     if not len(column):
         return np.zeros(0, name or np.bool_)
     data, first, end = column.buffers()[1], column.offset, column.offset + len(column)

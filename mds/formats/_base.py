@@ -382,4 +382,7 @@ class Format(ABC):
         if lacking:
             key = lacking[0][0]
             self.warn_missing(key, [name for first, name in lacking if first == key])
-        return {name: settled(encoding) for name, encoding in merged.items()}
+        return {
+            name: encoding if name in chosen_encodings else settled(encoding)
+            for name, encoding in merged.items()
+        }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,19 +26,25 @@ from mds.errors import EncodingError, FormatError, MdsError
 from mds.formats._arrow_values import (
     file_contents,
     has_no_elements,
+    is_bytes,
     is_file,
+    is_list,
+    is_number,
     list_dtype,
     numbers_of,
     offsets_of,
     plain,
     pyarrow,
+    python_values,
     values_for,
 )
 from mds.formats._base import Format
 from mds.formats._columns import as_optional
 from mds.formats._encode import Bytes, ColumnBytes, join_columns
 from mds.formats._facts import Block, FilePlan, Problem, ShardPlace
+from mds.formats._fit import find_coercer
 from mds.formats._partitions import partition_values
+from mds.formats._suggestions import wider_encoding
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -126,7 +132,8 @@ class BatchEncoder:
     Args:
         shard: The shard. A column that a batch lacks is one that the folder of the file names, as
             in ``lang=en/``, else None.
-        chosen: Columns whose encoding the user chose: integers may be rounded to its floats.
+        chosen: Columns whose encoding the user chose: texts are parsed, and integers may be rounded
+            to its floats.
     """
 
     def __init__(self, shard: ShardPlace, chosen: Collection[str] = ()) -> None:
@@ -191,7 +198,8 @@ def bytes_of(column: pa.Array, encoding: str, *, is_chosen: bool = False) -> Col
 
     Returns uint8 of shape (rows, size) if all values have ``size`` bytes, else a list with the
     bytes of each row. Raises EncodingError for a value that the encoding does not take.
-    ``is_chosen`` says that the user chose the encoding, so that integers may become rounded floats.
+    ``is_chosen`` says that the user chose the encoding, so that texts are parsed, and integers may
+    become rounded floats.
     """
     column = plain(column)
     if is_file(column.type):
@@ -199,9 +207,10 @@ def bytes_of(column: pa.Array, encoding: str, *, is_chosen: bool = False) -> Col
     if encoding.startswith("optional["):
         return _optional(column, encoding[len("optional[") : -1], is_chosen=is_chosen)
     if column.null_count and encoding != "json":
+        reason = "" if is_chosen else ", but the statistics of the file say that none is"
         raise EncodingError(
-            "a value is null, but the statistics of the file say that none is; read the column "
-            f"with encodings={{NAME: 'optional[{encoding}]'}}."
+            f"a value is null{reason}; read the column with "
+            f"encodings={{NAME: 'optional[{encoding}]'}}."
         )
     return _present(column, encoding, is_chosen=is_chosen)
 
@@ -297,7 +306,7 @@ def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes
     """Encode a column without nulls; see `bytes_of`. The fastest way that fits is taken."""
     kind = parse_encoding(encoding)
     has_numbers = list_dtype(column.type) is not None or has_no_elements(column.type)
-    if kind.dtype is not None and not kind.shape:  # numbers
+    if kind.dtype is not None and not kind.shape and is_number(column.type):
         values = _cast(numbers_of(column), kind.dtype, is_chosen=is_chosen)
         return _as_bytes(values.reshape(-1, 1))
     # Lists of one length, which are arrays of one shape:
@@ -316,14 +325,52 @@ def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes
         and (pieces := _slices(column)) is not None
     ):
         if encoding == "str":
-            _check_utf8(column)
+            _check_utf8(column, pieces)
         if encoding == "audio" and not all(map(is_sound, pieces)):
             raise EncodingError(
                 "a sound is neither WAV nor FLAC; keep the bytes of the files with "
                 "encodings={NAME: 'bytes'}."
             )
         return pieces
-    return [kind.encode(value) for value in values_for(column, encoding)]
+    encoded = (
+        _fitted(column, encoding)
+        if is_chosen
+        else [kind.encode(value) for value in values_for(column, encoding)]
+    )
+    if kind.size is None:
+        return encoded
+    return np.frombuffer(b"".join(encoded), np.uint8).reshape(len(encoded), kind.size)
+
+
+#: Errors of a value that an encoding does not take.
+_REFUSED = (EncodingError, ValueError, TypeError, OverflowError)
+
+
+def _fitted(column: pa.Array, encoding: str) -> list[bytes]:
+    """Encode the values of a column one by one, fitted to an encoding that the user chose.
+
+    Raises EncodingError with a remedy for a value that the encoding does not take.
+    """
+    family = encoding.partition(":")[0]
+    if family in ("ndarray", "tensor") and is_list(column.type):
+        values = python_values(column)  # with the types of the elements
+    elif pyarrow().types.is_temporal(column.type) and encoding != "json":
+        values = values_for(column, "str")
+    else:
+        values = values_for(column, "" if encoding == "str" else encoding)
+    # A text stays a text in JSON, so that files whose types differ can be joined.
+    fit = find_coercer(encoding, from_text=encoding != "json")
+    pack = parse_encoding(encoding).pack_checked
+    encoded = []
+    for value in values:
+        try:
+            encoded.append(pack(value if fit is None else fit(value)))
+        except _REFUSED as error:  # noqa: PERF203 - it ends the loop
+            wider = wider_encoding(encoding, value, is_cell=isinstance(value, str), is_json=False)
+            remedy = f"encodings={{NAME: {wider!r}}}" if wider else "encodings={NAME: ENCODING}"
+            reason = str(error).rstrip(".")
+            raise EncodingError(f"{reason}; give another type with {remedy}.") from error
+    return encoded
 
 
 def _cast(
@@ -413,11 +460,18 @@ def _arrays(column: pa.Array, encoding: str, *, is_chosen: bool) -> list[bytes]:
     return [heads[length] + data[start:end] for length, start, end in bounds]
 
 
-def _check_utf8(column: pa.Array) -> None:
-    """Raise EncodingError for text that is not UTF-8, which a file may hold all the same."""
+def _check_utf8(column: pa.Array, pieces: Iterable[memoryview | bytes]) -> None:
+    """Raise EncodingError for text that is not UTF-8, which a file may hold all the same.
+
+    ``pieces`` are the bytes of each row.
+    """
     try:
-        column.validate(full=True)
-    except pyarrow().ArrowInvalid as error:
+        if is_bytes(column.type):
+            for piece in pieces:
+                str(piece, "utf-8")
+        else:
+            column.validate(full=True)
+    except (pyarrow().ArrowInvalid, UnicodeDecodeError) as error:
         raise EncodingError(
             "the text is not UTF-8; read the bytes with encodings={NAME: 'bytes'}."
         ) from error

@@ -357,11 +357,13 @@ def _with_null_elements(
 
     ``below_highest`` is what `check_footer` returned; files of old writers have no such counts.
     """
+    names = set(schema.names)
     for number, count in below_highest.items():
-        top = metadata.schema.column(number).path.partition(".")[0]
-        position = schema.get_field_index(top) if count > 0 else -1
-        kind = schema.field(position).type if position >= 0 else None
-        if kind is not None and list_dtype(kind) is not None and kind.value_field.nullable:
+        top = _top_of(metadata.schema.column(number).path, names) if count > 0 else None
+        if top is None:
+            continue
+        kind = schema.field(schema.get_field_index(top)).type
+        if list_dtype(kind) is not None and kind.value_field.nullable:
             yield top
 
 

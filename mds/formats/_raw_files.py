@@ -21,7 +21,9 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,10 +37,10 @@ from mds.errors import (
     MissingDependencyError,
     StoreError,
 )
-from mds.formats._columns import infer_columns
+from mds.formats._columns import infer_columns, without_optional
 from mds.formats._csv import Csv
 from mds.formats._facts import DataFile, FilePlan, FoundFiles, ShardPlace
-from mds.formats._fit import find_coercer
+from mds.formats._fit import as_json, find_coercer
 from mds.formats._lines import JsonLines
 from mds.formats._media import media_column
 from mds.formats._rows_of_files import (
@@ -156,7 +158,8 @@ class RawFiles(RowsOfFiles):
         if not rows:
             raise FormatError(f"{location}: the manifest has no rows.")
         check_paths(rows, self.path, location)
-        columns = fit_rows(rows, is_text=is_text, encodings=self.encodings)
+        chosen = {name: each for name, each in (self.encodings or {}).items() if name != self.size}
+        columns = fit_rows(rows, is_text=is_text, encodings=chosen)
         content, encoding = self._content_of(rows)
         columns = _named_by_path(columns, self.path)
         self._check_names(columns, rows, content, location)
@@ -318,6 +321,9 @@ def fit_rows(
 ) -> dict[str, str]:
     """Give the values of rows the types of their columns, and return the encodings by column.
 
+    Values are those of JSON. A column whose encoding the user chose keeps them as they are, until
+    its samples are made.
+
     A value that does not fit is left as it is, so that reading its row raises an error. A row that
     lacks a column has None there.
 
@@ -332,14 +338,17 @@ def fit_rows(
         each.name: each.encoding for each in infer_columns(rows, is_text=is_text, nulls=nulls)
     }
     for name, inferred in columns.items():
-        encoding = chosen.get(name, inferred)
         fit = None
-        if not encoding.startswith(ARRAYS):  # arrays are no JSON: they are made of lists
-            fit = find_coercer(encoding, from_text=is_text, plain=not is_text)
+        # Arrays and decimals are no JSON: they are made of lists and texts.
+        is_json = not without_optional(inferred).startswith((*ARRAYS, "str_decimal"))
+        if is_json and name not in chosen:
+            fit = find_coercer(inferred, from_text=is_text, plain=not is_text)
         for row in rows:
             value = row.setdefault(name, None)
             if is_text and value in nulls:
                 row[name] = None
+            elif not is_text and isinstance(value, str) and chosen.get(name) == "json":
+                row[name] = json.dumps(value)  # parsed again, as the text of a cell is
             elif fit is not None and value is not None:
                 with contextlib.suppress(ValueError):
                     row[name] = fit(value)
@@ -399,5 +408,10 @@ def _read_parquet(data: bytes) -> Rows:
     for position, name in enumerate(table.column_names):
         if name in table.column_names[:position]:
             raise ValueError(f"two columns have the name {name!r}")
-    rows: Rows = table.to_pylist()
-    return rows
+    return [
+        {
+            name: value if isinstance(value, (bytes, Decimal, list, dict)) else as_json(value)
+            for name, value in row.items()
+        }
+        for row in table.to_pylist()
+    ]

@@ -13,7 +13,8 @@ in place, and a file that cannot be a sample is a `Problem` with its name.
 The column that a file becomes says what the file must be (`content_kind`):
 
     image    the bytes of a picture           text     text, in the encoding of the format
-    audio    the bytes of a sound             others   the bytes of the file, as they are
+    audio    the bytes of a sound             bytes    the bytes of the file, as they are
+    array    a file .npy, or text             others   text, which is parsed
 
 A shard is named by its first file, and has the bytes of all of its files. Its note has the rows
 (`pack_rows`): values by column, and path, size and version of each file.
@@ -21,9 +22,10 @@ A shard is named by its first file, and has the bytes of all of its files. Its n
 
 from __future__ import annotations
 
-import contextlib
+import base64
 import dataclasses
 import functools
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -33,13 +35,15 @@ import numpy as np
 from mds._words import plural
 from mds.errors import ConfigError, FormatError, NotFoundError
 from mds.formats._base import Format
-from mds.formats._encode import encode_records, sample_encoder
+from mds.formats._columns import without_optional
+from mds.formats._encode import Fitting, encode_records, sample_encoder
 from mds.formats._facts import Block, DataFile, FilePlan, FoundFiles, Problem, ShardPlace
-from mds.formats._fit import find_coercer
+from mds.formats._fit import as_json
 from mds.formats._made_reader import MadeReader
 from mds.formats._media import PICTURE_STARTS, SOUND_STARTS
 from mds.formats._names import FolderClasses, check_class_links, find_splits
 from mds.formats._source import memory_error, read_local
+from mds.formats._suggestions import fit_chosen
 from mds.formats._unpack import unpack_document
 from mds.formats._utf8 import decode_document
 from mds.storage._base import check_key
@@ -47,6 +51,7 @@ from mds.storage._base import check_key
 if TYPE_CHECKING:
     from mds._readers.base import Reader
     from mds._readers.fields import ColumnSelection
+    from mds._shardfile.layout import Columns
     from mds.formats._source import FilePlace, Files
 
 #: Values by column, as JSON has them.
@@ -54,10 +59,14 @@ Values = dict[str, Any]
 #: Returns the bytes of a file.
 ReadFile = Callable[[DataFile], bytes]
 
+#: Key of the only value of an object that stands for bytes.
+_BASE64 = "\0base64"
 _LARGEST_ROWS = 1 << 30  # bytes of the rows of a shard as JSON
 
-#: Beginnings of the encodings whose values are made of lists.
-ARRAYS = ("ndarray", "tensor", "optional[ndarray", "optional[tensor")
+#: Beginnings of the encodings whose values are made of lists, but for "optional[".
+ARRAYS = ("ndarray", "tensor")
+#: First bytes of a file .npy.
+_NPY = b"\x93NUMPY"
 #: First bytes of the files of a kind, and what a file is that has them.
 _STARTS = {"image": PICTURE_STARTS, "audio": SOUND_STARTS}
 _NAMES = {"image": "a picture", "audio": "wav, flac, mp3 or ogg"}
@@ -212,7 +221,12 @@ class RowsOfFiles(Format):
         rows = self.rows_of(shard)
         make = self._sample_maker(shard, files.whole, files.url)
         samples = files.map(make, rows) if files.is_far else map(make, rows)
-        yield from encode_records(shard.columns, samples, lambda row: files.url(rows[row].path))
+        yield from encode_records(
+            shard.columns,
+            samples,
+            lambda row: files.url(rows[row].path),
+            self._fitting(shard.columns, rows),
+        )
 
     def can_range(self, shard: ShardPlace) -> bool:
         """Return True: a sample has files of its own."""
@@ -221,7 +235,8 @@ class RowsOfFiles(Format):
 
     def rows(self, shard: ShardPlace, rows: Sequence[int], files: Files) -> Mapping[int, bytes]:
         """Return the samples of some rows, fetching their files alone."""
-        rows_of_shard, encode = self.rows_of(shard), sample_encoder(shard.columns)
+        rows_of_shard = self.rows_of(shard)
+        encode = sample_encoder(shard.columns, self._fitting(shard.columns, rows_of_shard))
         make = self._sample_maker(shard, files.whole, files.url)
         samples = files.map(make, [rows_of_shard[row] for row in rows])
         return {
@@ -242,7 +257,8 @@ class RowsOfFiles(Format):
         ``path`` is the local path of the shard's file, from which the dataset's folder follows.
         """
         root = path[: -len(shard.file.key)]
-        rows, encode = self.rows_of(shard), sample_encoder(shard.columns)
+        rows = self.rows_of(shard)
+        encode = sample_encoder(shard.columns, self._fitting(shard.columns, rows))
 
         def url(key: str) -> str:
             return f"{root}{key}"
@@ -268,6 +284,21 @@ class RowsOfFiles(Format):
         """Return the columns of a shard that come from files."""
         return {column for row in self.rows_of(shard) for column in row.files}
 
+    def _fitting(self, columns: Columns, rows: Sequence[FileRow]) -> Fitting | None:
+        """Return the functions that fit values to their columns, if any needs one.
+
+        Rows are JSON, which has lists for arrays and texts for decimals, and the content of a file
+        may be a text to parse.
+        """
+        contents = {column for row in rows for column in row.files}
+        fitted = {
+            name: encoding
+            for name, encoding in zip(columns.names, columns.encodings, strict=True)
+            if without_optional(encoding).startswith((*ARRAYS, "str_decimal"))
+            or (name in contents and content_kind(name, encoding) == "parsed")
+        }
+        return fit_chosen(columns, {**(self.encodings or {}), **fitted}, type(self).__name__)
+
     def _lister(self, shard: ShardPlace) -> str:
         """Return the name of the table that names files which may not exist; '' if all did."""
         del shard
@@ -289,26 +320,17 @@ class RowsOfFiles(Format):
             name: content_kind(name, encoding)
             for name, encoding in zip(columns.names, columns.encodings, strict=True)
         }
-        arrays = {
-            name: fit
-            for name, encoding in zip(columns.names, columns.encodings, strict=True)
-            if encoding.startswith(ARRAYS) and (fit := find_coercer(encoding, from_text=False))
-        }
         lister = self._lister(shard)
 
         def make(row: FileRow) -> Mapping[str, Any] | Problem:
             if row.problem:
                 return Problem(url(row.path), row.problem)
             sample = dict(row.values)
-            for column, fit in arrays.items():
-                if column in sample:
-                    with contextlib.suppress(ValueError):  # encoding it raises an error
-                        sample[column] = fit(sample[column])
             for column, file in row.files.items():
                 if column not in kinds:
                     continue
                 try:
-                    sample[column] = self._value(kinds[column], read(file), file, url)
+                    sample[column] = self._value(column, kinds[column], read(file), file, url)
                 except NotFoundError:
                     if not lister:
                         raise
@@ -320,17 +342,23 @@ class RowsOfFiles(Format):
         return make
 
     def _value(
-        self, kind: str, data: bytes, file: DataFile, url: Callable[[str], str]
-    ) -> bytes | str:
+        self, column: str, kind: str, data: bytes, file: DataFile, url: Callable[[str], str]
+    ) -> Any:
         """Return the content of a file as a value. Raises FormatError for another kind of file.
 
         Args:
+            column: The column.
             kind: What the file must be, see `content_kind`.
             data: Its content.
             file: The file.
             url: Returns its URL, for errors.
         """
-        if kind == "text":
+        if kind == "array" and data.startswith(_NPY):
+            try:
+                return np.load(io.BytesIO(data), allow_pickle=False)
+            except Exception as error:  # NumPy raises errors of many classes for damage
+                raise FormatError(Problem(url(file.key), str(error), LEAVE_OUT)) from error
+        if kind in ("text", "parsed", "array"):
             location = url(file.key)
             try:
                 return decode_document(
@@ -339,6 +367,15 @@ class RowsOfFiles(Format):
             except FormatError:
                 raise
             except ValueError as error:
+                if kind != "text":
+                    raise FormatError(
+                        Problem(
+                            f"{location}, column {column!r}",
+                            "the file is no text, so it cannot be parsed for the encoding of the "
+                            "column",
+                            f"Store its bytes with encodings={{{column!r}: 'bytes'}}.",
+                        )
+                    ) from error
                 place, _, reason = str(error).partition(": ")  # line and column
                 raise FormatError(Problem(f"{location}, {place}", reason)) from error
         if kind in _STARTS and not data.startswith(_STARTS[kind]):
@@ -349,16 +386,23 @@ class RowsOfFiles(Format):
 
 
 def content_kind(column: str, encoding: str) -> str:
-    """Return what a file must be: "image", "audio" or "text"; "bytes" for any file.
+    """Return what a file must be: "image", "audio", "text", "array"; "bytes" for any file.
+
+    It is "parsed" for a text from which the value of a column with another encoding is parsed.
 
     Args:
         column: Column of the content.
         encoding: Encoding of the column.
     """
-    if encoding == "str":
+    plain = without_optional(encoding)
+    if plain == "str":
         return "text"
-    if encoding in ("jpeg", "png"):
+    if plain in ("jpeg", "png"):
         return "image"
+    if plain.startswith(ARRAYS):
+        return "array"
+    if plain not in ("bytes", "audio"):
+        return "parsed"
     return column if column in ("image", "audio") else "bytes"
 
 
@@ -422,14 +466,26 @@ def _parse_row(values: Values, files: Mapping[str, Sequence[Any]], problem: str 
 
 
 def pack_rows(rows: Sequence[Any], location: str) -> bytes:
-    """Compress rows as JSON. Raises FormatError for a value that JSON does not have."""
+    """Compress rows as JSON, in which bytes are base64, and dates and decimals are texts.
+
+    Raises FormatError for a value that JSON does not have.
+    """
     import zstandard
 
+    def as_known(value: Any) -> Any:
+        """Return a value that JSON does not have as one that it has."""
+        if isinstance(value, bytes):
+            return {_BASE64: base64.b64encode(value).decode()}
+        if (known := as_json(value)) is value:
+            raise TypeError(f"{type(value).__name__} {value!r} is no value of JSON")
+        return known
+
     try:
-        text = json.dumps(rows)
+        text = json.dumps(rows, default=as_known)
     except TypeError as error:
         raise FormatError(
-            f"{location}: {error}; a manifest may have numbers, texts, and lists of them."
+            f"{location}: {error}; the table may have numbers, texts, dates, bytes, and lists of "
+            "them."
         ) from error
     return zstandard.ZstdCompressor().compress(text.encode())
 
@@ -440,9 +496,16 @@ def unpack_rows(data: bytes, location: str) -> list[Any]:
 
     unpack = zstandard.ZstdDecompressor().decompress
     try:
-        return [*json.loads(unpack(data, max_output_size=_LARGEST_ROWS))]
+        text = unpack(data, max_output_size=_LARGEST_ROWS)
+        has_bytes = json.dumps(_BASE64).encode() in text
+        return [*json.loads(text, object_hook=_as_bytes if has_bytes else None)]
     except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
         raise damaged_table(location, str(error)) from error
+
+
+def _as_bytes(value: dict[str, Any]) -> Any:
+    """Return the bytes that `pack_rows` made an object of; other objects as they are."""
+    return base64.b64decode(value[_BASE64]) if {*value} == {_BASE64} else value
 
 
 def check_count(rows: Sequence[Any], shard: ShardPlace) -> None:

@@ -101,7 +101,7 @@ def tar_reader(shard: ShardPlace, path: str, columns: ColumnSelection) -> Reader
     getters: list[tuple[str, Get]] = []
     for field in fields_of(shard.columns, columns).selected:
         if field.name == KEY:
-            getters.append((KEY, _key_getter(key)))
+            getters.append((KEY, _key_getter(key, field.encoding.name)))
         elif field.name in views:
             get = _getter(field, columns.images_of(field.name), data, *views[field.name])
             if field.name in have_gaps:
@@ -140,13 +140,15 @@ def _scanned(
     return places, problems
 
 
-def _key_getter(key: Get) -> Get:
+def _key_getter(key: Get, encoding: str) -> Get:
     """Return a function from a row to the name of its sample, by ``key``.
 
-    It raises an error for a name that is not UTF-8.
+    It raises an error for a name that is not UTF-8, and in a column of another encoding than text.
     """
 
     def get(row: int) -> str:
+        if encoding != "str":
+            raise ValueError(row)
         name: str = key(row)
         name.encode()  # raises for a name that is not UTF-8; `TarValues` then raises with a message
         return name
@@ -416,6 +418,8 @@ def _joined(sample_bytes: SampleBytes, values: TarValues) -> Block:
         pieces = sample_bytes.column(name)
         form = stored_form(name, encoding)
         if name == KEY:
+            if encoding != "str":
+                raise ValueError(f"the key is stored as {encoding}")
             columns.append([header_key(each, values.location).encode() for each in pieces])
         elif form in ("image", "bytes"):
             for each in pieces if form == "image" else ():

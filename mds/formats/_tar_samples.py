@@ -215,6 +215,11 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
         if plain != "bytes":
             parse_encoding(plain).check_bytes(data)
         return data
+    if plain == "audio":
+        return data
+    is_usual = plain in (None, "str", "json" if kind == "json" else "int" * (kind in _NUMBER))
+    if encoding is not None and not is_usual and kind != "npy":
+        return _parsed(json.loads(data) if kind == "json" else data.decode(), encoding)
     if kind in _NUMBER:
         number = None if plain == "str" else whole_number(data)
         if number is None and plain not in (None, "str"):
@@ -227,19 +232,27 @@ def value_of(ending: str, data: bytes, encoding: str | None = None) -> Any:
     return data if kind != "npy" else _array(data, plain)
 
 
+def _parsed(value: Any, encoding: str) -> Any:
+    """Return a text, or a value of JSON, as a value of an encoding. Raises ValueError."""
+    if value == "" and encoding.startswith("optional["):
+        return None
+    fit = _coercer(encoding)
+    return value if fit is None else fit(value)
+
+
 def _array(data: bytes, encoding: str | None) -> Any:
     """Return the array in a file, with the dtype of its column. Raises ValueError."""
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # NumPy raises errors of many classes for damage
         raise ValueError(str(error)) from error
-    fit = None if encoding is None else _array_coercer(encoding)
+    fit = None if encoding is None else _coercer(encoding)
     return array if fit is None else fit(array)
 
 
 @functools.lru_cache(maxsize=64)
-def _array_coercer(encoding: str) -> Callable[[Any], Any] | None:
-    return find_coercer(encoding, from_text=False)
+def _coercer(encoding: str) -> Callable[[Any], Any] | None:
+    return find_coercer(encoding, from_text=True)
 
 
 Buffer = mmap.mmap | bytes | memoryview
@@ -304,7 +317,7 @@ class TarValues:
         """
         record: dict[str, Any] = dict(self.known_columns.gaps)
         if KEY in self.encodings:
-            record[KEY] = key()
+            record[KEY] = _parsed(key(), self.encodings[KEY])
         for name, (start, end) in places.items():
             encoding = self.encodings[name]
             data = read((start, end))
@@ -313,14 +326,16 @@ class TarValues:
             try:
                 record[name] = value_of(name, data, encoding)
             except (ValueError, RecursionError) as error:
-                remedy = ""
-                if is_number(name):
-                    text = encoding.replace(without_optional(encoding), "str")
-                    remedy = (
-                        f"Read the column as text with encodings={{{name!r}: {text!r}}}, or leave "
-                        "it out with columns=."
-                    )
-                return Problem(f"{self.locate(key())}, file .{name}", str(error), remedy)
+                reason = str(error)
+                if isinstance(error, UnicodeDecodeError):
+                    reason = f"byte 0x{data[error.start]:02x} is not UTF-8"
+                kind, stored = ("text", "str") if is_number(name) else ("bytes", "bytes")
+                stored = encoding.replace(without_optional(encoding), stored)
+                remedy = (
+                    f"Read the column as {kind} with encodings={{{name!r}: {stored!r}}}, or leave "
+                    "it out with columns=."
+                )
+                return Problem(f"{self.locate(key())}, file .{name}", reason, remedy)
         if missing := self.known_columns.selected - record.keys():
             name = min(missing)
             optional = f"optional[{self.encodings[name]}]"

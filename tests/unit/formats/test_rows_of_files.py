@@ -85,7 +85,7 @@ def test_sounds_are_decoded_by_their_encoding(tmp_path):
     dataset = of(tmp_path / "files", AudioFiles(encodings={"audio": "audio"}))
     sound, rate = dataset[0]["audio"]
     assert (sound.shape, sound.dtype, rate) == ((10, 1), np.float32, 16000)
-    with pytest.raises(FormatError, match=r"b\.wav, column 'audio': encoding audio"):
+    with pytest.raises(FormatError, match=r"b\.wav, column 'audio' \(audio\): encoding audio"):
         dataset[1]
 
 

@@ -129,7 +129,10 @@ BROKEN = {
     "last twice": ([("0.a", b"1"), ("k1.a", b"2"), ("k1.a", b"2")], "'k1.a' exists twice"),
     "key": ([("0.a", b"1"), ("k1.__key__", b"2"), ("2.a", b"3")], "which is the column of names"),
     "array": ([("0.npy", tars.npy(np.arange(3))), ("k1.npy", b"x")], "k1', file .npy: "),
-    "text": ([("0.txt", b"a"), ("k1.txt", b"\xff"), ("2.txt", b"b")], "k1', file .txt: 'utf-8'"),
+    "text": (
+        [("0.txt", b"a"), ("k1.txt", b"\xff"), ("2.txt", b"b")],
+        "k1', file .txt: byte 0xff is not UTF-8",
+    ),
 }
 
 

@@ -371,7 +371,7 @@ class RowsOfFiles(Format):
                     raise FormatError(
                         Problem(
                             f"{location}, column {column!r}",
-                            "the file is no text, so it cannot be parsed for the encoding of the "
+                            "the file is not text, so it cannot be parsed for the encoding of the "
                             "column",
                             f"Store its bytes with encodings={{{column!r}: 'bytes'}}.",
                         )

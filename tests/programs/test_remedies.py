@@ -307,6 +307,7 @@ WITHOUT_PROGRAM = {
         "a schedule speaks of streams by name",
         "Move the dataset into a subfolder, or list its index too",
         "needs a setting: give format=",
+        "a value is null",
     ],
     "test_every_extra_has_its_package checks what is installed.": [
         "need the package",
@@ -368,7 +369,6 @@ WITHOUT_PROGRAM = {
         "take �, but only � are free",
     ],
     "It takes files that no library writes.": [
-        "the statistics of the file say",
         "Write it again with mds lengths",
         "its recorded length is",
         "CALL system.rewrite_data_files",

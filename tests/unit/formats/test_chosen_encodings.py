@@ -182,6 +182,8 @@ def test_a_null_says_how_it_is_stored(tmp_path):
     with pytest.raises(FormatError, match=r"a value is null; .*'optional\[int\]'") as caught:
         dataset[0]
     assert "statistics" not in str(caught.value)
+    optional = Parquet(encodings={"c": "optional[int]"})
+    assert values(in_place(folder, tmp_path, format=optional)) == [None, 1]
 
 
 @pytest.mark.parametrize("name", ["xy", "x.y"])

@@ -49,8 +49,9 @@ def test_streams_share_a_descriptor(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["", "100mb"])
-@pytest.mark.parametrize(("workers", "kind"), [(0, ""), (4, "threads"), (2, "processes")])
+@pytest.mark.parametrize(
+    ("workers", "kind", "limit"), [(0, "", "100mb"), (4, "threads", ""), (2, "processes", "100mb")]
+)
 def test_two_thousand_streams(folder, workers, kind, limit):
     """A second start reads all of them too, with workers of both kinds and under a limit."""
     for _ in range(2):

@@ -40,7 +40,7 @@ from mds.formats._arrow_values import (
 )
 from mds.formats._base import Format
 from mds.formats._columns import as_optional
-from mds.formats._encode import Bytes, ColumnBytes, join_columns
+from mds.formats._encode import REFUSED, Bytes, ColumnBytes, join_columns
 from mds.formats._facts import Block, FilePlan, Problem, ShardPlace
 from mds.formats._fit import find_coercer
 from mds.formats._partitions import partition_values
@@ -342,10 +342,6 @@ def _present(column: pa.Array, encoding: str, *, is_chosen: bool) -> ColumnBytes
     return np.frombuffer(b"".join(encoded), np.uint8).reshape(len(encoded), kind.size)
 
 
-#: Errors of a value that an encoding does not take.
-_REFUSED = (EncodingError, ValueError, TypeError, OverflowError)
-
-
 def _fitted(column: pa.Array, encoding: str) -> list[bytes]:
     """Encode the values of a column one by one, fitted to an encoding that the user chose.
 
@@ -365,7 +361,7 @@ def _fitted(column: pa.Array, encoding: str) -> list[bytes]:
     for value in values:
         try:
             encoded.append(pack(value if fit is None else fit(value)))
-        except _REFUSED as error:  # noqa: PERF203 - it ends the loop
+        except REFUSED as error:  # noqa: PERF203 - it ends the loop
             wider = wider_encoding(encoding, value, is_cell=isinstance(value, str), is_json=False)
             remedy = f"encodings={{NAME: {wider!r}}}" if wider else "encodings={NAME: ENCODING}"
             reason = str(error).rstrip(".")

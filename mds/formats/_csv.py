@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,7 @@ from mds._words import plural
 from mds.errors import ConfigError, FormatError
 from mds.formats._columns import NULLS, Column, as_optional, infer_columns
 from mds.formats._facts import DataFile, Problem, ShardPlace
-from mds.formats._lines import BOM, Lines, Parse, TextFacts
+from mds.formats._lines import Lines, Parse, TextFacts
 from mds.formats._newlines import MOST_PROBED, LineRange, Offsets, Piece, Probe
 from mds.formats._records import cut_records, pieces_of_records, record_bounds
 from mds.formats._unpack import content_start, packed_endings
@@ -94,7 +95,7 @@ class Csv(Lines):
     def facts_of(self, file: DataFile, files: Files) -> TextFacts:
         """Return separator and columns of a file. Raises FormatError for a broken header."""
         is_packed, start = content_start(file, files, _LONGEST_HEADER)
-        start = start.removeprefix(BOM)
+        start = start.removeprefix(BOM_UTF8)
         separator = _separator(file.key, start)
         begins, ends = record_bounds(start, separator)
         if not len(ends):
@@ -128,7 +129,7 @@ class Csv(Lines):
 
         def parse(line: bytes | memoryview, offset: int) -> dict[str, Any]:
             """Return the cells of a record. Raises ValueError for another number of cells."""
-            text = str(line if offset else bytes(line).removeprefix(BOM), encoding)
+            text = str(line if offset else bytes(line).removeprefix(BOM_UTF8), encoding)
             cells = _cells(text, separator)
             if len(cells) != len(names):
                 raise ValueError(

@@ -190,7 +190,7 @@ def sample_encoder(
             try:
                 value = record[name]
                 values.append(pack_usual(value) if type(value) is usual_type else pack(value))
-            except _REFUSED as error:  # noqa: PERF203 - it ends the loop
+            except REFUSED as error:  # noqa: PERF203 - it ends the loop
                 encoding = columns.encodings[len(values)]
                 raise FormatError(problem_of(record, name, encoding, pack, locate)) from error
         return b"".join((pack_sizes(*[len(values[index]) for index in variable]), *values))
@@ -209,7 +209,7 @@ def sample_encoder(
         place = f"{locate()}, column {name!r}" + (f" ({encoding})" if fitting else "")
         try:
             pack(record[name])
-        except _REFUSED as error:  # also a FixedSizeError, which is a KeyError
+        except REFUSED as error:  # also a FixedSizeError, which is a KeyError
             return Problem(place, str(error), remedy)
         raise AssertionError("a value that was refused is taken now")
 
@@ -217,7 +217,7 @@ def sample_encoder(
 
 
 #: Errors of encoding a value that its column does not take, and of a record without the column.
-_REFUSED = (EncodingError, ValueError, TypeError, OverflowError, KeyError, struct.error)
+REFUSED = (EncodingError, ValueError, TypeError, OverflowError, KeyError, struct.error)
 #: Usual type of the values of an encoding, and how values of exactly this type are encoded.
 _USUAL: dict[str, tuple[type, Callable[[Any], bytes]]] = {
     "int": (int, struct.Struct("<q").pack),

@@ -26,6 +26,7 @@ import itertools
 import json
 import os
 from abc import abstractmethod
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from mds._shardfile.layout import Columns
     from mds.formats._source import Files
 
-BOM = b"\xef\xbb\xbf"
 _LINES_ENDINGS = packed_endings(".jsonl", ".ndjson")
 #: Lines of a compressed file are probed up to this byte of its content.
 _PROBED_PACKED = 64 << 20
@@ -694,7 +694,7 @@ class JsonLines(Lines):
 
         def parse(line: bytes | memoryview, offset: int) -> dict[str, Any]:
             """Return the object of a line. Raises ValueError for any other value."""
-            text = str(line if offset else bytes(line).removeprefix(BOM), encoding)
+            text = str(line if offset else bytes(line).removeprefix(BOM_UTF8), encoding)
             value = load_json(text.rstrip())
             if not isinstance(value, dict):
                 raise ValueError(  # noqa: TRY004 - a line is wrong by value
@@ -738,7 +738,7 @@ class TextLines(Lines):
 
         def parse(line: bytes | memoryview, offset: int) -> dict[str, Any]:
             """Return the text of a line. Raises ValueError for other bytes than text."""
-            text = str(line if offset else bytes(line).removeprefix(BOM), encoding)
+            text = str(line if offset else bytes(line).removeprefix(BOM_UTF8), encoding)
             return {"text": text.removesuffix("\n").removesuffix("\r")}
 
         return parse

@@ -201,7 +201,7 @@ class RowsOfFiles(Format):
 
     def share(self, shard: ShardPlace) -> float:
         """Return 1, or 0 if no file needs to be read for the wanted columns."""
-        return 1.0 if {*shard.columns.names} & self._content_columns(shard) else 0.0
+        return 1.0 if {*shard.columns.names} & _content_columns(self.rows_of(shard)) else 0.0
 
     def cut(self, shard: ShardPlace, files: Files, size: int) -> Iterator[ShardPlace]:
         """Yield runs of rows whose files have about ``size`` bytes together."""
@@ -280,17 +280,13 @@ class RowsOfFiles(Format):
         """Encoding of texts in files."""
         return "utf-8"
 
-    def _content_columns(self, shard: ShardPlace) -> set[str]:
-        """Return the columns of a shard that come from files."""
-        return {column for row in self.rows_of(shard) for column in row.files}
-
     def _fitting(self, columns: Columns, rows: Sequence[FileRow]) -> Fitting | None:
         """Return the functions that fit values to their columns, if any needs one.
 
         Rows are JSON, which has lists for arrays and texts for decimals, and the content of a file
         may be a text to parse.
         """
-        contents = {column for row in rows for column in row.files}
+        contents = _content_columns(rows)
         fitted = {
             name: encoding
             for name, encoding in zip(columns.names, columns.encodings, strict=True)
@@ -383,6 +379,11 @@ class RowsOfFiles(Format):
             reason = f"this is not {_NAMES[kind]}: {reason}" if data else "it is empty"
             raise FormatError(Problem(url(file.key), reason, LEAVE_OUT))
         return data
+
+
+def _content_columns(rows: Sequence[FileRow]) -> set[str]:
+    """Return the columns of rows that come from files."""
+    return {column for row in rows for column in row.files}
 
 
 def content_kind(column: str, encoding: str) -> str:

@@ -130,17 +130,20 @@ class EpochInputs(NamedTuple):
             for i, sizes in enumerate(self.sizes)
         ]
         if self.scheduled is not None:
-            from mds.plan._passes import PassOrders, StreamPasses
+            from mds.plan._passes import PassOrders, RowPasses, StreamPasses
 
+            epoch = self.scheduled
+            # Rows are the canonical nodes, so each of their passes is read from front to back.
+            nodes = self.params.nodes if epoch.rows is None else 1
             passes = [
-                PassOrders(
-                    self._order_of_pass(i, share), share.choose, self.params.nodes, sample_range
-                )
+                PassOrders(self._order_of_pass(i, share), share.choose, nodes, sample_range)
                 for (i, share), sample_range in zip(
-                    enumerate(shares), self.scheduled.sample_ranges(), strict=True
+                    enumerate(shares), epoch.sample_ranges(), strict=True
                 )
             ]
-            return [StreamPasses(passes)]
+            if epoch.rows is None:
+                return [StreamPasses(passes)]
+            return [RowPasses(passes, epoch.rows, epoch.first, epoch.last)]
         if self.spec.batching_method == "random":
             return [self._order(shares, self.params)]
         return [
@@ -158,10 +161,11 @@ class EpochInputs(NamedTuple):
         if not samples:
             return NoBatches()
         if self.scheduled is not None:
-            scheduled = self.scheduled
             from mds.plan._stream_batches import ScheduledBatches
 
-            return ScheduledBatches(scheduled.mixture, scheduled.first, scheduled.last, partition)
+            epoch = self.scheduled
+            assert epoch.rows is not None  # packs have no global batches of samples
+            return ScheduledBatches(epoch.rows, epoch.first, epoch.last, partition)
         if method == "random":
             return RandomBatches(samples[0], partition)
         if method == "stratified":
@@ -400,7 +404,14 @@ class EpochPlan:
         batch = self.shape.global_batch
         from mds.plan._schedule import scheduled_epoch
 
-        return scheduled_epoch(self.schedule, self.choose, batch, self.epoch, self.epoch_size)
+        return scheduled_epoch(
+            self.schedule,
+            self.choose,
+            batch,
+            self.epoch,
+            self.epoch_size,
+            self.num_canonical_nodes,
+        )
 
     @cached_property
     def orders(self) -> Sequence[StreamOrder | StreamPasses]:

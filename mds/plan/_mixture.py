@@ -28,7 +28,7 @@ are asked for at once, and 0.1 ms for a single batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -98,13 +98,16 @@ class Mixture:
     Attributes:
         streams: Number of streams.
         change: Last change of the shares, or one at step 0 if there was none.
+        earlier: Mixtures before each change.
+        row_counts: Counts of rows of this mixture that `RowCounts.of` has made, by their arguments.
     """
 
     def __init__(self, spans: Sequence[ShareSpan], batch: int) -> None:
         self.batch, self.streams = batch, len(spans[0].begin)
         self._spans = tuple(spans)
         self.change = _Change(0, np.zeros(self.streams, np.int64), 0, 0)
-        self._earlier: tuple[Mixture, ...] = ()  # mixtures before each change
+        self.earlier: tuple[Mixture, ...] = ()
+        self.row_counts: dict[Any, Any] = {}
         # First step of each span, int64 (spans,).
         self._starts = np.array([span.first for span in spans], np.int64)
         # Shares at the first step of each span, and their rise from there on; (spans, streams).
@@ -132,7 +135,7 @@ class Mixture:
         due_at_begin = self._due(np.array([begin]))[0][0]
         early = np.maximum(counts - due_at_begin, 0).sum()
         mixture.change = _Change(step, counts, min(time, begin), int(early))
-        mixture._earlier = (*self._earlier, self)
+        mixture.earlier = (*self.earlier, self)
         return mixture
 
     def counts(self, steps: Ids) -> Ids:
@@ -142,11 +145,11 @@ class Mixture:
         """
         if len(steps) and not 0 <= int(steps.min()) <= int(steps.max()) < MAX_STEPS:
             raise PlanError(f"a schedule can have at most {MAX_STEPS:,} global batches.")
-        if not self._earlier or not len(steps) or int(steps.min()) >= self.change.step:
+        if not self.earlier or not len(steps) or int(steps.min()) >= self.change.step:
             return self._counts(steps)[0]
         # Steps before a change are counted by the mixture that held then.
         counts = np.empty((len(steps), self.streams), np.int64)
-        mixtures = [*self._earlier, self]
+        mixtures = [*self.earlier, self]
         indexes = np.searchsorted([m.change.step for m in mixtures[1:]], steps, side="right")
         for index in np.unique(indexes).tolist():
             is_of_mixture = indexes == index

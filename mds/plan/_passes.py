@@ -11,6 +11,9 @@ has the canonical nodes one after the other. For a stream of 6 samples and 2 can
     element             0 1 2 3 4 5   0 1 2
     position            0 3 1 4 2 5   0 3 1      in the order of the pass, which has the sample id
 
+With a schedule of samples each canonical node, or row, goes through the passes of its own part of a
+stream (`RowPasses`), and counts its samples itself.
+
 Orders of passes are made when they are needed, and few are kept.
 
 A global batch takes a few samples of each stream. Asking each stream in turn would cost as many
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mds.plan._row_counts import RowCounts
     from mds.plan._stream_orders import Lookup, StreamOrder
     from mds.shuffle._base import ShuffleGroup
 
@@ -79,9 +83,9 @@ class PassOrders:
 
         A caller stores such orders in files, which the processes of a node share.
         """
-        if not self._passes or self._order(self._passes[0]).is_cheap:
+        if not self._passes or self.order(self._passes[0]).is_cheap:
             return []
-        return [self._order(number) for number in self._passes]
+        return [self.order(number) for number in self._passes]
 
     @property
     def can_be_grouped(self) -> bool:
@@ -90,11 +94,11 @@ class PassOrders:
         The order of a pass must have random access and every sample once, and the epoch must need
         some pass of the stream.
         """
-        return bool(self._passes) and _is_plain(self._order(self._passes[0]))
+        return bool(self._passes) and _is_plain(self.order(self._passes[0]))
 
     def first_order(self) -> RandomAccessOrder:
         """Return the order of the first needed pass; only if `can_be_grouped` is true."""
-        order = self._order(self._passes[0])
+        order = self.order(self._passes[0])
         assert _is_plain(order)
         return order
 
@@ -127,7 +131,7 @@ class PassOrders:
         """Return the sample numbers with which a sample comes in `sample_range`, ascending."""
         parts = [np.zeros(0, np.int64)]
         for number in self._passes:
-            elements = self._partition.find(self._order(number).find(sample))
+            elements = self._partition.find(self.order(number).find(sample))
             parts.append(np.sort(elements) + number * self.samples)
         sample_numbers = np.concatenate(parts)
         first, last = self.sample_range
@@ -141,10 +145,10 @@ class PassOrders:
         if number not in lookups:
             while len(lookups) >= _MAX_KEPT:
                 del lookups[min(lookups)]
-            lookups[number] = self._order(number).lookup()
+            lookups[number] = self.order(number).lookup()
         return lookups[number]
 
-    def _order(self, number: int) -> StreamOrder:
+    def order(self, number: int) -> StreamOrder:
         """Return the order of a pass, and keep it.
 
         If too many are kept, that of the earliest pass is removed, unless orders take long to
@@ -271,6 +275,87 @@ class StreamPasses:
         positions = column
         positions += row * samples // nodes  # in place; adds the first position of the row
         return positions
+
+
+class RowPasses(StreamPasses):
+    """Orders of several streams over all their passes, in which each row has a part of its own.
+
+    A position of this order is a stream, a row, and the number of the sample among those that the
+    row gives of the stream since the training began; see `mds.plan._row_counts`. Arrays of such
+    positions are int64 of shape (3, n). The passes of a row are through its part alone: consecutive
+    positions in the order of a pass.
+
+    Args:
+        streams: Passes of each stream, made for a single canonical node, so that its elements are
+            positions.
+        rows: Samples that each row gives.
+        first, last: First step of the epoch in the run, and the end.
+    """
+
+    def __init__(
+        self, streams: Sequence[PassOrders], rows: RowCounts, first: int, last: int
+    ) -> None:
+        super().__init__(streams)
+        self._rows, self._steps = rows, (first, last)
+
+    @property
+    def parts(self) -> list[StreamOrder]:
+        """Orders of passes that take long to compute."""
+        return [
+            stream.order(number)
+            for i, stream in enumerate(self.streams)
+            if stream.parts
+            for number in self._passes_of(i)
+        ]
+
+    def lookup(self) -> Lookup:
+        """Return a function from positions to ids, which is fastest if numbers ascend."""
+        take, rows = PassLookup(self), self._rows
+        starts, sizes = rows.starts.reshape(-1), rows.sizes.reshape(-1)
+
+        def take_of_rows(positions: Ids) -> Ids:
+            """Return the sample id of each position, int64 of shape (3, n)."""
+            streams, row, numbers = positions
+            row_of_stream = streams * rows.rows + row
+            size = sizes[row_of_stream]
+            passes = numbers // size
+            # Sample numbers as `PassLookup` takes them: pass * samples + position in the pass.
+            sample_numbers = passes * (self.per_stream[streams] - size)
+            sample_numbers += numbers
+            sample_numbers += starts[row_of_stream]
+            return take(np.stack([streams, sample_numbers]))
+
+        return take_of_rows
+
+    def find(self, sample: int) -> Ids:
+        """Return all positions of a sample that the epoch needs, int64 of shape (3, n)."""
+        rows, position_parts = self._rows, [np.zeros((3, 0), np.int64)]
+        for i, stream in enumerate(self.streams):
+            for number in self._passes_of(i):
+                positions = stream.order(number).find(sample)
+                row = np.zeros(len(positions), np.int64)
+                if rows.has_rows[i]:
+                    row = np.searchsorted(rows.starts[i], positions, side="right") - 1
+                numbers = number * rows.sizes[i, row] + positions - rows.starts[i, row]
+                first, last = self._ranges[:, i, row]
+                is_needed = (numbers >= first) & (numbers < last)
+                position_parts.append(np.stack([np.full(len(row), i), row, numbers])[:, is_needed])
+        return np.concatenate(position_parts, axis=1)
+
+    @cached_property
+    def _ranges(self) -> Ids:
+        """First number of each row that the epoch needs, and the end: (2, streams, rows)."""
+        return np.stack([self._rows.before(step) for step in self._steps])
+
+    def _passes_of(self, stream: int) -> range:
+        """Return the numbers of the passes of which some row gives samples in the epoch."""
+        first, last = self._ranges[:, stream]
+        sizes = self._rows.sizes[stream]
+        is_needed = first < last
+        if not is_needed.any():
+            return range(0)
+        begins, ends = first[is_needed] // sizes[is_needed], -(-last[is_needed] // sizes[is_needed])
+        return range(int(begins.min()), int(ends.max()))
 
 
 class CurrentPasses(NamedTuple):

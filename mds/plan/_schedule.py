@@ -28,11 +28,14 @@ from mds._shardfile.hashing import digest
 from mds._words import Between, Exhausted, Unit
 from mds.errors import ConfigError, PlanError
 from mds.plan._mixture import MAX_STEPS, MAX_STREAMS, ONE, Mixture, ShareSpan
+from mds.plan._state import SCHEDULE_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from mds.plan._row_counts import RowCounts
 
     Weights = tuple[tuple[str, float], ...]
     Ids = NDArray[np.int64]
@@ -355,6 +358,7 @@ class ScheduledRun:
             "global_batch_size": batch,
             "epoch_steps": self.epoch_steps(epoch_size, batch),
             "schedule": self.key(samples, batch),
+            SCHEDULE_ORDER: 2,  # in states without it, canonical nodes had no rows
         }
 
     def spans(self, samples: Sequence[int], batch: int) -> list[ShareSpan]:
@@ -481,10 +485,18 @@ class ScheduledRun:
 @functools.lru_cache(maxsize=32)
 def _mixture(run: ScheduledRun, samples: tuple[int, ...], batch: int) -> Mixture:
     """Return the mixture of a run, with its live weights; `ScheduledRun.mixture`, but cached."""
-    mixture = Mixture(run.spans(samples, batch), batch)
+    if not run.live:
+        return Mixture(run.spans(samples, batch), batch)
+    mixture = _mixture(dataclasses.replace(run, live=()), samples, batch)
     for step, weights in run.live:
-        mixture = mixture.changed(step, run.shares(weights, samples, f"from step {step}"))
+        mixture = _changed(mixture, step, run.shares(weights, samples, f"from step {step}"))
     return mixture
+
+
+@functools.lru_cache(maxsize=32)
+def _changed(mixture: Mixture, step: int, shares: tuple[int, ...]) -> Mixture:
+    """Return `Mixture.changed`, the same object for equal changes, as it keeps counts of rows."""
+    return mixture.changed(step, shares)
 
 
 def check_weights(weights: Any, place: str) -> Weights:
@@ -583,12 +595,14 @@ class ScheduledEpoch:
         first, last: First step of the epoch, and the step after its last one. Steps are global
             batches, or windows of packs.
         largest_shares: Largest share of each stream in the schedule as it was written.
+        rows: Samples that each canonical node gives of each stream; None if samples are packed.
     """
 
     mixture: Mixture
     first: int
     last: int
     largest_shares: tuple[float, ...]
+    rows: RowCounts | None = None
 
     def sample_ranges(self) -> list[tuple[int, int]]:
         """Return for each stream the first sample that the epoch takes of it, and the end.
@@ -600,12 +614,18 @@ class ScheduledEpoch:
 
 
 def scheduled_epoch(
-    run: ScheduledRun, samples: Sequence[int], batch: int, epoch: int, epoch_size: int
+    run: ScheduledRun,
+    samples: Sequence[int],
+    batch: int,
+    epoch: int,
+    epoch_size: int,
+    canonical: int,
 ) -> ScheduledEpoch:
     """Return the part of a run that an epoch has: as many steps as every epoch, or fewer.
 
     With ``exhausted="stop"`` it ends before the first step that needs more samples of a stream than
-    its passes have.
+    its passes have. A canonical node may need more of its part a few steps before the whole stream
+    would.
 
     Args:
         run: Schedule of the run.
@@ -613,6 +633,7 @@ def scheduled_epoch(
         batch: Samples of a global batch.
         epoch: Number of the epoch.
         epoch_size: Samples of an epoch.
+        canonical: Number of canonical nodes.
 
     Raises PlanError if a stream would give more samples than its passes have.
     """
@@ -623,14 +644,15 @@ def scheduled_epoch(
             f"epoch {epoch} of {steps:,} {run.unit} ends beyond the {MAX_STEPS:,} {run.unit} that "
             "a schedule can have."
         )
+    from mds.plan._row_counts import RowCounts
+
+    rows = RowCounts.of(mixture, samples, canonical) if run.unit == "steps" else None
     limits = run.limits(samples)
     if limits is not None:
-        # For each stream the first step that needs more samples than its limit.
-        ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
-        end = min(ends)
+        end, stream = _end(mixture, rows, samples, limits, last)
         if end < last and run.schedule.exhausted != "stop":
-            name, limit = run.names[ends.index(end)], limits[ends.index(end)]
-            passes = limit // max(samples[ends.index(end)], 1)
+            name = run.names[stream]
+            passes = limits[stream] // max(samples[stream], 1)
             unit = run.unit[:-1]
             raise PlanError(
                 f"stream {name!r} reaches its limit of {passes} pass{'es' * (passes > 1)} after "
@@ -640,4 +662,34 @@ def scheduled_epoch(
             )
         last = min(last, end)
         first = min(first, last)
-    return ScheduledEpoch(mixture, first, last, tuple(run.largest_shares(samples)))
+    return ScheduledEpoch(mixture, first, last, tuple(run.largest_shares(samples)), rows)
+
+
+def _end(
+    mixture: Mixture, rows: RowCounts | None, samples: Sequence[int], limits: list[int], last: int
+) -> tuple[int, int]:
+    """Return the first step that needs more samples of a stream than its limit, and the stream.
+
+    Args:
+        mixture: Samples of each stream in the steps of the run.
+        rows: Samples that each row gives of each stream, if there are rows.
+        samples: Samples of a pass through each stream.
+        limits: Most samples that each stream may give.
+        last: End of the epoch; a step after it need not be exact.
+    """
+    ends = [mixture.steps_of(i, limit) for i, limit in enumerate(limits)]
+    end = min(ends)
+    stream = ends.index(end)
+    if rows is None or rows.rows == 1:
+        return end, stream
+    # Rows give about equally many samples, so none is near its limit before half of that of the
+    # stream has come.
+    last = min(last, end)
+    counts = mixture.counts(np.array([last]))[0]
+    if (2 * counts <= limits).all():
+        return end, stream
+    passes = np.array(
+        [limit // max(count, 1) for limit, count in zip(limits, samples, strict=True)]
+    )
+    excess = rows.first_excess(rows.sizes * passes[:, None], last)
+    return excess or (end, stream)

@@ -237,6 +237,13 @@ class ResumePoint:
                 f"the state is of a run with{before} schedule, and this dataset has {now}: "
                 f"{remedy}."
             )
+        # Earlier states lack the fact of the schedule, and a missing fact is no difference.
+        schedule_order = (self.order or {}).get(SCHEDULE_ORDER)
+        if self.is_ours and schedule_order != order.get(SCHEDULE_ORDER, schedule_order):
+            raise StateError(
+                "the state was saved by an earlier version, whose schedule dealt samples in "
+                "another order. Start a new run, or resume with that version."
+            )
         clauses = differences("dataset", self.dataset, dataset)
         clauses += differences("order", self.order, order)
         if clauses:
@@ -261,6 +268,8 @@ _SETTINGS_OF = {
     "exact": " (remainder='repeat' is False, 'short' and 'mask' are True)",
     "global_batch_size": " (ranks times batch_size times microbatches of the StreamingDataLoader)",
 }
+#: Fact of the order of samples by a schedule, whose value changes when the order does.
+SCHEDULE_ORDER = "schedule_order"
 #: Facts of an order of packs that a state lacks if they are None.
 _PACKING_OPTIONS = ("packing_capacity", "packing_budget", "packing_separator")
 

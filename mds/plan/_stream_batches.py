@@ -18,14 +18,13 @@ The first two methods also keep a shuffled list of the stream of each batch (`Or
 The batches of a schedule are full, since a stream begins again when all its samples have come. The
 samples of such a batch are laid out stream by stream and taken in strides of about the golden
 ratio, the same in every world: so each rank gets every stream by its share, and so does each part
-of its batch.
+of its batch. Each canonical node gives samples of its own part of each stream.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mds.plan._global_batches import Lookup, PartitionSpec
-    from mds.plan._mixture import Mixture
+    from mds.plan._row_counts import RowCounts, StepCounts
 
     Ids = NDArray[np.int64]
 
@@ -491,9 +490,9 @@ def _require_full_batch(counts: Sequence[int], kind: str, size: int) -> None:
 class ScheduledBatches(StreamBatches):
     """Global batches ``first`` to ``last`` - 1 of a run with a schedule.
 
-    All streams together are one order, with one lookup. Its positions are int64 of shape (2, n):
-    streams in row 0, in row 1 the numbers of their samples since the training began
-    (`mds.plan._passes`).
+    All streams together are one order, with one lookup. Its positions are int64 of shape (3, n):
+    streams, rows, and the numbers of the samples that these rows have given of these streams since
+    the training began (`mds.plan._row_counts`).
 
     The samples of a step are laid out stream by stream. The samples that are dealt as number 0, 1,
     2, ... are taken from that layout in strides, here of 5::
@@ -501,21 +500,36 @@ class ScheduledBatches(StreamBatches):
         place in the layout     0  1  2  3  4 | 5  6  7      5 samples of stream 0, 3 of stream 1
         number dealt            0  5  2  7  4 | 1  6  3      number n is at place 5 * n % 8
 
+    In a step with a turn, number n is at place (5 * n - turn) % 8.
+
+    Grid places are given to rows in turns, and numbers to nodes. The strides are such that the
+    remainders of a row and of its numbers are equal, modulo a number of nodes that divides the
+    rows: so each node reads rows of its own.
+
     Args:
-        mixture: Samples of each stream in the steps of the run.
+        rows: Samples that each row gives of each stream in the steps of the run.
         first, last: First step of the epoch in the run, and the end.
         spec: Shape of the world, and the samples that were seen or skipped.
     """
 
-    def __init__(self, mixture: Mixture, first: int, last: int, spec: PartitionSpec) -> None:
-        self._mixture, self._begin, self._canonical = mixture, first, spec.canonical
-        size = mixture.batch
-        # Place in the layout of each number that is dealt; see the picture of the class.
-        stride = stride_of(size)
-        self._places = np.arange(size, dtype=np.int64) * stride % size
-        # place * inverse_stride % size is the number at a place.
-        self._inverse_stride = pow(stride, -1, size) if size > 1 else 0
+    def __init__(self, rows: RowCounts, first: int, last: int, spec: PartitionSpec) -> None:
+        self._rows, self._mixture = rows, rows.mixture
+        self._begin, self._end = first, last
+        self._canonical = spec.canonical
+        # Place in the layout of each number that is dealt, if the turn is 0.
+        size = rows.mixture.batch
+        self._places = np.arange(size, dtype=np.int64) * rows.stride % size
         super().__init__(last - first, spec)
+
+    def canonical_nodes_of(self, node: int) -> Ids:
+        """Return the canonical nodes that a physical node reads.
+
+        These are all if the nodes do not divide them, or if a stream has too few samples for rows.
+        """
+        nodes = self.shape.nodes
+        if self._canonical % nodes or not self._rows.has_rows.all():
+            return np.arange(self._canonical)
+        return np.arange(node, self._canonical, nodes)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the place in the epoch of each step and slot, int64 (steps, slots).
@@ -527,12 +541,37 @@ class ScheduledBatches(StreamBatches):
 
     def _fill(self, steps: Ids, slots: Ids, lookups: Sequence[Lookup]) -> Ids:
         """Return the sample ids of steps and slots, int64 (steps, slots); see `StreamBatches`."""
-        # Slot -> number dealt in the step -> place in the layout -> stream and sample number -> id.
-        positions = self._positions(steps + self._begin, self._places[self.shape.deal(slots)])
+        # Slot -> number dealt in the step -> place in the layout -> stream, row and number -> id.
+        positions = self._positions(steps + self._begin, self.shape.deal(slots))
         return lookups[0](positions).reshape(len(steps), slots.shape[-1])
 
-    def _positions(self, steps: Ids, places: Ids) -> Ids:
-        """Return the stream and the sample number of places in steps, int64 (2, steps * places).
+    def _positions(self, steps: Ids, numbers: Ids) -> Ids:
+        """Return stream, row and number of samples in steps, int64 (3, steps * numbers).
+
+        Args:
+            steps: Steps of the run, ascending.
+            numbers: Numbers that are dealt in a step, of shape (n,), or (steps, n).
+        """
+        rows, size = self._rows, self._mixture.batch
+        turns = rows.turns(steps)[:, None]
+        places = (self._places[numbers] - turns) % size
+        if size % rows.rows:
+            residues = (places + (steps[:, None] * size + turns)) % rows.rows
+        else:  # the same in all steps
+            residues = numbers * rows.stride % rows.rows
+        # The residues that occur, and the index of each residue among them.
+        occurs = np.zeros(rows.rows, bool)
+        occurs[residues] = True
+        columns = np.broadcast_to((np.cumsum(occurs) - 1)[residues], places.shape)
+        out = np.empty((3, *places.shape), np.int64)
+        out[1] = rows.row_of[residues]
+        for counts in rows.parts(steps, np.flatnonzero(occurs)):
+            part = counts.indexes
+            out[0, part], out[2, part] = self._numbers(counts, places[part], columns[part])
+        return out.reshape(3, -1)
+
+    def _numbers(self, counts: StepCounts, places: Ids, columns: Ids) -> tuple[Ids, Ids]:
+        """Return the streams and the numbers of the samples at places of some steps.
 
         Layouts of all steps are laid end to end, as lines of the samples of one stream in one
         step. A binary search finds the line of each flat place::
@@ -542,63 +581,64 @@ class ScheduledBatches(StreamBatches):
             stream         0  0  0  0  0 | 1  1  1 || 0  0  0  0  0 | 1  1  1
 
         Args:
-            steps: Steps of the run, ascending.
-            places: Places in the layout of a step, of shape (n,), or (steps, n).
+            counts: Counts of the steps.
+            places: Places in the layout of each step, int64 (steps, n).
+            columns: Column in ``counts`` of the row of each place, int64 (steps, n).
+
+        Both results have the shape of ``places``.
         """
-        streams, size = self._mixture.streams, self._mixture.batch
-        # Sample numbers with which the lines begin and end, of shape (steps, streams).
-        begin, end = self._mixture.ranges(steps)
-        ends_in_step = (end - begin).cumsum(axis=1)
-        step_begins = np.arange(len(steps)) * size
-        flat_places = (places + step_begins[:, None]).reshape(-1)
-        line_ends = (ends_in_step + step_begins[:, None]).reshape(-1)
+        rows = self._rows
+        sizes = counts.end - counts.begin
+        step_begins = np.arange(len(places))[:, None] * self._mixture.batch
+        flat_places = places + step_begins
+        line_ends = (sizes.cumsum(axis=1) + step_begins).reshape(-1)
         line_of = line_ends.searchsorted(flat_places, side="right")
-        # Sample numbers minus flat places, the same in a whole line.
-        shift = end.reshape(-1) - line_ends
-        out = np.empty((2, len(flat_places)), np.int64)
-        np.remainder(line_of, streams, out=out[0])
-        np.add(shift[line_of], flat_places, out=out[1])
-        return out
+        streams = line_of % self._mixture.streams
+        # Of the places of a line, every ``rows.rows``-th one is of the same row.
+        numbers = flat_places - (line_ends - sizes.reshape(-1))[line_of]
+        if rows.has_rows.all():
+            numbers //= rows.rows
+        elif rows.rows > 1:
+            numbers //= np.where(rows.has_rows, rows.rows, 1)[streams]
+        line_of *= counts.rows.shape[2]
+        line_of += columns
+        numbers += counts.rows.reshape(-1)[line_of]
+        return streams, numbers
 
     def _find(self, stream: int, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of positions, int64 (2, n); see `StreamBatches`.
+        """Return the steps and slots of positions, int64 (3, n); see `StreamBatches`.
 
-        Results are grouped by stream, and not in the order of ``positions``.
+        Results are grouped by stream and row, and not in the order of ``positions``.
         """
         del stream  # the positions name the streams
-        parts = [
-            self._find_numbers(number, positions[1][positions[0] == number])
-            for number in np.unique(positions[0]).tolist()
-        ]
-        if not parts:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        steps, slots = zip(*parts, strict=True)
+        steps, slots = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for each, row in np.unique(positions[:2], axis=1).T.tolist():
+            is_of_row = (positions[0] == each) & (positions[1] == row)
+            step, slot = self._find_numbers(each, row, positions[2][is_of_row])
+            steps.append(step)
+            slots.append(slot)
         return np.concatenate(steps), np.concatenate(slots)
 
-    def _find_numbers(self, stream: int, sample_numbers: Ids) -> tuple[Ids, Ids]:
-        """Return the steps and slots of samples of one stream, as `_find` does.
+    def _find_numbers(self, stream: int, row: int, numbers: Ids) -> tuple[Ids, Ids]:
+        """Return the steps and slots of samples of one row of a stream, as `_find` does.
 
-        ``sample_numbers`` count the samples of the stream since the training began.
+        ``numbers`` count the samples that the row gives of the stream since the training began.
         """
-        step = self._mixture.steps_of_samples(stream, sample_numbers)
-        # Samples of each stream before and after each of these steps, of shape (steps, streams).
-        counts = self._mixture.counts(np.concatenate([step, step + 1]))
-        begin, end = counts.reshape(2, len(step), self._mixture.streams)
-        # The inverse of `_fill`: the place of the stream's first sample in the layout of the step,
-        # the place of the sample, and the number with which it is dealt.
-        first = np.cumsum(end - begin, axis=1)[:, stream] - (end - begin)[:, stream]
-        place = first + sample_numbers - begin[:, stream]
-        number = place * self._inverse_stride % self._mixture.batch
-        return step - self._begin, self.shape.dealt(number)
-
-
-def stride_of(size: int) -> int:
-    """Return the number nearest to ``size`` times 0.618... that has no common factor with it.
-
-    Multiples of the stride, modulo ``size``, then are all numbers below ``size``, and any few
-    consecutive multiples are spread evenly.
-    """
-    ideal = size * (math.sqrt(5) - 1) / 2
-    near = round(ideal)
-    candidates = (near + sign * k for k in range(size + 1) for sign in (1, -1))
-    return next((c for c in candidates if c > 0 and math.gcd(c, size) == 1), 1)
+        rows, size = self._rows, self._mixture.batch
+        steps = rows.steps_of(stream, row, numbers, self._end)
+        # The inverse of `_positions`: the place of the stream's first sample in the layout of the
+        # step, the place of the sample, and the number with which it is dealt.
+        places = np.empty(len(steps), np.int64)
+        residue = np.array([row * rows.stride % rows.rows])
+        for index, step in enumerate(steps.tolist()):
+            (counts,) = rows.parts(np.array([step]), residue)
+            first = int((counts.end - counts.begin)[0, :stream].sum())
+            number_in_step = int(numbers[index] - counts.rows[0, stream, 0])
+            if rows.has_rows[stream]:
+                # The first place of the row at ``first`` or after it, and then every rows-th one.
+                grid_begin = int(rows.grid_begins(np.array([step]))[0])
+                first += (int(residue[0]) - grid_begin - first) % rows.rows
+                number_in_step *= rows.rows
+            places[index] = first + number_in_step
+        dealt_numbers = (places + rows.turns(steps)) * rows.inverse_stride % size
+        return steps - self._begin, self.shape.dealt(dealt_numbers)

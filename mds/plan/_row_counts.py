@@ -129,14 +129,15 @@ class RowCounts:
     def turns(self, steps: Ids) -> Ids:
         """Return the turn of each step, int64: a number below that of the rows.
 
-        Any consecutive turns, as many as rows, are mostly different. They begin with a number that
-        looks random, so that they have no rhythm in common with the counts of a stream.
+        Turns mostly differ by 1 from step to step, and by another number from round to round, of as
+        many steps as there are rows. After as many rounds comes a number that looks random, so that
+        turns have no rhythm in common with the counts of a stream.
         """
         # All steps of a period have one turn; `_period` is 1 if the rows divide a global batch.
-        periods = steps // self._period
-        rounds, number = np.divmod(periods, self.rows)
-        offsets = (hash_counters(_TURN_KEY, rounds) % np.uint64(self.rows)).astype(np.int64)
-        turns: Ids = (number * stride_of(self.rows) + offsets) % self.rows
+        round_number, turn = np.divmod(steps // self._period, self.rows)
+        block, round_in_block = np.divmod(round_number, self.rows)
+        offsets = (hash_counters(_TURN_KEY, block) % np.uint64(self.rows)).astype(np.int64)
+        turns: Ids = (turn + round_in_block * stride_of(self.rows) + offsets) % self.rows
         return turns
 
     def grid_begins(self, steps: Ids) -> Ids:

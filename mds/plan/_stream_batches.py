@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -502,9 +503,8 @@ class ScheduledBatches(StreamBatches):
 
     In a step with a turn, number n is at place (5 * n - turn) % 8.
 
-    Grid places are given to rows in turns, and numbers to nodes. The strides are such that the
-    remainders of a row and of its numbers are equal, modulo a number of nodes that divides the
-    rows: so each node reads rows of its own.
+    Places are given to rows in turns, and numbers to nodes, so that each node reads rows of its
+    own; see `canonical_nodes_of`.
 
     Args:
         rows: Samples that each row gives of each stream in the steps of the run.
@@ -524,12 +524,13 @@ class ScheduledBatches(StreamBatches):
     def canonical_nodes_of(self, node: int) -> Ids:
         """Return the canonical nodes that a physical node reads.
 
-        These are all if the nodes do not divide them, or if a stream has too few samples for rows.
+        With 8 canonical nodes and 4 physical ones, node 1 reads the canonical nodes 1 and 5. All
+        are returned if a stream has too few samples for rows.
         """
-        nodes = self.shape.nodes
-        if self._canonical % nodes or not self._rows.has_rows.all():
-            return np.arange(self._canonical)
-        return np.arange(node, self._canonical, nodes)
+        # Samples of row r are dealt as numbers that have the remainder of r, modulo any number that
+        # divides both the rows and the global batch; number n goes to node n % nodes.
+        divisor = math.gcd(self.shape.nodes, self._canonical) if self._rows.has_rows.all() else 1
+        return np.arange(node % divisor, self._canonical, divisor)
 
     def marks(self, steps: Ids, slots: Ids) -> Ids:
         """Return the place in the epoch of each step and slot, int64 (steps, slots).

@@ -173,7 +173,7 @@ def test_explain_tells_passes_and_when_streams_are_used_up(folder):
     assert "step 0 to 59" in told
     lines = {line.split()[0]: line for line in told.splitlines()}
     assert "80.000% to" in lines["web"].replace("79.450", "80.000")
-    assert "all seen once after step" in lines["math"]
+    assert "all seen once after about step" in lines["math"]
     one = dataset_of(folder, schedule=Schedule({0: {"web": 1}})).explain()
     assert "0.000%  0.00 passes by the end of the epoch; never all seen" in " ".join(
         one.split()

@@ -59,7 +59,7 @@ class StepCounts(NamedTuple):
         indexes: Indexes of these steps among those that were asked for.
         begin, end: Samples of each stream before and after each step, int64 (steps, streams).
         rows: Samples that rows have given of each stream before each step, int64
-            (steps, streams, residues); `RowCounts.parts` was asked for the residues.
+            (residues, steps, streams); `RowCounts.parts` was asked for the residues.
     """
 
     indexes: slice
@@ -90,7 +90,7 @@ class RowCounts:
 
     def __init__(self, mixture: Mixture, samples: Sequence[int], canonical: int) -> None:
         per_stream = np.array(samples, np.int64)
-        self.mixture, self.canonical = mixture, canonical
+        self.mixture = mixture
         self.has_rows = (per_stream >= canonical * _MIN_ROW_SAMPLES) & (canonical > 1)
         self.rows = rows = canonical if self.has_rows.any() else 1
         edges = np.arange(rows + 1) * per_stream[:, None] // rows
@@ -151,7 +151,7 @@ class RowCounts:
         """
         if self.rows == 1:
             begin, end = self.mixture.ranges(steps)
-            yield StepCounts(slice(0, len(steps)), begin, end, begin[:, :, None])
+            yield StepCounts(slice(0, len(steps)), begin, end, begin[None])
             return
         first = 0
         while first < len(steps):
@@ -182,9 +182,11 @@ class RowCounts:
             offsets = steps[first:last] - table_step
             begin, end = counts[offsets], counts[offsets + 1]
             part_edges = edges[offsets[0] : offsets[-1]]
-            rows = self._running_totals(part_edges, totals, residues)[offsets - offsets[0]]
+            rows = self._running_totals(part_edges, totals, residues)
+            if rows.shape[1] > len(offsets):  # steps are missing between these
+                rows = rows[:, offsets - offsets[0]]
             if not self.has_rows.all():
-                rows[:, ~self.has_rows] = begin[:, ~self.has_rows, None]
+                rows[:, :, ~self.has_rows] = begin[:, ~self.has_rows]
             yield StepCounts(slice(first, last), begin, end, rows)
             first = last
 
@@ -194,7 +196,7 @@ class RowCounts:
         For a stream without rows it is the number of all its samples, in each row.
         """
         (part,) = self.parts(np.array([step]), self.row_residues)
-        counts: Ids = part.rows[0]
+        counts: Ids = part.rows[:, 0].T
         return counts
 
     @property
@@ -218,7 +220,7 @@ class RowCounts:
             first = (int(np.searchsorted(table_column, number, side="right")) - 1) * _TABLE_STEPS
             candidates = np.arange(first, min(first + _TABLE_STEPS, last))
             counts = np.concatenate(
-                [p.rows[:, stream, 0] for p in self.parts(candidates, np.array([residue]))]
+                [p.rows[0, :, stream] for p in self.parts(candidates, np.array([residue]))]
             )
             steps[index] = first + int(np.searchsorted(counts, number, side="right")) - 1
         return steps
@@ -235,7 +237,7 @@ class RowCounts:
             first += _TABLE_STEPS
         for part in self.parts(np.arange(first, last + 1), residues):
             # Steps before which a row would have given more of a stream than its limit.
-            steps, streams, _ = np.nonzero(part.rows > limits)
+            steps, streams = np.nonzero((part.rows > limits.T[:, None]).any(axis=0))
             if len(steps):
                 return first + part.indexes.start + int(steps[0]) - 1, int(streams[0])
         return None
@@ -248,17 +250,17 @@ class RowCounts:
             totals: Samples that rows have given before the first of them, int64 (streams, rows).
             residues: Residues of the rows that are counted.
 
-        Returns int64 of shape (steps + 1, streams, residues).
+        Returns int64 of shape (residues, steps + 1, streams).
         """
-        rows = np.empty((len(edges) + 1, len(totals), len(residues)), np.int64)
-        rows[0] = totals[:, residues]
+        rows = np.empty((len(residues), len(edges) + 1, len(totals)), np.int64)
+        rows[:, 0] = totals[:, residues].T
         # Grid places with a residue before an edge: one in each round, and maybe one in the round
         # in which the edge is.
         rounds, remainders = np.divmod(edges, self.rows)
-        in_last_round = (residues < remainders[:, :, None]).view(np.int8)
-        difference = in_last_round[:, 1:] - in_last_round[:, :-1]
-        np.add(difference, np.diff(rounds, axis=1)[:, :, None], out=rows[1:])
-        return np.cumsum(rows, axis=0, out=rows)
+        in_last_round = (remainders > residues[:, None, None]).view(np.int8)
+        difference = in_last_round[:, :, 1:] - in_last_round[:, :, :-1]
+        np.add(difference, np.diff(rounds, axis=1), out=rows[:, 1:])
+        return np.cumsum(rows, axis=1, out=rows)
 
     def _table_before(self, step: int) -> Ids:
         """Return the counts by residue before a kept step, int64 (streams, rows).

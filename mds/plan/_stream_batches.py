@@ -584,7 +584,7 @@ class ScheduledBatches(StreamBatches):
         Args:
             counts: Counts of the steps.
             places: Places in the layout of each step, int64 (steps, n).
-            columns: Column in ``counts`` of the row of each place, int64 (steps, n).
+            columns: Index in ``counts.rows`` of the row of each place, int64 (steps, n).
 
         Both results have the shape of ``places``.
         """
@@ -601,8 +601,7 @@ class ScheduledBatches(StreamBatches):
             numbers //= rows.rows
         elif rows.rows > 1:
             numbers //= np.where(rows.has_rows, rows.rows, 1)[streams]
-        line_of *= counts.rows.shape[2]
-        line_of += columns
+        line_of += columns * len(line_ends)
         numbers += counts.rows.reshape(-1)[line_of]
         return streams, numbers
 
@@ -634,7 +633,7 @@ class ScheduledBatches(StreamBatches):
         for index, step in enumerate(steps.tolist()):
             (counts,) = rows.parts(np.array([step]), residue)
             first = int((counts.end - counts.begin)[0, :stream].sum())
-            number_in_step = int(numbers[index] - counts.rows[0, stream, 0])
+            number_in_step = int(numbers[index] - counts.rows[0, 0, stream])
             if rows.has_rows[stream]:
                 # The first place of the row at ``first`` or after it, and then every rows-th one.
                 grid_begin = int(rows.grid_begins(np.array([step]))[0])

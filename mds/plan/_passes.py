@@ -310,7 +310,7 @@ class RowPasses(StreamPasses):
 
     def lookup(self) -> Lookup:
         """Return a function from positions to ids, which is fastest if numbers ascend."""
-        take, rows = PassLookup(self), self._rows
+        lookup, rows = PassLookup(self), self._rows
         starts, sizes = rows.starts.reshape(-1), rows.sizes.reshape(-1)
 
         def take_of_rows(positions: Ids) -> Ids:
@@ -319,11 +319,10 @@ class RowPasses(StreamPasses):
             row_of_stream = streams * rows.rows + row
             size = sizes[row_of_stream]
             passes = numbers // size
-            # Sample numbers as `PassLookup` takes them: pass * samples + position in the pass.
-            sample_numbers = passes * (self.per_stream[streams] - size)
-            sample_numbers += numbers
-            sample_numbers += starts[row_of_stream]
-            return take(np.stack([streams, sample_numbers]))
+            elements = starts[row_of_stream]
+            elements += numbers
+            elements -= passes * size
+            return lookup.take(streams, passes, elements)
 
         return take_of_rows
 
@@ -402,20 +401,28 @@ class PassLookup:
         streams, sample_numbers = positions
         if not self._passes.is_grouped.any():
             return self._ask_each_stream(streams, sample_numbers)
-        samples, current = self._passes.per_stream[streams], self._passes.current
+        samples = self._passes.per_stream[streams]
         passes = sample_numbers // samples
+        return self.take(streams, passes, sample_numbers - passes * samples)
+
+    def take(self, streams: Ids, passes: Ids, elements: Ids) -> Ids:
+        """Return the sample ids of elements of passes; all are int64 of shape (n,)."""
+        if not self._passes.is_grouped.any():
+            sample_numbers = passes * self._passes.per_stream[streams] + elements
+            return self._ask_each_stream(streams, sample_numbers)
+        current = self._passes.current
         if current is None or not (is_current := current.passes[streams] == passes).all():
             # Some streams have reached another pass. Only one pass of a stream can be current, so
             # samples of others may remain.
             current = self._passes.switch_to(streams, passes)
             is_current = current.passes[streams] == passes
-        elements = sample_numbers - passes * samples
         if is_current.all():
             return self._ask_together(current, streams, elements)
-        ids = np.empty(len(sample_numbers), np.int64)
+        ids = np.empty(len(elements), np.int64)
         ids[is_current] = self._ask_together(current, streams[is_current], elements[is_current])
-        is_other = ~is_current
-        ids[is_other] = self._ask_each_stream(streams[is_other], sample_numbers[is_other])
+        streams, passes, elements = (each[~is_current] for each in (streams, passes, elements))
+        sample_numbers = passes * self._passes.per_stream[streams] + elements
+        ids[~is_current] = self._ask_each_stream(streams, sample_numbers)
         return ids
 
     def _ask_each_stream(self, streams: Ids, sample_numbers: Ids) -> Ids:

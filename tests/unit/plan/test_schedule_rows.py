@@ -316,3 +316,36 @@ def test_a_state_of_an_earlier_order_is_refused():
         earlier = dataclasses.replace(state, order=order)
         with pytest.raises(StateError, match=r"saved by an earlier version, .* Start a new run"):
             plan.check(earlier)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_orders_that_take_long_are_those_of_all_passes_that_rows_read(epoch):
+    """Processes share them in files, so none may be missing, and none is made in vain."""
+    plan = plan_of((2, 1, 1), 8, shuffle_algo="py1e", epoch=epoch, small_order=1)
+    used = set()
+
+    def recorded(order):
+        lookup = order.new_lookup()
+
+        def take(positions):
+            used.add(order.key())
+            return lookup(positions)
+
+        return take
+
+    for order in plan.long_orders:
+        order.attach(recorded(order))
+    expected = plan_of((2, 1, 1), 8, shuffle_algo="py1e", epoch=epoch)
+    assert steps_of(plan) == steps_of(expected)
+    assert used == {order.key() for order in plan.long_orders}
+    rows = plan.scheduled.rows
+    passes = {
+        (i, int(number))
+        for i in range(3)
+        for row in range(8)
+        for number in np.arange(
+            *(rows.before(step)[i, row] for step in (plan.scheduled.first, plan.scheduled.last))
+        )
+        // rows.sizes[i, row]
+    }
+    assert len(plan.long_orders) == len(passes)

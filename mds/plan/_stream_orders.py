@@ -29,6 +29,7 @@ import numpy as np
 from mds._process.fork_safe import cached_property
 from mds._shardfile.hashing import digest
 from mds.shuffle import RandomAccessShuffle, SequentialShuffle, Shuffle, ShuffleSpec
+from mds.shuffle._shard_parts import cut_by_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,12 +88,29 @@ class ShuffleParams(NamedTuple):
         epoch: Number of the epoch.
         block: Samples of a shuffle block (``shuffle_block_size``), the stretch of the order within
             which a sample is moved. Algorithms without blocks ignore it.
+        cut: First position of each canonical node, and the end; None (default) for nodes of equally
+            many samples.
     """
 
     nodes: int
     seed: int
     epoch: int
     block: int
+    cut: tuple[int, ...] | None = None
+
+
+class SampleCosts(Protocol):
+    """Cost of each sample of a dataset, such as its tokens, by which canonical nodes are cut."""
+
+    #: Digest of all costs.
+    key: str
+
+    def take(self, ids: Ids) -> Ids:
+        """Return the cost of each of the samples ``ids``, int64."""
+
+
+_MAX_KEPT_CUTS = 8
+_kept_cuts: dict[str, tuple[int, ...] | None] = {}  # by a digest of what they depend on
 
 
 class StreamOrder(abc.ABC):
@@ -160,6 +178,8 @@ class StreamOrder(abc.ABC):
     def starts(self) -> Ids:
         """Return the first position of each canonical node, and the end; int64 (nodes + 1,)."""
         nodes = self.params.nodes
+        if self.params.cut is not None:
+            return np.array(self.params.cut, np.int64)
         return np.arange(nodes + 1, dtype=np.int64) * self.samples // nodes
 
     @property
@@ -169,7 +189,39 @@ class StreamOrder(abc.ABC):
 
     def key(self) -> str:
         """Return a digest of all that the order depends on: orders with one digest are the same."""
-        return digest(self.name(), *self.params, self.resampling.key())
+        *params, cut = self.params
+        return digest(self.name(), *params, *(cut or ()), self.resampling.key())
+
+    def cut_by(self, costs: SampleCosts) -> None:
+        """Cut the canonical nodes so that all have about the same cost, exact to a sample.
+
+        Call it before ids are computed. Shuffles without a `Shuffle.shard_sequence` stay as they
+        are. The last few cuts are kept, since a cut takes a pass through all costs.
+        """
+        nodes, resampling = self.params.nodes, self.resampling
+        sequence = self.shard_sequence()
+        if nodes == 1 or sequence is None:
+            return
+        # If every sample comes once, the virtual shards are the same in every epoch.
+        data = resampling.data_key() if resampling.is_plain else resampling.key()
+        key = digest(self.name(), nodes, self.params.seed, data, costs.key)
+        if key not in _kept_cuts:
+            while len(_kept_cuts) >= _MAX_KEPT_CUTS:
+                _kept_cuts.pop(next(iter(_kept_cuts)), None)
+            _kept_cuts[key] = cut_by_cost(
+                resampling.virtual_shards,
+                sequence,
+                nodes,
+                lambda virtual: costs.take(resampling.to_sample_ids(virtual)),
+            )
+        self.params = self.params._replace(cut=_kept_cuts[key])
+
+    def shard_sequence(self) -> Ids | None:
+        """Return the virtual shards in the sequence that is cut into canonical nodes, int64.
+
+        None if canonical nodes can only have equally many samples.
+        """
+        return np.arange(len(self.resampling.virtual_shards))
 
     def __getstate__(self) -> dict[str, Any]:
         # A pickled order lacks what belongs to this process: an attached lookup, and the array of
@@ -235,13 +287,16 @@ class ShuffledOrder(StreamOrder):
         version = self.algorithm.version
         return f"{self.algo}.{version}" if version else self.algo
 
+    def shard_sequence(self) -> Ids | None:
+        """Return the virtual shards in the sequence that the shuffle cuts, or None."""
+        return self.algorithm.shard_sequence(self._shuffle_spec())
+
     def _new_shuffle(self) -> Shuffle:
         """Return the shuffle of this epoch, which knows the sizes of the virtual shards."""
-        params = self.params
-        sizes = self.resampling.virtual_shards
-        return self.algorithm(
-            ShuffleSpec(sizes, params.nodes, params.seed, params.epoch, params.block)
-        )
+        return self.algorithm(self._shuffle_spec())
+
+    def _shuffle_spec(self) -> ShuffleSpec:
+        return ShuffleSpec(self.resampling.virtual_shards, *self.params)
 
 
 class RandomAccessOrder(ShuffledOrder):

@@ -2,7 +2,8 @@
 
 A *canonical node* is a fixed share of the samples. An order is made for a number of canonical nodes
 that stays the same for a whole run, so that the run can be resumed on any number of machines. With
-n samples and N nodes, node k has the positions ``k * n // N`` to ``(k + 1) * n // N`` - 1.
+n samples and N nodes, node k has the positions ``k * n // N`` to ``(k + 1) * n // N`` - 1, unless
+the positions are cut by the cost of the samples (`mds.shuffle._shard_parts.cut_by_cost`).
 
 An algorithm inherits `RandomAccessShuffle` if it can compute the id at any position alone, else
 `mds.shuffle.SequentialShuffle`. Its class attributes declare what the library has to know of it.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,8 +41,11 @@ class ShuffleSpec:
         seed: Seed of the run.
         epoch: Number of the epoch, from 0.
         block_size: Samples of a block, for algorithms that have blocks.
+        cut: First position of each canonical node, and the end; None (default) for nodes of equally
+            many samples.
 
-    Raises PlanError for negative sizes, seeds or epochs, and for less than one node.
+    Raises PlanError for negative sizes, seeds or epochs, for less than one node, and for a cut that
+    does not fit.
 
     >>> spec = ShuffleSpec(np.array([4, 6]), 2, seed=1, epoch=0, block_size=8)
     >>> spec.node_starts().tolist()  # of two canonical nodes of five samples
@@ -52,6 +57,7 @@ class ShuffleSpec:
     seed: int
     epoch: int
     block_size: int
+    cut: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.num_canonical_nodes < 1:
@@ -64,6 +70,14 @@ class ShuffleSpec:
             )
         if len(self.sizes) and int(self.sizes.min()) < 0:
             raise PlanError("a shard cannot have a negative number of samples.")
+        if self.cut is not None:
+            ends = (self.cut[0], self.cut[-1], len(self.cut)) if self.cut else ()
+            is_sorted = all(first <= last for first, last in itertools.pairwise(self.cut))
+            if ends != (0, self.samples, self.num_canonical_nodes + 1) or not is_sorted:
+                raise PlanError(
+                    f"the cut {self.cut} of {plural(self.samples, 'sample')} must ascend from 0 to "
+                    f"their number, with the end of each of {self.num_canonical_nodes} nodes."
+                )
 
     @property
     def samples(self) -> int:
@@ -72,6 +86,8 @@ class ShuffleSpec:
 
     def node_starts(self) -> NDArray[np.int64]:
         """Return the first position of each canonical node, and the end: shape (nodes + 1,)."""
+        if self.cut is not None:
+            return np.array(self.cut, np.int64)
         nodes = self.num_canonical_nodes
         # The products below must not exceed 64 bits.
         if self.samples > np.iinfo(np.int64).max // (nodes + 1):
@@ -109,6 +125,17 @@ class Shuffle(abc.ABC):
     def __init__(self, spec: ShuffleSpec) -> None:
         self.spec = spec
         self.starts = spec.node_starts()
+
+    @classmethod
+    def shard_sequence(cls, spec: ShuffleSpec) -> Ids | None:
+        """Return the shards in the sequence that is cut into canonical nodes, int64.
+
+        It must be the same in every epoch. Override this method if canonical nodes have consecutive
+        samples of such a sequence: then they can be cut by the cost of samples (`ShuffleSpec.cut`).
+        None (default): all canonical nodes have equally many samples.
+        """
+        del spec
+        return None
 
     @abc.abstractmethod
     def windows(self, node: int) -> Iterator[NDArray[np.integer]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mds.errors import PlanError
 from mds.shuffle._sequential import SequentialShuffle, advance_ranges, shuffle_ranges
-from mds.shuffle._shard_parts import epoch_parts
+from mds.shuffle._shard_parts import epoch_parts, seeded_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,8 @@ class Py1b(SequentialShuffle):
     """Shuffle within blocks; a window is a block. Raises PlanError for a block of no samples."""
 
     uses_blocks = True
+
+    shard_sequence = staticmethod(seeded_sequence)
 
     def prepare(self) -> np.random.Generator:
         """Shuffle and cut the shards for this epoch, and return the generator."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mds.errors import PlanError
 from mds.shuffle._sequential import SequentialShuffle, advance_ranges, shuffle_ranges
-from mds.shuffle._shard_parts import epoch_parts
+from mds.shuffle._shard_parts import epoch_parts, seeded_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,8 @@ class Py1br(SequentialShuffle):
     """
 
     uses_blocks = True
+
+    shard_sequence = staticmethod(seeded_sequence)
 
     def prepare(self) -> np.random.Generator:
         """Shuffle and cut the shards, draw the stagger of each node, and return the generator."""

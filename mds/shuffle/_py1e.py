@@ -36,7 +36,7 @@ from mds.shuffle._sequential import (
     save_generator,
     shuffle_parts,
 )
-from mds.shuffle._shard_parts import epoch_parts
+from mds.shuffle._shard_parts import epoch_parts, seeded_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +52,8 @@ class Py1e(SequentialShuffle):
     """
 
     uses_blocks = True
+
+    shard_sequence = staticmethod(seeded_sequence)
 
     def prepare(self) -> np.random.Generator:
         """Shuffle and cut the shards for this epoch, and return the generator."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mds.shuffle._sequential import SequentialShuffle, advance_parts, group_parts, shuffle_parts
-from mds.shuffle._shard_parts import epoch_parts
+from mds.shuffle._shard_parts import epoch_parts, seeded_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,8 @@ class Py1s(SequentialShuffle):
 
     # It mixes little within a node, so a machine reads many canonical nodes side by side.
     canonical_nodes_per_node = 64
+
+    shard_sequence = staticmethod(seeded_sequence)
 
     def prepare(self) -> np.random.Generator:
         """Shuffle and cut the shards for this epoch, and return the generator."""

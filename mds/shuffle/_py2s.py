@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mds.shuffle._sequential import SequentialShuffle, advance_parts, group_parts
-from mds.shuffle._shard_parts import split_at_nodes
+from mds.shuffle._shard_parts import seeded_sequence, split_at_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,9 @@ class Py2s(SequentialShuffle):
 
     # It mixes little within a node, so a machine reads many canonical nodes side by side.
     canonical_nodes_per_node = 64
+
+    # Within a shard the first shuffle moves samples, so a cut by cost is exact to a shard only.
+    shard_sequence = staticmethod(seeded_sequence)
 
     def prepare(self) -> np.random.Generator:
         """Shuffle the shards once, and keep the state of the generator at each of them.

@@ -136,6 +136,12 @@ class Seekable(RandomAccessShuffle):
         )
 
     @classmethod
+    def shard_sequence(cls, spec: ShuffleSpec) -> Ids:
+        """Return the shards that have samples in the sequence that is cut into canonical nodes."""
+        shards = np.flatnonzero(spec.sizes)
+        return shards[keyed_order(derive_key(_TAG, _FOR_DEAL, spec.seed), len(shards))]
+
+    @classmethod
     def group(cls, shuffles: Mapping[int, RandomAccessShuffle]) -> ShuffleGroup:
         """Return a group of shuffles of this class, by number, whose ids are computed together."""
         return SeekableGroup(shuffles)
@@ -201,12 +207,11 @@ def _deal_shards(spec: ShuffleSpec) -> _DealtParts:
     """
     sizes = spec.sizes
     first_ids = np.cumsum(sizes) - sizes
-    if len(sizes) and int(sizes.min()) == 0:
-        first_ids, sizes = first_ids[sizes > 0], sizes[sizes > 0]
     if spec.num_canonical_nodes == 1:
-        return _DealtParts(first_ids, sizes, None)
-    order = keyed_order(derive_key(_TAG, _FOR_DEAL, spec.seed), len(sizes))
-    parts = split_at_nodes(first_ids[order], sizes[order], spec)
+        is_filled = sizes > 0
+        return _DealtParts(first_ids[is_filled], sizes[is_filled], None)
+    sequence = Seekable.shard_sequence(spec)
+    parts = split_at_nodes(first_ids[sequence], sizes[sequence], spec)
     nodes = np.repeat(np.arange(spec.num_canonical_nodes), np.diff(parts.edges))
     return _DealtParts(parts.begin, parts.size, nodes)
 

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from mds.shuffle._base import ShuffleSpec
+
+
+_COSTS_AT_ONCE = 1 << 20  # samples
 
 
 class ShardParts(NamedTuple):
@@ -70,10 +75,70 @@ def split_at_nodes(
     return ShardParts(part_begin, part_ends - part_starts, edges)
 
 
-def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
-    """Return the shards shuffled by the seed, the same in every epoch, and cut at the nodes."""
+def cut_by_cost(
+    sizes: NDArray[np.int64],
+    sequence: NDArray[np.int64],
+    nodes: int,
+    costs: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+) -> tuple[int, ...] | None:
+    """Return a cut by which all canonical nodes have about the same cost, see `ShuffleSpec.cut`.
+
+    A node ends after the sample at which the summed cost is nearest to the node's share. Returns
+    None if the samples cost nothing.
+
+    Args:
+        sizes: Samples of each shard.
+        sequence: Shards in the sequence that is cut.
+        nodes: Number of canonical nodes.
+        costs: Function from ids to the cost of each sample, int64.
+
+    >>> cut_by_cost(np.array([4, 2]), np.array([1, 0]), 2, lambda ids: 1 + 2 * (ids >= 4))
+    (0, 2, 6)
+    """
+    id_ends = np.cumsum(sizes)
+    first_ids = id_ends - sizes
+    # Cost of all ids before each shard, a few ids at a time.
+    before, total = np.zeros(len(sizes) + 1, np.int64), 0
+    for start in range(0, int(id_ends[-1]) if len(sizes) else 0, _COSTS_AT_ONCE):
+        ids = np.arange(start, min(start + _COSTS_AT_ONCE, int(id_ends[-1])))
+        sums = np.concatenate([[0], np.cumsum(costs(ids))]) + total
+        first, last = np.searchsorted(id_ends, [start, ids[-1] + 1], side="right")
+        before[first + 1 : last + 1] = sums[id_ends[first:last] - start]
+        total = int(sums[-1])
+    if not total:
+        return None
+    # Summed cost, and number of samples, at the end of each shard of the sequence.
+    cost_ends = np.cumsum(np.diff(before)[sequence])
+    sample_ends = np.cumsum(sizes[sequence])
+    cut = [0]
+    for node in range(1, nodes):
+        share = node * total // nodes
+        if not share:
+            cut.append(0)
+            continue
+        place = int(np.searchsorted(cost_ends, share))  # of the shard in which the node ends
+        shard = int(sequence[place])
+        inside = np.cumsum(costs(np.arange(first_ids[shard], id_ends[shard])))
+        rest = share - (int(cost_ends[place]) - int(inside[-1]))
+        # The node has the samples before the first one that reaches its share, and also that one if
+        # the sum is nearer then.
+        count = int(np.searchsorted(inside, rest))
+        if int(inside[count]) - rest < rest - (int(inside[count - 1]) if count else 0):
+            count += 1
+        cut.append(int(sample_ends[place] - sizes[shard]) + count)
+    return (*cut, int(id_ends[-1]))
+
+
+def seeded_sequence(spec: ShuffleSpec) -> NDArray[np.int64]:
+    """Return the shards shuffled by the seed, the same in every epoch."""
     order = np.arange(len(spec.sizes))
     np.random.default_rng(spec.seed).shuffle(order)
+    return order
+
+
+def shuffled_parts(spec: ShuffleSpec) -> ShardParts:
+    """Return the shards shuffled by the seed, the same in every epoch, and cut at the nodes."""
+    order = seeded_sequence(spec)
     begin = np.cumsum(spec.sizes) - spec.sizes
     return split_at_nodes(begin[order], spec.sizes[order], spec)
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from mds.transforms._chain import FunctionChain
     from mds.world import Ranks
 
+_AS_GIVEN = "as given"
+
 
 def describe(dataset: Any) -> str:
     """Describe a dataset (a `Samples`) in one line, without secrets and without reading samples."""
@@ -160,7 +162,6 @@ def _settings(
     The arguments are those of `explain`.
     """
     spec, world = plan.spec, plan.world
-    as_given = "as given"
     nodes = f"{world.num_nodes} node{'s' * (world.num_nodes > 1)}"
     batch = spec.batch()
     rows = [
@@ -177,22 +178,14 @@ def _settings(
             _describe_draws(plan),
         ),
         ("shuffle", spec.shuffle_algo if spec.shuffle else "off", f"seed {plan.shuffle_seed}"),
-        (
-            "num_canonical_nodes",
-            f"{plan.num_canonical_nodes}",
-            as_given
-            if spec.num_canonical_nodes
-            else f"{spec.canonical_nodes(1)} for each node"
-            if spec.canonical_nodes(1) > 1
-            else "one for each node; keep this value when the number of nodes changes",
-        ),
+        ("num_canonical_nodes", f"{plan.num_canonical_nodes}", _canonical_nodes(plan)),
     ]
     if spec.shuffle:
         rows.append(
             (
                 "shuffle_block_size",
                 f"{plan.shuffle_block_size:,}",
-                as_given
+                _AS_GIVEN
                 if spec.shuffle_block_size is not None
                 else "samples; the larger of 4,000,000 / canonical nodes and 262,144",
             )
@@ -201,6 +194,18 @@ def _settings(
     rows.append(("batching_method", spec.batching_method, f"{streams} stream{'s' * (streams > 1)}"))
     rows.append(("predownload", f"{predownload:,}", "samples ahead of each worker"))
     return rows
+
+
+def _canonical_nodes(plan: EpochPlan) -> str:
+    """Describe where the number of canonical nodes is from, and what it costs."""
+    canonical, nodes = plan.num_canonical_nodes, plan.world.num_nodes
+    if canonical % nodes and nodes % canonical:
+        return f"no multiple of the {nodes} nodes, so each node fetches shards of all of them"
+    if plan.spec.num_canonical_nodes:
+        return _AS_GIVEN
+    if plan.spec.canonical_nodes(1) > 1:
+        return f"{plan.spec.canonical_nodes(1)} for each node"
+    return "one for each node; keep this value when the number of nodes changes"
 
 
 def _describe_draws(plan: EpochPlan) -> str:
@@ -270,7 +275,7 @@ def _steps(plan: EpochPlan, global_batch: int, has_batches: bool, packs: PackCou
     parts = plan.spec.microbatches
     of_step = "for each rank" if parts == 1 else f"times {parts} microbatches for each rank"
     if packs is not None:
-        steps = f"{_about(packs)}{plural(-(-packs.packs // global_batch), 'step')} an epoch"
+        steps = f"{_about(packs)}{plural(packs.steps, 'step')} an epoch"
         return f"packs {of_step}; {global_batch:,} for all ranks, {steps}"
     if has_batches:
         steps = plural(plan.steps, "step")

@@ -98,7 +98,7 @@ class SelectedLengths:
                 tokens = 0
                 for start in range(first, first + count, _AT_ONCE):
                     lengths = self.take(np.arange(start, min(start + _AT_ONCE, first + count)))
-                    tokens += packing.tokens(lengths)
+                    tokens += int(packing.tokens(lengths).sum())
                 documents.append(Documents(count, tokens))
                 first += count
             self._packed[key] = documents

@@ -95,7 +95,7 @@ class OrderEdits(Sequence[str]):
         steps = self._steps
         if at_step is None:
             epoch, step_in_epoch = steps.next_at(*self._earliest_place())
-            place = step_in_epoch * steps.batch
+            place = steps.place_in_epoch(epoch, step_in_epoch)
         else:
             step = self._check_step(at_step)
             epoch, place = steps.place_of(step, self._earliest_place()[0])
@@ -150,7 +150,9 @@ class OrderEdits(Sequence[str]):
         last_epoch, last_place = training.place_of(steps.stop, current_epoch)
         while (epoch, place) < (last_epoch, last_place) and len(edits) <= MAX_EDITS:
             is_last = epoch == last_epoch
-            end = last_place if is_last else training.in_epoch(epoch) * training.batch
+            end = last_place
+            if not is_last:
+                end = training.place_in_epoch(epoch, training.in_epoch(epoch))
             edits.append({"epoch": epoch, "from": place, "skip": end - place})
             epoch, place = epoch + 1, 0
         if len(edits) > MAX_EDITS:
@@ -225,9 +227,11 @@ class OrderEdits(Sequence[str]):
             # Earlier epochs of packs would have to be packed to count their steps.
             return describe_edit(edit)
         steps = self._steps
-        first = steps.before(edit["epoch"]) + -(-edit["from"] // steps.batch)
+        epoch, place = edit["epoch"], edit["from"]
+        before = steps.before(epoch)
+        first = before + steps.step_in_epoch(epoch, place)
         if "skip" in edit:
-            last = first + edit["skip"] // steps.batch - 1
+            last = before + steps.step_in_epoch(epoch, place + edit["skip"]) - 1
             return (
                 f"steps {first:,} to {last:,} skipped"
                 if last > first

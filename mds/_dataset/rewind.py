@@ -32,10 +32,9 @@ from mds._process.fork_safe import cached_property
 from mds._words import plural
 from mds.errors import ConfigError, StateError
 from mds.formats._registry import find_recorded_format
-from mds.plan._edits import describe_edit, skips_of
+from mds.plan._edits import describe_edit
 from mds.plan._pack_schedule import PackedRun, TokenMixture
 from mds.plan._packing import Packing
-from mds.plan._partition import Gaps
 from mds.plan._schedule import ScheduledRun
 from mds.plan._state import ResumePoint, differences, parse_state
 from mds.storage._files import open_regular
@@ -225,7 +224,8 @@ class RunHistory:
     def position(self) -> tuple[int, int]:
         """Epoch of the state, and the next step, counted since the run began."""
         epoch, steps = max(self._point.position.epoch, 0), self._steps
-        steps_over = -(-self._point.position.place // steps.batch)  # a begun step counts as over
+        # A step that has begun counts as over.
+        steps_over = steps.step_in_epoch(epoch, self._point.position.place)
         return epoch, steps.before(epoch) + steps_over
 
     def step(self, step: int) -> list[StepRow]:
@@ -237,7 +237,7 @@ class RunHistory:
         [77123, 4, 88012, 12]
         """
         epoch, step_in_epoch = self.place_of(step)
-        number = self._number(epoch, step_in_epoch)
+        number = self._steps.number_of(epoch, step_in_epoch)
         assert number is not None  # place_of() raises an error for a skipped step
         # (rank, sample) of each sample, and with packing also the range of its tokens.
         samples_of_ranks = self._order_of(epoch).step_rows(number)
@@ -258,13 +258,12 @@ class RunHistory:
                 f"{plural(self.dataset.num_samples, 'sample')} of all "
                 "streams are numbered from 0."
             )
-        batch, occurrences = self._steps.batch, []
+        occurrences = []
         for epoch in range(last_epoch + 1):
-            first_step, gaps = self._steps.before(epoch), self._gaps(epoch)
+            first_step = self._steps.before(epoch)
             for place in self._order_of(epoch).locate(number):
                 # The order counts only steps that are not skipped; the run counts all.
-                step_in_epoch = gaps.place(place.step * batch) // batch
-                step = first_step + step_in_epoch
+                step = first_step + self._steps.step_of(epoch, place.step)
                 occurrences.append(Seen(epoch, step, place.rank, step < next_step))
         return occurrences
 
@@ -340,7 +339,7 @@ class RunHistory:
         epoch, step_in_epoch = self._steps.epoch_of(
             max(step, 0), max(self._point.position.epoch, 0)
         )
-        number = self._number(epoch, step_in_epoch)
+        number = self._steps.number_of(epoch, step_in_epoch)
         if step >= 0 and number is None:
             raise StateError(f"step {step:,} was skipped in this run, so it has no samples.")
         if step < 0 or number is None or number >= self._order_of(epoch).steps:
@@ -361,19 +360,6 @@ class RunHistory:
             self._orders = {epoch: self._steps.order(epoch)}
         return self._orders[epoch]
 
-    def _gaps(self, epoch: int) -> Gaps:
-        """Return the skipped places of an epoch."""
-        return Gaps(skips_of(self._point.edits, epoch))
-
-    def _number(self, epoch: int, step_in_epoch: int) -> int | None:
-        """Return the number of a step among the steps of its epoch that are not skipped.
-
-        ``step_in_epoch`` counts all steps of the epoch. The result is None if the step is skipped.
-        """
-        gaps, place = self._gaps(epoch), step_in_epoch * self._steps.batch
-        is_skipped = not gaps.is_in_no_gap(np.array([place]))
-        return None if is_skipped else gaps.number(place) // self._steps.batch
-
     def _row(self, rank: int, sample: int, tokens: tuple[int, int] | None = None) -> StepRow:
         """Return a sample of a rank with the place where it is stored; see StepRow."""
         shards = source_of(self.dataset).shards
@@ -385,13 +371,13 @@ class RunHistory:
 
     def _batches(self) -> Iterator[Ids]:
         """Yield the sample numbers of each step since the run began; an empty array if skipped."""
-        no_samples, batch = np.zeros(0, np.int64), self._steps.batch
+        no_samples = np.zeros(0, np.int64)
         for epoch in itertools.count():
-            gaps, steps, next_step = self._gaps(epoch), self._steps.in_epoch(epoch), 0
+            steps, next_step = self._steps.in_epoch(epoch), 0
             if not steps:
                 return
             for number, ids in enumerate(self._order_of(epoch).step_reads()):
-                step = gaps.place(number * batch) // batch  # its number if skipped steps count
+                step = self._steps.step_of(epoch, number)  # its number if skipped steps count
                 yield from itertools.repeat(no_samples, step - next_step)
                 yield ids
                 next_step = step + 1

@@ -13,6 +13,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from mds._cache.order_files import PackFile
 from mds._cache.source import cache_root
 from mds._process.fork_safe import cached_property, new_lock
@@ -23,7 +25,6 @@ from mds.plan._partition import Gaps
 from mds.plan._state import Position, ResumePoint
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from mds._dataset.order_state import OrderState
@@ -81,8 +82,7 @@ class TrainingSteps:
         """Return the number of steps of an epoch that have no place without a sample or pack."""
         if not self._is_packed:
             return self.order(epoch).samples.full_steps
-        packs = load_counts(self.packs(epoch))
-        return packs.table.total // packs.shape.global_batch
+        return load_counts(self.packs(epoch)).full_steps
 
     def before(self, epoch: int) -> int:
         """Return the number of steps of all earlier epochs."""
@@ -121,7 +121,45 @@ class TrainingSteps:
         Raises ConfigError as `epoch_of` does.
         """
         epoch, step_in_epoch = self.epoch_of(step, current_epoch)
-        return epoch, step_in_epoch * self.batch
+        return epoch, self.place_in_epoch(epoch, step_in_epoch)
+
+    def place_in_epoch(self, epoch: int, step: int) -> int:
+        """Return the place at which a step of an epoch begins; ``step`` counts skipped ones."""
+        packs = self._with_empty_steps(epoch)
+        return (step if packs is None else packs.epoch_batches.batch_of(step)) * self.batch
+
+    def step_in_epoch(self, epoch: int, place: int) -> int:
+        """Return the first step of an epoch that begins at a place or later."""
+        packs, batch = self._with_empty_steps(epoch), -(-place // self.batch)
+        return batch if packs is None else packs.epoch_batches.step_at(batch)
+
+    def number_of(self, epoch: int, step: int) -> int | None:
+        """Return the number of a step among those that are not skipped; None if it is skipped."""
+        gaps, place = self._gaps(epoch), self.place_in_epoch(epoch, step)
+        if not gaps.is_in_no_gap(np.array([place])):
+            return None
+        packs, batch = self._with_empty_steps(epoch), gaps.number(place) // self.batch
+        return batch if packs is None else packs.batches.step_at(batch)
+
+    def step_of(self, epoch: int, number: int) -> int:
+        """Return the step of an epoch with a number among those that are not skipped."""
+        packs = self._with_empty_steps(epoch)
+        batch = number if packs is None else packs.batches.batch_of(number)
+        return self.step_in_epoch(epoch, self._gaps(epoch).place(batch * self.batch))
+
+    def _gaps(self, epoch: int) -> Gaps:
+        """Return the places of an epoch that were skipped."""
+        return Gaps(skips_of(self._order.epochs.edits, epoch))
+
+    def _with_empty_steps(self, epoch: int) -> PackPlan | None:
+        """Return the packs of an epoch if it may have empty steps, which are left out, else None.
+
+        Steps with as many places as there are canonical nodes have packs of all that go on.
+        """
+        if not self._is_packed:
+            return None
+        packs = self.packs(epoch)
+        return load_counts(packs) if self.batch < packs.num_canonical_nodes else None
 
     def next_at(self, epoch: int, place: int) -> tuple[int, int]:
         """Return the first step that is not skipped and begins at or after a place.
@@ -131,10 +169,10 @@ class TrainingSteps:
         reach to the end of the epoch, the result is the first step of a later epoch.
         """
         while True:
-            gaps = Gaps(skips_of(self._order.epochs.edits, epoch))
+            gaps = self._gaps(epoch)
             # A place in a skipped range (a gap) moves to the end of it, the next place that is
             # read; others stay. The place is then rounded up to the beginning of a step.
-            step_in_epoch = -(-gaps.place(gaps.number(place)) // self.batch)
+            step_in_epoch = self.step_in_epoch(epoch, gaps.place(gaps.number(place)))
             if len(gaps.firsts) == 0 or step_in_epoch < self.in_epoch(epoch):
                 return epoch, step_in_epoch
             epoch, place = epoch + 1, 0
@@ -229,13 +267,14 @@ _COUNTED_AT_ONCE = 1_000_000  # samples, about a second's work
 
 
 class PackCount(NamedTuple):
-    """Number of packs of an epoch.
+    """Number of packs of an epoch, and of its global batches.
 
     ``filled`` is the share of the space for tokens in all packs that tokens fill, 0 to 1.
-    ``is_exact`` is False if the epoch was not packed yet and ``packs`` is an estimate.
+    ``is_exact`` is False if the epoch was not packed yet and ``packs`` and ``steps`` are estimates.
     """
 
     packs: int
+    steps: int
     filled: float
     is_exact: bool
 
@@ -249,13 +288,15 @@ def count_packs(plan: PackPlan) -> PackCount:
     if counts is None and plan.plan.epoch_size <= _COUNTED_AT_ONCE:
         counts = _counts_by_key.count(plan)
     if counts is not None:
-        packs = sum(int(window_counts.sum()) for window_counts in counts)
+        plan.counts = counts
+        packs, steps = sum(int(window_counts.sum()) for window_counts in counts), plan.epoch_steps
     else:
         _counts_by_key.begin(plan)
         packs = estimate_packs(plan)
+        steps = -(-packs // plan.shape.global_batch)
     # Share of the space in all packs that tokens fill; estimated tokens may exceed the space.
     filled = min(_tokens(plan) / max(packs * plan.packing.room, 1), 1.0)
-    return PackCount(packs, filled, is_exact=counts is not None)
+    return PackCount(packs, steps, filled, is_exact=counts is not None)
 
 
 def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> int:
@@ -269,15 +310,17 @@ def count_steps(order: OrderState, world: World, *, drop_last: bool = False) -> 
     epoch = last.position.epoch if last is not None else max(order.epochs.next_epoch, 0)
     plan = order.epoch_order(epoch, world).packs
     assert plan is not None
-    total, _, is_exact = count_packs(plan)
-    if not is_exact:
+    count = count_packs(plan)
+    if not count.is_exact:
         warnings.warn(
-            f"len() is an estimate: about {plural(total, 'pack')} an epoch. It becomes exact "
+            f"len() is an estimate: about {plural(count.packs, 'pack')} an epoch. It becomes exact "
             "when a "
             "thread of this process has packed the epoch, and when this run restarts.",
             stacklevel=3,
         )
-    return _steps_of(plan, total, drop_last=drop_last)
+    if not drop_last:
+        return count.steps
+    return plan.full_steps if count.is_exact else count.packs // plan.shape.global_batch
 
 
 def count_first_steps(
@@ -295,16 +338,10 @@ def count_first_steps(
     samples = order.plan(ResumePoint(Position(0)), world, is_edited=False)
     plan = PackPlan(samples, order.lengths)
     if may_estimate and plan.plan.epoch_size > _COUNTED_AT_ONCE:
-        total = estimate_packs(plan)
-    else:
-        total = load_counts(plan).table.total
-    return _steps_of(plan, total, drop_last=drop_last)
-
-
-def _steps_of(plan: PackPlan, packs: int, *, drop_last: bool) -> int:
-    """Return the number of global batches of so many packs."""
-    batch = plan.shape.global_batch
-    return packs // batch if drop_last else -(-packs // batch)
+        packs, batch = estimate_packs(plan), plan.shape.global_batch
+        return packs // batch if drop_last else -(-packs // batch)
+    load_counts(plan)
+    return plan.full_steps if drop_last else plan.epoch_steps
 
 
 def load_counts(plan: PackPlan) -> PackPlan:

@@ -272,7 +272,7 @@ class BatchPacker:
         # Bounds of the packs: in pieces, and in tokens.
         piece_bounds = np.concatenate([[0], np.cumsum(packs.counts)])
         token_bounds = np.concatenate([[0], np.cumsum(packs.sizes)])[piece_bounds]
-        most_packs = min(len(packs.counts), planned.packs)  # of a rank, in this step
+        most_packs = min(len(packs.counts), planned.filled)  # of a rank, in this step
         for place, count in enumerate(packs.counts.tolist()):
             if not count and not (is_padded and place < most_packs):
                 continue

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from mds.plan._global_batches import GlobalBatches
     from mds.plan._passes import StreamPasses
     from mds.plan._schedule import ScheduledEpoch, ScheduledRun
-    from mds.plan._stream_orders import StreamOrder
+    from mds.plan._stream_orders import SampleCosts
     from mds.plan._weights import Weights
     from mds.world import World
 
@@ -87,6 +87,8 @@ class EpochInputs(NamedTuple):
         params: Parameters of the shuffle in this epoch.
         small_order: Samples below which every process computes an order for itself.
         scheduled: Part of the schedule that the epoch has, if there is a schedule.
+        costs: Cost of each sample, by which canonical nodes are cut; None (default) for nodes of
+            equally many samples. It is not used with a schedule.
     """
 
     sizes: Sequence[NDArray[np.int64]]
@@ -95,6 +97,7 @@ class EpochInputs(NamedTuple):
     params: ShuffleParams
     small_order: int
     scheduled: ScheduledEpoch | None = None
+    costs: SampleCosts | None = None
 
     def streams(self) -> list[int]:
         """Return the numbers of the streams that give samples, counted from 0.
@@ -145,7 +148,10 @@ class EpochInputs(NamedTuple):
                 return [StreamPasses(passes)]
             return [RowPasses(passes, epoch.rows, epoch.first, epoch.last)]
         if self.spec.batching_method == "random":
-            return [self._order(shares, self.params)]
+            order = self._order(shares, self.params)
+            if self.costs is not None:
+                order.cut_by(self.costs)
+            return [order]
         return [
             self._order([shares[i]], self.params._replace(block=self._block(i))) for i in giving
         ]
@@ -337,6 +343,7 @@ class EpochPlan:
         self.weights = weights
         self.num_samples = sum(per_stream)
         self._dataset = dataset
+        self._costs: SampleCosts | None = None  # see `with_costs`
         self.small_order = small_order
         self._init_from(self.spec.resume_point(self.world, epoch, resume, initial_physical_nodes))
 
@@ -393,7 +400,13 @@ class EpochPlan:
             self.num_canonical_nodes, self.shuffle_seed, self.epoch, self.shuffle_block_size
         )
         return EpochInputs(
-            self._sizes, self.weights, self.spec, params, self.small_order, self.scheduled
+            self._sizes,
+            self.weights,
+            self.spec,
+            params,
+            self.small_order,
+            self.scheduled,
+            self._costs,
         )
 
     @cached_property
@@ -865,14 +878,25 @@ class EpochPlan:
 
     def following(self) -> EpochPlan:
         """Return the plan of the next epoch, with the settings of a loaded state in force."""
-        return self._like(self.resume_point.at(self.begin.following()), self.schedule)
+        return self._like(
+            self.resume_point.at(self.begin.following()), self.schedule, self._costs
+        )
 
     def with_run(self, run: ScheduledRun) -> EpochPlan:
         """Return the same plan with ``run`` as its schedule, such as one counted in windows."""
-        return self._like(self.resume_point, run)
+        return self._like(self.resume_point, run, self._costs)
 
-    def _like(self, point: ResumePoint, schedule: ScheduledRun | None) -> EpochPlan:
-        """Return a plan of the same data and settings at another position, with a schedule."""
+    def with_costs(self, costs: SampleCosts) -> EpochPlan:
+        """Return the same plan, whose canonical nodes are cut by the cost of the samples.
+
+        A plan with a schedule stays as it is.
+        """
+        return self._like(self.resume_point, self.schedule, costs)
+
+    def _like(
+        self, point: ResumePoint, schedule: ScheduledRun | None, costs: SampleCosts | None
+    ) -> EpochPlan:
+        """Return a plan of the same data and settings at another position, with these other two."""
         # Without __init__, which would resolve the weights anew and parse a state. Properties that
         # were computed for this plan are not copied, as they depend on the position.
         plan = object.__new__(EpochPlan)
@@ -880,6 +904,7 @@ class EpochPlan:
         plan._streams = self._streams
         plan.schedule, plan.edits = schedule, self.edits
         plan.num_samples, plan._dataset = self.num_samples, self._dataset
+        plan._costs = costs
         plan._sizes, plan.small_order = self._sizes, self.small_order
         plan._init_from(point)
         return plan

@@ -2,24 +2,28 @@
 
 The samples have the order of an `EpochPlan`. Windows of that order are packed (`pack_windows`), and
 the packs are dealt to ranks as samples are. Every process computes the packs that it needs, in
-about 0.8 us for a document of all ranks, so processes exchange nothing. If the packs of the last
-step are too few for all ranks, the remaining places of its batches stay empty: nothing is repeated,
-and all ranks have equally many steps.
+about 0.8 us for a document of all ranks, so processes exchange nothing.
 
 The packs are thought of as a grid with a row for each canonical node, read column by column, as
-samples are. A row ends where its packs end, and the others go on::
+samples are. A row that has ended leaves empty places, so place p is always column ``p // rows`` of
+row ``p % rows``, and it is for machine ``p % machines``::
 
-    canonical node 0 | 0 2 4 6 7 8 |     numbers are places of packs in the epoch
-    canonical node 1 | 1 3 5 |
+    canonical node 0 | 0 2 4 6 8 |     numbers are places of packs in the epoch
+    canonical node 1 | 1 3 5     |     place 7 is empty
+
+So a machine reads the documents of its own canonical nodes. Canonical nodes are cut by the tokens
+of their documents, not by their number (`PackCosts`), so that rows are about equally long. At an
+empty place a batch has padding: nothing is repeated, and all ranks have equally many steps. A step
+in which all places are empty is left out.
 
 The length of a row is known only when its windows are packed. So there are two ways through the
 grid. `PackReading` continues from a cursor, the next pack of every canonical node, a window at a
 time, and does not need the packs before. `PackTable` is made of the number of packs of every
-window, and finds the place of any pack.
+window, and finds the pack of any place.
 
 A document longer than a pack may be cut into *pieces*; any other document is one piece. The packs
 of a step have *numbers* from 0 on, in the order of their places in the epoch. `Shape.deal` says
-which numbers each rank gets. A number that the step has no pack for is an empty place of a batch.
+which numbers each rank gets.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ from mds.plan._pack_windows import (
     balance,
     pack_window,
 )
-from mds.plan._packing import column_of
+from mds.plan._packing import ORDER_VERSION, column_of
 from mds.plan._partition import Gaps
 from mds.plan._state import Cursor, Position, ResumePoint, parse_state
 from mds.plan._stream_orders import StreamOrder
@@ -99,11 +103,12 @@ class RankPacks(NamedTuple):
             piece, int64 of shape (pieces,).
         places: Number of each piece's document among all documents of the epoch, as `PackPlan.load`
             counts them; int64 of shape (pieces,).
-        counts: Number of pieces in each pack of the batch, int64 of shape (batch size,); 0 for a
-            place of the batch without a pack.
+        counts: Number of pieces in each pack of the batch, int64 of shape (batch size,); 0 for an
+            empty place of the batch.
         order: What these packs add to the order hash: a sum modulo 2**64, and a number of packs.
         end: Position of the run after this step.
         packs: Packs that all ranks together have in the whole step.
+        filled: Places of the whole step, of all ranks, up to the last pack.
         dropped: Number of pieces that were dropped, so that their tokens are padding.
     """
 
@@ -115,6 +120,7 @@ class RankPacks(NamedTuple):
     order: tuple[int, int]
     end: Position
     packs: int
+    filled: int
     dropped: int
 
     def without(self, is_padding: NDArray[np.bool_]) -> RankPacks:
@@ -134,12 +140,30 @@ class RankPacks(NamedTuple):
         )
 
 
+class PackCosts:
+    """Tokens of the documents as packed, by which canonical nodes are cut; `SampleCosts`.
+
+    Args:
+        packing: Settings of the packing, which may cut or leave out long documents.
+        lengths: Lengths of the documents.
+        data: Text that identifies the documents.
+    """
+
+    def __init__(self, packing: Packing, lengths: DocumentLengths, data: str) -> None:
+        self._packing, self._lengths = packing, lengths
+        self.key = digest(data, lengths.digest, lengths.total, lengths.count, repr(packing.facts()))
+
+    def take(self, ids: Ids) -> Ids:
+        """Return the tokens of each of the documents ``ids``, int64."""
+        return self._packing.tokens(self._lengths.take(ids))
+
+
 class _StepPacks(NamedTuple):
     """Packs of a global batch of all ranks.
 
     Attributes:
         packs: The packs, in their order.
-        places: Place of each pack in the epoch, int64, ascending.
+        places: Place in the epoch of each of ``packs``, int64, ascending.
     """
 
     packs: TakenPacks
@@ -175,7 +199,9 @@ class PackPlan:
         self.packing, self.lengths = packing, lengths
         #: Number of documents that are packed together.
         self.window = self._window(plan)
-        self.plan = plan = self._with_windows(plan)
+        _check_version(plan.resume_point)
+        costs = PackCosts(packing, lengths, repr(plan.dataset_facts()))
+        self.plan = plan = self._with_windows(plan).with_costs(costs)
         self.spec, self.world, self.shape = plan.spec, plan.world, plan.shape
         self.epoch = plan.epoch
         self.shuffle_seed, self.num_canonical_nodes = plan.shuffle_seed, plan.num_canonical_nodes
@@ -187,11 +213,19 @@ class PackPlan:
                 f"the state counts {begin.unit} and has no cursors, but this run counts packs. "
                 "Start a new run, without the state."
             )
+        if (
+            begin.cursor is not None
+            and begin.place % len(begin.cursor.windows) != begin.cursor.node
+        ):
+            raise StateError(
+                f"the state has the next pack at place {begin.place}, which is not of canonical "
+                f"node {begin.cursor.node}. Use a state as state_dict() returned it."
+            )
         self.begin = begin if begin.place else Position(plan.epoch, 0, self.unit)
         self._drops = self._dropped_documents()
         self._gaps = Gaps(plan.skips)
-        # Packs of the epoch before the beginning of this plan, without skipped ones.
-        self._packs_before = self._gaps.number(self.begin.place)
+        # Places of the epoch before the beginning of this plan, without skipped ones.
+        self._places_before = self._gaps.number(self.begin.place)
         #: Packs of each window, as `count` returns them; None if they are unknown. A caller that
         #: knows them sets this, so that `table` need not pack the whole epoch.
         self.counts: list[Ids] | None = None
@@ -282,7 +316,7 @@ class PackPlan:
         from mds.plan._passes import StreamPasses
 
         assert order is None or isinstance(order, StreamPasses)
-        name = digest(repr(plan.dataset_facts()), *plan.inputs.params)
+        name = digest(repr(plan.dataset_facts()), repr(plan.inputs.params))
         return ScheduledWindows(plan.scheduled, order, name)
 
     @property
@@ -311,12 +345,13 @@ class PackPlan:
         return PackReading(self.load, self.windows, self.begin.cursor)
 
     def position_after(self, begin: Position, count: int) -> Position:
-        """Return the position ``count`` packs of all ranks after ``begin``.
+        """Return the position in the step after ``begin``, after ``count`` of its places.
 
-        Skipped packs before the last of these are passed too. ``begin`` is a position of this plan.
+        Steps before it that are skipped or empty are passed. ``begin`` is a position of this plan.
         """
-        first_number = self._gaps.number(begin.place)
-        place = int(self._gaps.places(np.arange(first_number, first_number + count))[-1]) + 1
+        reading = PackReading(self.load, self.windows, begin.cursor)
+        step = next(self._steps(reading, begin))
+        place = int(step.places[count - 1]) + 1
         reading = PackReading(self.load, self.windows, begin.cursor)
         reading.skip(place - begin.place)
         return Position(self.epoch, place, self.unit, reading.cursor)
@@ -329,7 +364,7 @@ class PackPlan:
         """
         workers, parts = self.shape.workers, self.spec.microbatches
         reading = self.reading()
-        for step, packs in enumerate(self._steps(reading)):
+        for step, packs in enumerate(self._steps(reading, self.begin)):
             # Batch n of the rank is batch n // workers of worker n % workers.
             mine = [
                 part
@@ -338,14 +373,25 @@ class PackPlan:
                 and (step * parts + part) // workers >= start
             ]
             if mine:
-                numbers = self._numbers_of_ranks(packs.packs, node)[rank].reshape(parts, -1)
+                numbers = self._numbers_of_ranks(packs, node)[rank].reshape(parts, -1)
                 for part in mine:
                     yield self._rank_packs(packs, numbers[part], reading.cursor)
 
     def nodes_read(self, node: int) -> Ids:
-        """Return all canonical nodes, since packs of each of them are dealt to every node."""
-        del node
-        return np.arange(self.num_canonical_nodes)
+        """Return the canonical nodes whose packs a node gets, sorted: rows of the grid.
+
+        A pack at place p is of row ``p % rows``, and for node ``p % nodes``.
+        """
+        rows, nodes = len(self.windows), self.shape.nodes
+        # A step is dealt by its first place. If places are left out inside of it, and their number
+        # is no multiple of the nodes, then the later places go to other nodes.
+        lengths = self._gaps.ends - self._gaps.firsts
+        is_aligned = not (lengths[self._gaps.ends > self.begin.place] % nodes).any()
+        if is_aligned and rows % nodes == 0:
+            return np.arange(node, rows, nodes)
+        if is_aligned and nodes % rows == 0:
+            return np.array([node % rows])
+        return np.arange(rows)
 
     def node_reads(self, node: int, start: int = 0, every: int = 1) -> Iterator[tuple[Ids, Ids]]:
         """Yield the documents that the workers of a node read, from the beginning of this plan on.
@@ -382,8 +428,9 @@ class PackPlan:
 
         An item is a list of int64 arrays, one for each of these ranks, without dropped documents.
         """
-        for step_packs, places in self._steps(self.reading()):
-            numbers_of_ranks = self._numbers_of_ranks(step_packs, node)[::every]
+        for step in self._steps(self.reading(), self.begin):
+            step_packs, places = step
+            numbers_of_ranks = self._numbers_of_ranks(step, node)[::every]
             # From (rank, place in the step) to (batch of the step, rank, place in the batch).
             parts = numbers_of_ranks.reshape(len(numbers_of_ranks), self.spec.microbatches, -1)
             for numbers_of_batch in parts.swapaxes(0, 1):
@@ -394,16 +441,16 @@ class PackPlan:
                     documents.append(pieces.ids[~self._is_dropped(pieces.ids, piece_places)])
                 yield documents
 
-    def _steps(self, reading: PackReading) -> Iterator[_StepPacks]:
-        """Yield the packs of all ranks, step by step, without skipped ones.
+    def _steps(self, reading: PackReading, begin: Position) -> Iterator[_StepPacks]:
+        """Yield the packs of all ranks, step by step, without skipped and without empty steps.
 
-        ``reading`` must be at the beginning of this plan. It moves on with each step, so its cursor
-        is then the one after the yielded step.
+        ``reading`` must be at ``begin``, a position of this plan. It moves on with each step, so
+        its cursor is then the one after the yielded step.
 
         Raises PlanError if the epoch has no pack.
         """
-        size, next_place = self.shape.global_batch, self.begin.place
-        for first_number in itertools.count(self._packs_before, size):
+        size, next_place = self.shape.global_batch, begin.place
+        for first_number in itertools.count(self._gaps.number(begin.place), size):
             places = self._gaps.places(np.arange(first_number, first_number + size))
             # Skipped places split a step into runs of consecutive places.
             parts = []
@@ -412,7 +459,9 @@ class PackPlan:
                 parts.append(reading.take(len(run)))
                 next_place = int(run[-1]) + 1
             step_packs = TakenPacks.joined(parts)
-            if not len(step_packs):
+            if step_packs.packs:
+                yield _StepPacks(step_packs, places[: len(step_packs)])
+            elif reading.is_finished:
                 # Windows with documents, but not even the first step of the epoch has a pack.
                 if next_place == size and self.windows.any():
                     raise PlanError(
@@ -422,7 +471,6 @@ class PackPlan:
                         "column of tokens and the arguments of Packing."
                     )
                 return
-            yield _StepPacks(step_packs, places[: len(step_packs)])
 
     def _rank_packs(self, packs: _StepPacks, numbers: Ids, cursor: Cursor) -> RankPacks:
         """Return the packs of a rank in a step.
@@ -439,7 +487,7 @@ class PackPlan:
         )
         order = self._hash_summands(packs, numbers, pieces)
         end = Position(self.epoch, int(places[-1]) + 1, self.unit, cursor)
-        rank_packs = RankPacks(*pieces, order, end, len(step_packs), 0)
+        rank_packs = RankPacks(*pieces, order, end, step_packs.packs, step_packs.filled, 0)
         return rank_packs.without(is_dropped) if is_dropped.any() else rank_packs
 
     @staticmethod
@@ -448,28 +496,29 @@ class PackPlan:
 
         Args:
             places: Place of each pack of a step.
-            numbers: Numbers of the packs of the step that have the pieces. A number after the last
-                pack is of a pack that does not exist.
+            numbers: Numbers of the packs of the step that have the pieces. Some may have no pack.
             counts: Number of pieces of each of these.
         """
-        real = numbers < len(places)  # numbers of packs that exist
+        real = counts > 0
         return np.repeat(places[numbers[real]], counts[real])
 
-    def _numbers_of_ranks(self, step_packs: TakenPacks, node: int) -> Ids:
+    def _numbers_of_ranks(self, step: _StepPacks, node: int) -> Ids:
         """Return the numbers of the packs of a step that each rank of a node gets.
 
-        They are int64 of shape (ranks, batch size). In the last step there may be no packs for the
-        higher numbers.
+        They are int64 of shape (ranks, batch size). For some numbers there may be no packs.
         """
         shape = self.shape
         first = node * shape.ranks
         numbers_of_ranks = shape.deal(shape.slots(first, first + shape.ranks))
+        # `Shape.deal` gives node k the numbers k, k + nodes, ... of the step. It is to get the
+        # places k, k + nodes, ... of the epoch, wherever the step begins.
+        numbers_of_ranks += (node - int(step.places[0])) % shape.nodes - node
         numbers_of_ranks = numbers_of_ranks.reshape(shape.ranks, shape.batch)
         if self.packing.balance is None or shape.ranks == 1:
             return numbers_of_ranks
         # The node keeps its packs, and its ranks exchange them for balance.
         numbers = np.sort(numbers_of_ranks.reshape(-1))
-        rank_of = balance(step_packs.weights(numbers, self.packing.balance), shape.ranks)
+        rank_of = balance(step.packs.weights(numbers, self.packing.balance), shape.ranks)
         return np.stack([numbers[rank_of == rank] for rank in range(shape.ranks)])
 
     def _hash_summands(self, packs: _StepPacks, numbers: Ids, pieces: Pieces) -> tuple[int, int]:
@@ -490,7 +539,7 @@ class PackPlan:
         places = self._places_of_pieces(packs.places, numbers, counts)
         sums = summands((places << _PIECE_BITS) + piece_of_pack, ids + (starts << _ID_BITS))
         sums[self._is_dropped(ids, places)] = 0
-        return int(sums.sum(dtype=np.uint64)), int((numbers < len(packs.packs)).sum())
+        return int(sums.sum(dtype=np.uint64)), int(packs.packs.has_pack(numbers).sum())
 
     # ------------------------------------------------------------------ the whole epoch
 
@@ -509,16 +558,31 @@ class PackPlan:
         """Table of all packs of the epoch, made of known `counts` or else by `count`."""
         return PackTable(self.counts if self.counts is not None else self.count())
 
+    @cached_property
+    def batches(self) -> FilledBatches:
+        """Global batches from the beginning of this plan on."""
+        size = self.shape.global_batch
+        return FilledBatches(self.table, self._gaps, self._places_before, size)
+
+    @cached_property
+    def epoch_batches(self) -> FilledBatches:
+        """Global batches of the whole epoch, seen and skipped ones included."""
+        return FilledBatches(self.table, Gaps(), 0, self.shape.global_batch)
+
     @property
     def epoch_steps(self) -> int:
         """Number of global batches of the whole epoch, seen and skipped ones included."""
-        return -(-self.table.total // self.shape.global_batch)
+        return self.epoch_batches.count
+
+    @property
+    def full_steps(self) -> int:
+        """Number of global batches of the whole epoch that have no empty place."""
+        return self.epoch_batches.full
 
     @property
     def steps(self) -> int:
-        """Global batches that remain, the last of which may have places without a pack."""
-        remaining = self._gaps.number(self.table.total) - self._packs_before
-        return -(-max(remaining, 0) // self.shape.global_batch)
+        """Global batches that remain, of which the last ones may have empty places."""
+        return self.batches.count
 
     def batch(self, step: int) -> list[RankPacks]:
         """Return the packs of every rank in a global batch.
@@ -529,29 +593,30 @@ class PackPlan:
             raise IndexError(
                 f"there is no step {step}: the epoch has {plural(self.steps, 'step')}."
             )
-        shape, packs = self.shape, self._step_packs(step)
+        shape, packs = self.shape, self._step_packs(self.batches.batch_of(step))
         cursor = self.table.cursor(int(packs.places[-1]) + 1)
         return [
             self._rank_packs(packs, numbers, cursor)
             for node in range(shape.nodes)
-            for numbers in self._numbers_of_ranks(packs.packs, node)
+            for numbers in self._numbers_of_ranks(packs, node)
         ]
 
-    def _step_packs(self, step: int) -> _StepPacks:
-        """Return the packs of a step, found by `table` and not by reading all steps before.
+    def _step_packs(self, batch: int) -> _StepPacks:
+        """Return the packs of a global batch, found by `table` and not by reading all before it.
 
-        Steps count from the beginning of this plan.
+        Batches count from the beginning of this plan, with those that are left out as empty.
         """
         size = self.shape.global_batch
-        places = self._gaps.places(np.arange(size) + self._packs_before + step * size)
+        places = self._gaps.places(np.arange(size) + self._places_before + batch * size)
         places = places[places < self.table.total]
         node, window, pack = self.table.at(places)
         # Pack each window that the step has packs of, once.
         windows: list[Packs] = []
-        window_of = np.empty(len(node), np.int64)
+        window_of = np.full(len(node), -1, np.int64)
         for row, number in sorted({*zip(node.tolist(), window.tolist(), strict=True)}):
-            window_of[(node == row) & (window == number)] = len(windows)
-            windows.append(self.load(row, number))
+            if number >= 0:
+                window_of[(node == row) & (window == number)] = len(windows)
+                windows.append(self.load(row, number))
         return _StepPacks(TakenPacks(windows, window_of, pack), places)
 
     def locate(self, sample: int) -> list[Place]:
@@ -572,15 +637,15 @@ class PackPlan:
         remaining = remaining[(remaining >= self.begin.place) & self._gaps.is_in_no_gap(remaining)]
         remaining = remaining[~self._is_dropped(np.full(len(remaining), sample), remaining)]
         # At last find the rank that gets each pack, and the place of the pack in its batch.
-        for number_of_pack in (self._gaps.numbers(remaining) - self._packs_before).tolist():
-            step, number = divmod(number_of_pack, shape.global_batch)
-            step_packs = self._step_packs(step).packs
+        for number_of_pack in (self._gaps.numbers(remaining) - self._places_before).tolist():
+            batch, number = divmod(number_of_pack, shape.global_batch)
+            step, step_packs = self.batches.step_at(batch), self._step_packs(batch)
             for node in range(shape.nodes):
                 for rank, numbers in enumerate(self._numbers_of_ranks(step_packs, node)):
                     global_rank = node * shape.ranks + rank
                     for place in np.flatnonzero(numbers == number).tolist():
-                        batch = step * self.spec.microbatches + place // self.plan.microbatch
-                        located.add(Place(step, global_rank, batch % shape.workers, place))
+                        part = step * self.spec.microbatches + place // self.plan.microbatch
+                        located.add(Place(step, global_rank, part % shape.workers, place))
         return sorted(located)
 
     def step_rows(self, step: int) -> list[StepSample]:
@@ -601,7 +666,7 @@ class PackPlan:
 
         Two orders have the same global batches if these arrays are equal.
         """
-        for step_packs, places in self._steps(self.reading()):
+        for step_packs, places in self._steps(self.reading(), self.begin):
             ids, starts, _, _, counts = step_packs.pieces(np.arange(len(step_packs)))
             is_dropped = self._is_dropped(ids, np.repeat(places, counts))
             # A piece is identified by its document and its first token.
@@ -610,7 +675,7 @@ class PackPlan:
     def order_hash(self, steps: int) -> OrderHash:
         """Return the hash of the next ``steps`` global batches, without reading any data."""
         order_hash = OrderHash()
-        for packs in itertools.islice(self._steps(self.reading()), steps):
+        for packs in itertools.islice(self._steps(self.reading(), self.begin), steps):
             numbers = np.arange(len(packs.packs))
             order_hash.take(*self._hash_summands(packs, numbers, packs.packs.pieces(numbers)))
         return order_hash
@@ -619,8 +684,11 @@ class PackPlan:
 
     def order_facts(self) -> dict[str, Any]:
         """Return the settings that a state records and compares, as plain JSON."""
-        facts_of_packs = {"packing_window": self.window, "packing_lengths": self.lengths.digest}
-        return {**self.plan.order_facts(), **facts_of_packs}
+        return {
+            **self.plan.order_facts(),
+            "packing_window": self.window,
+            "packing_lengths": self.lengths.digest,
+        }
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return facts about the data, which a state records and compares, as plain JSON."""
@@ -697,11 +765,9 @@ class PackReading:
         self._window, self._pack = cursor_pairs[:, 0].copy(), cursor_pairs[:, 1].copy()
         self._next_node = next_node
         # Packs of the cursor's window of each node, and their number: None and 0 after the last
-        # window. `_alive` has the nodes that still have packs, ascending. The windows are packed at
-        # the first call of `take`.
+        # window. The windows are packed at the first call of `take`.
         self._packs: list[Packs | None] = [None] * nodes
         self._count = np.zeros(nodes, np.int64)
-        self._alive = np.zeros(0, np.int64)
         self._has_loaded = False
 
     @property
@@ -710,53 +776,63 @@ class PackReading:
         windows = zip(self._window.tolist(), self._pack.tolist(), strict=True)
         return Cursor(tuple(windows), self._next_node)
 
-    def take(self, count: int) -> TakenPacks:
-        """Return the next ``count`` packs, or as many as there are, and move the cursor.
+    @property
+    def is_finished(self) -> bool:
+        """Whether no canonical node has another pack; known after the first `take`."""
+        return not self._count.any()
 
-        Packs are taken from the canonical nodes in turns. Each round of the loop takes either as
-        many whole columns of the grid as all windows have, or a part of one column.
+    def take(self, count: int) -> TakenPacks:
+        """Return the next ``count`` places, or as many as there are, and move the cursor.
+
+        A canonical node that has ended leaves its places empty. After the last pack of the epoch
+        there are no places. Each round of the loop takes either as many whole columns of the grid
+        as all windows have, or a part of one column.
         """
         if not self._has_loaded:
             self._load_windows()
-        window_of, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
+        rows = len(self._windows)
+        window_of, numbers = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
         windows: list[Packs] = []
         # Index in `windows` of the current window of each node, -1 if it is not listed there.
-        position_of = np.full(len(self._windows), -1, np.int64)
+        index_of = np.full(rows, -1, np.int64)
         filled = 0
-        while filled < count and len(self._alive):
-            alive = self._alive
-            row = int(np.searchsorted(alive, self._next_node)) % len(alive)
-            # Columns until a window of some node ends. Whole columns can be taken only at row 0.
-            columns_left = int((self._count[alive] - self._pack[alive]).min())
-            columns = min(columns_left, (count - filled) // len(alive)) if row == 0 else 0
-            nodes = alive if columns else alive[row : row + count - filled]
+        while filled < count and not self.is_finished:
+            nodes = np.arange(self._next_node, min(rows, self._next_node + count - filled))
+            columns = 1
+            if len(nodes) == rows:  # whole columns, until a window of some node ends
+                columns_left = (self._count - self._pack)[self._count > 0].min()
+                columns = min(int(columns_left), (count - filled) // rows)
+            has_packs = self._count[nodes] > 0
+            alive = nodes[has_packs]
             # List the windows of these nodes that are not listed yet.
-            for node in nodes[position_of[nodes] < 0].tolist():
+            for node in alive[index_of[alive] < 0].tolist():
                 packs = self._packs[node]
                 assert packs is not None
-                position_of[node] = len(windows)
+                index_of[node] = len(windows)
                 windows.append(packs)
-            columns = max(columns, 1)
             # Column after column, and in a column node after node.
             end = filled + columns * len(nodes)
-            window_of[filled:end] = np.tile(position_of[nodes], columns)
-            numbers[filled:end] = (self._pack[nodes] + np.arange(columns)[:, None]).reshape(-1)
-            self._pack[nodes] += columns
-            last = int(nodes[-1])
-            self._next_node = 0 if last == alive[-1] else last + 1
+            window_of[filled:end] = np.tile(index_of[nodes], columns)
+            packs_of_columns = self._pack[nodes] + np.arange(columns)[:, None]
+            numbers[filled:end] = np.where(has_packs, packs_of_columns, -1).reshape(-1)
+            self._pack[alive] += columns
+            self._next_node = (int(nodes[-1]) + 1) % rows
             filled = end
             # Load the next windows of nodes whose window is used up.
-            for node in nodes[self._pack[nodes] == self._count[nodes]].tolist():
+            for node in alive[self._pack[alive] == self._count[alive]].tolist():
                 self._window[node] += 1
                 self._pack[node] = 0
                 self._load_next_window(node)
-                position_of[node] = -1
-            if (self._count[nodes] == 0).any():  # a node has no more windows
-                self._alive = np.flatnonzero(self._count)
-        return TakenPacks(windows, window_of[:filled], numbers[:filled])
+                index_of[node] = -1
+        taken = TakenPacks(windows, window_of[:filled], numbers[:filled])
+        if self.is_finished and taken.filled < filled:
+            self._next_node = (self._next_node - (filled - taken.filled)) % rows
+            filled = taken.filled
+            taken = TakenPacks(windows, window_of[:filled], numbers[:filled])
+        return taken
 
     def skip(self, count: int) -> None:
-        """Skip the next ``count`` packs, or as many as there are."""
+        """Skip the next ``count`` places, or as many as there are."""
         while count and len(self.take(step := min(count, _SKIP_CHUNK))):
             count -= step
 
@@ -778,7 +854,6 @@ class PackReading:
                     "belongs to "
                     "another order."
                 )
-        self._alive = np.flatnonzero(self._count)
         self._has_loaded = True
 
     def _load_next_window(self, node: int) -> None:
@@ -798,90 +873,116 @@ class PackReading:
 class PackTable:
     """Table that finds packs of an epoch by their places, and places by packs.
 
-    Place p is that of the p-th pack in the grid of the module, read column by column. A row has the
+    Place p is in column ``p // rows`` of row ``p % rows`` of the grid of the module. A row has the
     packs of a canonical node, all its windows one after the other.
 
     Args:
         counts: Number of packs of each window, an int64 array for each canonical node.
 
     Attributes:
-        total: Number of packs of the epoch.
+        total: Number of places of the epoch, up to the last pack.
+        regular: Number of places before the first empty one.
     """
 
     def __init__(self, counts: Sequence[Ids]) -> None:
         # Column after the last pack of each window, for each row; then the length of each row.
         self._ends = [np.cumsum(of_node) for of_node in counts]
-        self._totals = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
-        self.total = int(self._totals.sum())
+        self._lengths = np.array([int(e[-1]) if len(e) else 0 for e in self._ends], np.int64)
+        rows = np.arange(len(counts))
+        # Place of the last pack of each row, and of its first empty place.
+        last_places = ((self._lengths - 1) * len(counts) + rows)[self._lengths > 0]
+        self.total = int(last_places.max(initial=-1)) + 1
+        empty_places = self._lengths * len(counts) + rows
+        self.regular = min(int(empty_places.min(initial=self.total)), self.total)
+
+    def has_pack(self, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the places that have a pack."""
+        column, node = np.divmod(places, max(len(self._ends), 1))
+        mask: NDArray[np.bool_] = column < self._lengths[node]
+        return mask
 
     def find(self, node: int, window: int, pack: int) -> int:
         """Return the place in the epoch of a pack of a window of a canonical node."""
-        # The pack is in this column of its node's row. Places count column by column: before it
-        # come all earlier columns, and of its column the rows of earlier nodes that reach it.
         before = int(self._ends[node][window - 1]) if window else 0
-        column = before + pack
-        earlier = int(np.minimum(self._totals, column).sum())
-        return earlier + int((self._totals[:node] > column).sum())
-
-    def places(self, first: int, last: int) -> tuple[Ids, Ids, Ids]:
-        """Return canonical node, window and pack of the places ``first`` to ``last`` - 1.
-
-        Each is int64 of shape (n,). Places after the end of the epoch are left out.
-        """
-        last = min(last, self.total)
-        # Find the column of the first place by bisection, as the number of packs in earlier columns
-        # is the sum of the row lengths up to there. Then list the following columns.
-        low, high = 0, int(self._totals.max(initial=0))
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int(np.minimum(self._totals, middle).sum()) <= first:
-                low = middle
-            else:
-                high = middle - 1
-        # Packs of this column before the first place.
-        skip = first - int(np.minimum(self._totals, low).sum())
-        nodes, columns, filled, column = [], [], -skip, low
-        while filled < last - first:
-            alive = np.flatnonzero(self._totals > column)
-            nodes.append(alive)
-            columns.append(np.full(len(alive), column))
-            filled += len(alive)
-            column += 1
-        # Turn columns of rows into windows and packs in them.
-        nothing = np.zeros(0, np.int64)
-        node = np.concatenate([nothing, *nodes])[skip:][: max(last - first, 0)]
-        column_of = np.concatenate([nothing, *columns])[skip:][: max(last - first, 0)]
-        window, pack = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
-        for canonical_node in np.unique(node).tolist():
-            mine = node == canonical_node
-            window[mine] = np.searchsorted(
-                self._ends[canonical_node], column_of[mine], side="right"
-            )
-            pack[mine] = (
-                column_of[mine] - np.concatenate([[0], self._ends[canonical_node]])[window[mine]]
-            )
-        return node, window, pack
+        return (before + pack) * len(self._ends) + node
 
     def at(self, places: Ids) -> tuple[Ids, Ids, Ids]:
         """Return canonical node, window and pack of places, each int64 of shape (n,).
 
-        The ``places`` must be strictly ascending.
+        Window and pack are -1 for empty places.
         """
-        # Runs of consecutive places, each of which is found at once.
-        runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
-        parts = [self.places(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
-        if not parts:
-            return self.places(0, 0)
-        node, window, pack = (np.concatenate(each) for each in zip(*parts, strict=True))
+        column, node = np.divmod(places, max(len(self._ends), 1))
+        window, pack = np.full(len(node), -1, np.int64), np.full(len(node), -1, np.int64)
+        for row in np.unique(node).tolist():
+            ends = self._ends[row]
+            mine = np.flatnonzero((node == row) & (column < self._lengths[row]))
+            window[mine] = np.searchsorted(ends, column[mine], side="right")
+            pack[mine] = column[mine] - np.concatenate([[0], ends])[window[mine]]
         return node, window, pack
 
     def cursor(self, place: int) -> Cursor:
         """Return the cursor at a place of the epoch: the next pack of every canonical node."""
-        # With n nodes, every node that still has packs gives at least one of the next n packs. The
-        # other nodes are at their end: in the window after the last one.
-        nodes, windows, packs = self.places(place, place + len(self._ends))
-        next_packs = [(len(ends), 0) for ends in self._ends]
-        pairs = zip(nodes.tolist(), windows.tolist(), packs.tolist(), strict=True)
-        for node, window, pack in reversed([*pairs]):  # the first pack of a node is set last
-            next_packs[node] = (window, pack)
-        return Cursor(tuple(next_packs), int(nodes[0]) if len(nodes) else 0)
+        rows, next_packs = max(len(self._ends), 1), []
+        for node, ends in enumerate(self._ends):
+            column = -(-(place - node) // rows)  # of the first place of the node from there on
+            window = int(np.searchsorted(ends, column, side="right"))
+            before = int(ends[window - 1]) if window else 0
+            # After the last pack, the node is in the window after its last one.
+            next_packs.append((window, column - before if window < len(ends) else 0))
+        return Cursor(tuple(next_packs), place % rows)
+
+
+class FilledBatches:
+    """Global batches that have packs. Those that have none are left out.
+
+    Batch k has the places with the numbers ``first + k * size`` to ``first + (k + 1) * size`` - 1.
+    *Steps* count the batches that are not left out.
+
+    Args:
+        table: Table of the packs of the epoch.
+        gaps: Places that are left out.
+        first: Number of the first place.
+        size: Places of a batch.
+
+    Attributes:
+        count: Number of steps.
+        full: Number of steps without an empty place.
+    """
+
+    def __init__(self, table: PackTable, gaps: Gaps, first: int, size: int) -> None:
+        # The first batches are full. Of the later ones, look at all places.
+        self._regular = max(gaps.number(table.regular) - first, 0) // size
+        end = -(-max(gaps.number(table.total) - first, 0) // size)
+        places = gaps.places(np.arange(self._regular * size, end * size) + first)
+        has_pack = table.has_pack(places).reshape(-1, size)
+        # Later batches that have packs.
+        self._later = self._regular + np.flatnonzero(has_pack.any(axis=1))
+        self.count = self._regular + len(self._later)
+        self.full = self._regular + int(has_pack.all(axis=1).sum())
+
+    def batch_of(self, step: int) -> int:
+        """Return the batch of a step. After the last step, batches count on."""
+        later = step - self._regular
+        if later < 0:
+            return step
+        if later < len(self._later):
+            return int(self._later[later])
+        last = int(self._later[-1]) if len(self._later) else self._regular - 1
+        return last + 1 + step - self.count
+
+    def step_at(self, batch: int) -> int:
+        """Return the step of a batch, or of the next one that is not left out."""
+        if batch < self._regular:
+            return batch
+        step = self._regular + int(np.searchsorted(self._later, batch))
+        return step if step < self.count else self.count + batch - self.batch_of(self.count)
+
+
+def _check_version(point: ResumePoint) -> None:
+    """Raise StateError for a state in which packs come at other places."""
+    recorded = point.order or {}
+    if "packing" in recorded and recorded.get("packing_order") != ORDER_VERSION:
+        raise StateError(
+            "the state was saved by another version of mds, which gave packs to ranks in another "
+            "order. Start a new run, without the state, or finish this one with that version."
+        )

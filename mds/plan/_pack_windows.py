@@ -169,12 +169,12 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TakenPacks:
-    """Consecutive packs of an epoch, from several windows.
+    """Consecutive places of an epoch, with packs from several windows. Some places may be empty.
 
     Attributes:
         windows: The windows that these packs are from, each with all its packs.
-        window_of: For each pack the index of its window in ``windows``, int64.
-        numbers: Number of each pack in its window, int64.
+        window_of: For each place the index in ``windows`` of the window of its pack, int64.
+        numbers: For each place the number of its pack in the window, int64; -1 for an empty place.
     """
 
     windows: Sequence[Packs]
@@ -183,6 +183,22 @@ class TakenPacks:
 
     def __len__(self) -> int:
         return len(self.window_of)
+
+    @property
+    def packs(self) -> int:
+        """Number of the packs."""
+        return int((self.numbers >= 0).sum())
+
+    @property
+    def filled(self) -> int:
+        """Number of places up to the last pack."""
+        return int(np.flatnonzero(self.numbers >= 0)[-1]) + 1 if self.packs else 0
+
+    def has_pack(self, places: Ids) -> NDArray[np.bool_]:
+        """Return a mask of the indexes into these places that have a pack; later ones have none."""
+        mask = places < len(self)
+        mask[mask] = self.numbers[places[mask]] >= 0
+        return mask
 
     @classmethod
     def joined(cls, parts: Sequence[TakenPacks]) -> TakenPacks:
@@ -201,11 +217,11 @@ class TakenPacks:
     def weights(self, places: Ids, kind: str) -> Ids:
         """Return the attention work, or the tokens, of the packs at ``places``, int64.
 
-        ``places`` are indexes into these packs, in any order; one after the last pack has 0.
-        ``kind`` is "attention" or "tokens".
+        ``places`` are indexes into these places, in any order; one without a pack has 0. ``kind``
+        is "attention" or "tokens".
         """
         totals = np.zeros(len(places), np.int64)
-        real = np.flatnonzero(places < len(self))
+        real = np.flatnonzero(self.has_pack(places))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
         for window in np.unique(window_of).tolist():
             mine = window_of == window
@@ -217,12 +233,11 @@ class TakenPacks:
     def pieces(self, places: Ids) -> Pieces:
         """Return the pieces of the packs at ``places``, pack after pack.
 
-        ``places`` are indexes into these packs, in any order; one after the last pack has no
-        pieces.
+        ``places`` are indexes into these places, in any order; one without a pack has no pieces.
         """
         # First find where each pack begins in the pieces of its window, and how many pieces it has.
         counts = np.zeros(len(places), np.int64)
-        real = np.flatnonzero(places < len(self))
+        real = np.flatnonzero(self.has_pack(places))
         window_of, numbers = self.window_of[places[real]], self.numbers[places[real]]
         begins = np.zeros(len(real), np.int64)
         windows = np.unique(window_of).tolist()

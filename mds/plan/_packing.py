@@ -39,6 +39,8 @@ MAX_WINDOW_DOCUMENTS = 131_072
 #: Most tokens of a pack: sums of squares of lengths have to fit into 64 bits.
 MAX_CAPACITY = 1 << 30
 _ALGORITHM = "best-fit-decreasing.1"  # name of the packer "best_fit" in states, with its version
+#: Raise it when packs come at other positions: states of other versions are then refused.
+ORDER_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,18 +210,18 @@ class Packing:
         """
         return tokens if self.separator is None else tokens + documents
 
-    def tokens(self, lengths: Ids) -> int:
-        """Return the tokens of all documents together as packed: with separators, after a cut.
+    def tokens(self, lengths: Ids) -> Ids:
+        """Return the tokens of each document as packed, int64: with separators, after a cut.
 
         ``lengths`` are the tokens of each document without separators. ``overflow="truncate"``
-        and ``"drop"`` make the sum smaller.
+        and ``"drop"`` make some smaller.
         """
         lengths = self.packed_lengths(lengths)
         if self.overflow == "truncate":
-            lengths = np.minimum(lengths, self.room)
-        elif self.overflow == "drop":
-            lengths = lengths[lengths <= self.room]
-        return int(lengths.sum())
+            return np.minimum(lengths, self.room)
+        if self.overflow == "drop":
+            return np.where(lengths <= self.room, lengths, 0)
+        return lengths
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any], column: str, balance: Any) -> Packing:
@@ -255,6 +257,7 @@ class Packing:
             "packing": _ALGORITHM if self.packer == BEST_FIT else self.packer,
             **options,
             "packing_overflow": _RECORDED_OVERFLOWS.get(self.overflow, self.overflow),
+            "packing_order": ORDER_VERSION,
         }
 
 

@@ -459,11 +459,15 @@ def test_single_packs_have_a_position(corpus):
 
 
 def test_drop_last_of_packs_leaves_out_the_whole_step(corpus):
-    """All ranks leave out the same."""
+    """All ranks leave out the same: the steps with an empty place, which come last."""
     dataset = make_packed(corpus, batch_size=8)
     loader = StreamingDataLoader(dataset, microbatches=3, drop_last=True)
     assert len([*loader]) == len(loader) == 3 * loader.steps_per_epoch
-    assert loader.steps_per_epoch == packed_loader(corpus, 3, 1, 0).steps_per_epoch - 1
+    rows = [
+        batch["document_ids"] for batch in StreamingDataLoader(make_packed(corpus, layout="dense"))
+    ]
+    are_full = [bool((ids >= 0).any(1).all()) for ids in rows]
+    assert loader.steps_per_epoch == sum(are_full) < len(are_full) == 13
 
 
 def test_a_batch_of_a_budget_is_one_part(tmp_path):

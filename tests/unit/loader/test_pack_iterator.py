@@ -42,17 +42,23 @@ def test_a_pack_is_a_batch_of_one(corpus, remainder):
 
 
 def test_a_dense_pack_is_a_row(corpus):
-    """The loader of torch stacks rows to the batches of ours, with and without worker processes."""
+    """The loader of torch stacks rows to the batches of ours, with and without worker processes.
+
+    Before the end of the epoch: a loop over packs passes over empty places, which batches have.
+    """
     batches = list(StreamingDataLoader(make(corpus, layout="dense", columns=["tokens"])))
+    is_real = [(batch["document_ids"] >= 0).any(1) for batch in batches]
+    full = sum(bool(rows.all()) for rows in is_real)
+    assert len(batches) - 3 <= full < len(batches)
     packs = list(make(corpus, layout="dense", columns=["tokens"]))
     assert all(value.shape == (CAPACITY,) for pack in packs for value in pack.values())
     for workers in (0, 2):
         dataset = make(corpus, layout="dense", columns=["tokens"])
         stacked = list(DataLoader(dataset, batch_size=24, num_workers=workers))
-        for batch, expected in zip(stacked[:-1], batches[:-1], strict=True):
+        for batch, expected in zip(stacked[:full], batches[:full], strict=True):
             assert all(torch.equal(batch[name], rows) for name, rows in expected.items())
-    is_real = (batches[-1]["document_ids"] >= 0).any(1)  # the last step is not full
-    assert torch.equal(stacked[-1]["tokens"], batches[-1]["tokens"][is_real])
+        last = [batch["tokens"][rows] for batch, rows in zip(batches, is_real, strict=True)]
+        assert torch.equal(torch.cat([b["tokens"] for b in stacked]), torch.cat(last))
 
 
 def test_a_pack_of_a_budget_is_a_batch(corpus):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mds import MDSWriter, Packing, Stream, StreamingDataLoader, StreamingDataset
-from mds.errors import ConfigError
+from mds.errors import ConfigError, StateError
 from mds.plan._state import VERSION, parse_state
 from tests.states import values_of
 
@@ -39,6 +39,7 @@ STATE = {
         "packing": "best-fit-decreasing.1",
         "packing_capacity": 32,
         "packing_overflow": "cut",
+        "packing_order": 2,
         "packing_window": 60,
         "packing_lengths": "1c1245ae236d9e8f10f67517085acaae",
     },
@@ -202,3 +203,12 @@ def test_a_state_of_a_loader_that_chose_the_layout_goes_on(resumable, layout):
             break
     point, before = parse_state(STATE), parse_state(again.state_dict())
     assert before == dataclasses.replace(point, data=before.data, version=VERSION)
+
+
+def test_a_state_of_another_order_of_packs_is_refused(resumable):
+    """It was saved when packs were given to ranks in another order."""
+    order = {name: value for name, value in STATE["order"].items() if name != "packing_order"}
+    for state in ({**STATE, "order": order}, {**STATE, "order": {**order, "packing_order": 3}}):
+        loader = loader_of(resumable, "varlen")
+        with pytest.raises(StateError, match=r"another order\. Start a new run, without the"):
+            loader.load_state_dict(state)

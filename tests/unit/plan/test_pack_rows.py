@@ -1,0 +1,316 @@
+"""Packs of each canonical node are for its own machine: rows of the grid, empty places, cuts."""
+
+import itertools
+
+import numpy as np
+import pytest
+from ordertools import make_plan
+from packs import LENGTHS, SHARDS, Given, lengths_of, packed, steps_of
+
+from mds.errors import PlanError, StateError
+from mds.plan import PackPlan
+from mds.plan._pack_plan import PackCosts, PackTable
+from mds.plan._packing import Packing
+from mds.plan._state import Position
+from mds.shuffle import ShuffleSpec, get_shuffle
+from mds.shuffle._registry import find_shuffle
+from mds.shuffle._shard_parts import cut_by_cost
+
+CUT = ["py1b", "py1br", "py1e", "py1s", "py2s", "seekable"]  # shuffles that can be cut by cost
+
+
+def shards_of_nodes(plan, ends):
+    """Which shards the documents of each machine are in, bool (nodes, shards)."""
+    read = np.zeros((plan.shape.nodes, len(ends)), bool)
+    for node in range(plan.shape.nodes):
+        for _, ids in plan.node_reads(node):
+            read[node, np.searchsorted(ends, ids, side="right")] = True
+    return read
+
+
+@pytest.mark.parametrize("algo", ["py1e", "seekable", "py1s"])
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_machines_read_as_few_shards_as_without_packing(algo, nodes):
+    """At most 3 % more than the samples of the same canonical nodes."""
+    shards = [100] * 32
+    lengths = lengths_of(3200, seed=nodes)
+    world, ends = (nodes, 1, 1), np.cumsum(shards)
+    order = {"shuffle": True, "shuffle_algo": algo, "num_canonical_nodes": 8, "batch_size": 4}
+    plain = make_plan(shards, world, **order)
+    packing = Packing(512, overflow="split")
+    plan = PackPlan(make_plan(shards, world, packing=packing, **order), Given(lengths))
+    packs = shards_of_nodes(plan, ends).sum()
+    assert packs <= 8 + 1.03 * shards_of_nodes(plain, ends).sum()  # a cut shard of each node
+    assert packs < 1.5 * len(shards)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 12])
+def test_a_machine_reads_its_own_canonical_nodes(nodes):
+    """Those that `nodes_read` names, of which the number is one of a fair share where it can be."""
+    world = (nodes, 1, 1)
+    plan = packed(world, batch=24 // nodes)
+    starts = plan.plan.orders[0].starts()
+    for node in range(nodes):
+        named = plan.nodes_read(node)
+        ids = np.concatenate([ids for _, ids in plan.node_reads(node)])
+        positions = np.concatenate([plan.plan.orders[0].find(i) for i in np.unique(ids).tolist()])
+        found = np.unique(np.searchsorted(starts, positions, side="right") - 1)
+        assert set(found) <= set(named.tolist())
+        assert len(named) == {1: 4, 2: 2, 3: 4, 4: 1, 8: 1, 12: 1}[nodes]
+
+
+def test_skipped_steps_leave_packs_on_their_machines():
+    """A range of whole steps moves nothing; one of another length lets machines read everything."""
+    skip = {"epoch": 0, "from": 48, "skip": 32}
+    plan = packed((4, 1, 1), edits=[skip])
+    assert plan.nodes_read(2).tolist() == [2]
+    whole, rest = packed((4, 1, 1)), steps_of(plan, (4, 1, 1))
+    assert rest == steps_of(whole, (4, 1, 1))[:3] + steps_of(whole, (4, 1, 1))[5:]
+    assert packed((4, 1, 1), edits=[{**skip, "skip": 33}]).nodes_read(2).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("algo", [*CUT, None])
+@pytest.mark.parametrize("nodes", [2, 7, 64])
+def test_canonical_nodes_have_equal_costs(algo, nodes):
+    """Of any shuffle that lays shards end to end; every sample comes once."""
+    lengths = lengths_of(sum(SHARDS), seed=5)
+    order = {"shuffle": algo is not None, "shuffle_algo": algo or "py1e"}
+    plan = make_plan(SHARDS, (1, 1, 1), num_canonical_nodes=nodes, shuffle_block_size=200, **order)
+    costs = PackCosts(Packing(512, overflow="split"), Given(lengths), "")
+    (cut_order,) = plan.with_costs(costs).orders
+    parts = [
+        np.concatenate([ids.copy() for ids in cut_order.generate([node])]) for node in range(nodes)
+    ]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(sum(SHARDS)))
+    assert [len(part) for part in parts] == np.diff(cut_order.starts()).tolist()
+    of_nodes = np.array([lengths[part].sum() for part in parts])
+    exact = lengths.max() / 2 if algo != "py2s" else lengths.sum()  # py2s moves within a shard
+    assert (
+        np.abs(np.cumsum(of_nodes) - np.arange(1, nodes + 1) * lengths.sum() / nodes).max() <= exact
+    )
+    take, every = cut_order.lookup(), np.arange(sum(SHARDS))
+    assert np.array_equal(take(every), np.concatenate(parts))
+
+
+def test_naive_cannot_be_cut():
+    """It spreads all samples, so its canonical nodes have equally many."""
+    plan = make_plan(SHARDS, (1, 1, 1), shuffle=True, shuffle_algo="naive", num_canonical_nodes=4)
+    (order,) = plan.with_costs(PackCosts(Packing(512), Given(LENGTHS), "")).orders
+    assert np.diff(order.starts()).tolist() == [750] * 4
+
+
+def test_the_cut_is_that_of_every_epoch_and_every_world():
+    """Shards stay on their machines from epoch to epoch."""
+    plan = packed((2, 1, 1))
+    starts = plan.plan.orders[0].starts().tolist()
+    assert starts != [0, 750, 1500, 2250, 3000]
+    for other in (plan.following(), plan.following().following(), packed((4, 2, 1))):
+        assert other.plan.orders[0].starts().tolist() == starts
+
+
+@pytest.mark.parametrize("overflow", ["split", "truncate", "drop"])
+def test_the_cost_is_what_is_packed(overflow):
+    """What the packing cuts off or leaves out costs nothing."""
+    costs = PackCosts(Packing(100, overflow=overflow, separator=1), Given([5, 0, 300]), "")
+    assert (
+        costs.take(np.arange(3)).tolist()
+        == {
+            "split": [6, 0, 301],
+            "truncate": [6, 0, 100],
+            "drop": [6, 0, 0],
+        }[overflow]
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sequence", "costs", "nodes", "expected"),
+    [
+        ([4, 2], [1, 0], [1, 1, 1, 1, 3, 3], 2, (0, 2, 6)),
+        ([3], [0], [1, 1, 10], 2, (0, 2, 3)),
+        ([3], [0], [10, 1, 1], 2, (0, 1, 3)),
+        ([2, 0, 2], [1, 2, 0], [5, 5, 5, 5], 2, (0, 2, 4)),
+        ([2, 2], [0, 1], [0, 0, 7, 7], 4, (0, 2, 3, 3, 4)),
+        ([2, 2], [0, 1], [0, 0, 0, 0], 2, None),
+        ([1, 1], [0, 1], [1, 1], 8, (0, 0, 0, 0, 1, 1, 1, 1, 2)),
+        ([0], [0], [], 2, None),
+        ([], [], [], 2, None),
+    ],
+)
+def test_cuts(sizes, sequence, costs, nodes, expected):
+    """At the sample that is nearest to the share; samples and shards may cost nothing."""
+    values = np.array(costs, np.int64)
+    sequence, sizes = np.array(sequence, np.int64), np.array(sizes, np.int64)
+    assert cut_by_cost(sizes, sequence, nodes, values.take) == expected
+
+
+def test_cuts_are_exact_beyond_32_bits(monkeypatch):
+    """Costs are added up in parts, as integers of 64 bits."""
+    monkeypatch.setattr("mds.shuffle._shard_parts._COSTS_AT_ONCE", 7)
+    rng = np.random.default_rng(0)
+    sizes, values = rng.integers(0, 30, 40), rng.integers(0, 1 << 40, 40 * 30)
+    sequence, total = rng.permutation(40), int(sizes.sum())
+    cut = cut_by_cost(sizes, sequence, 16, values.take)
+    firsts = np.cumsum(sizes) - sizes
+    ids = np.concatenate([np.arange(firsts[s], firsts[s] + sizes[s]) for s in sequence.tolist()])
+    sums = np.concatenate([[0], np.cumsum(values[ids])])
+    for k, position in enumerate(cut):
+        distances = np.abs(sums * 16 - k * sums[-1])
+        assert distances[position] == distances.min()
+    assert cut[-1] == total
+
+
+@pytest.mark.parametrize("cut", [(), (0, 10), (0, 5, 9), (1, 5, 10), (0, 6, 5, 10), (0, 11, 10)])
+def test_a_cut_that_does_not_fit_is_refused(cut):
+    """It must ascend from 0 to the samples, with an end for each node."""
+    with pytest.raises(PlanError, match="the cut"):
+        ShuffleSpec(np.array([4, 6]), 2, seed=1, epoch=0, block_size=8, cut=cut)
+
+
+@pytest.mark.parametrize("algo", CUT)
+def test_shuffles_without_a_cut_stay_as_they_are(algo):
+    """A cut into equal numbers is the order without one."""
+    spec = ShuffleSpec(np.array(SHARDS), 4, seed=3, epoch=2, block_size=200)
+    cut = ShuffleSpec(np.array(SHARDS), 4, seed=3, epoch=2, block_size=200,
+                      cut=tuple(spec.node_starts().tolist()))  # fmt: skip
+    made = find_shuffle(algo)(cut)
+    ids = np.concatenate([ids.copy() for node in range(4) for ids in made.windows(node)])
+    expected = get_shuffle(algo, SHARDS, num_canonical_nodes=4, seed=3, epoch=2, block_size=200)
+    assert np.array_equal(ids, expected)
+
+
+# ---------------------------------------------------------------------- empty places
+
+
+def ragged(world, batch, rows=16, **order):
+    """A plan whose rows have different numbers of packs for the same number of tokens."""
+    return packed(world, batch=batch, num_canonical_nodes=rows, lengths=UNEVEN, **order)
+
+
+UNEVEN = np.where(np.arange(3000) < 2400, 250, 300)  # packs have two documents, or one
+
+
+def test_rows_that_end_leave_places_empty():
+    """Places count on; steps have what is left, and no step is empty on all ranks."""
+    plan = ragged((1, 1, 1), 4)
+    table, packs = plan.table, plan.count()
+    lengths = np.array([int(of_row.sum()) for of_row in packs])
+    assert lengths.min() < lengths.max()
+    assert plan.steps < -(-table.total // 4), "some steps are empty"
+    read = list(plan.rank_packs(0, 0, 0))
+    assert len(read) == plan.steps == plan.epoch_steps
+    assert all(each.packs for each in read)
+    assert sum(each.packs for each in read) == lengths.sum()
+    assert plan.full_steps == sum(each.packs == 4 for each in read)
+    assert {each.filled for each in read} <= {1, 2, 3, 4}
+    ids = np.concatenate([each.ids for each in read])
+    assert sorted(ids.tolist()) == list(range(3000))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5, 16, 23])
+def test_any_step_alone_is_that_of_the_reading(batch):
+    """By the table; and its end is where a resumed run goes on, at another global batch too."""
+    plan = ragged((1, 1, 1), batch)
+    steps = steps_of(plan, (1, 1, 1))
+    for number in {0, 1, len(steps) // 2, *range(len(steps) - 9, len(steps))}:
+        (alone,) = plan.batch(number)
+        (again, end) = steps[number]
+        assert sorted(_packs(alone)) == again
+        assert alone.end == end
+        assert plan.table.cursor(end.place) == end.cursor
+        state = plan.plan.state(0).at(end)
+        resumed = ragged((1, 1, 1), batch, state=state)
+        assert steps_of(resumed, (1, 1, 1)) == steps[number + 1 :]
+        assert resumed.steps == len(steps) - number - 1
+        assert resumed.epoch_steps == len(steps)
+        other = ragged((1, 1, 1), 7, state=state)
+        rest = sorted(p for pieces, _ in steps[number + 1 :] for p in pieces if p)
+        assert sorted(p for pieces, _ in steps_of(other, (1, 1, 1)) for p in pieces if p) == rest
+
+
+def _packs(mine):
+    ends = np.cumsum(mine.counts)
+    for first, last in zip(ends - mine.counts, ends, strict=True):
+        yield tuple(zip(mine.ids[first:last].tolist(), mine.starts[first:last].tolist(),
+                        mine.sizes[first:last].tolist(), strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("balance", [None, "tokens"])
+def test_worlds_have_the_same_steps(balance):
+    """With rows that end at different places, and fewer places in a step than rows."""
+    packing = Packing(512, overflow="split", balance=balance)
+    worlds = [(1, 1, 1), (2, 1, 2), (2, 2, 1), (4, 1, 3), (8, 1, 1)]
+    orders = [
+        [
+            pieces
+            for pieces, _ in steps_of(
+                ragged(world, 8 // (world[0] * world[1]), packing=packing), world
+            )
+        ]
+        for world in worlds
+    ]
+    assert all(order == orders[0] for order in orders[1:])
+    hashes = {str(ragged(world, 8 // (world[0] * world[1])).order_hash(10**6)) for world in worlds}
+    assert len(hashes) == 1
+
+
+def test_locate_and_positions_at_the_end():
+    """Steps count those that are given out; a position may be inside of a step."""
+    plan = ragged((1, 1, 1), 4)
+    found = {}
+    for step, mine in enumerate(plan.rank_packs(0, 0, 0)):
+        for sample in mine.ids.tolist():
+            found.setdefault(sample, []).append(step)
+    for sample in {0, 899, 900, 2999, *mine.ids.tolist()}:
+        assert [place.step for place in plan.locate(sample)] == found[sample]
+    begin = plan.begin
+    for mine in plan.rank_packs(0, 0, 0):
+        for count in (1, 4):
+            position = plan.position_after(begin, min(count, mine.filled))
+            assert position.place <= mine.end.place
+        assert position.place == mine.end.place or mine.filled < 4
+        begin = mine.end
+
+
+def test_the_next_node_of_a_state_is_that_of_its_place():
+    """Another one is refused: packs would go to other machines."""
+    plan = packed((1, 1, 1))
+    end = next(plan.rank_packs(0, 0, 0)).end
+    wrong = end._replace(cursor=end.cursor._replace(node=3))
+    with pytest.raises(StateError, match="next pack at place 16, which is not of canonical node 3"):
+        packed((1, 1, 1), state=plan.plan.state(0).at(wrong))
+
+
+def test_a_table_of_no_packs():
+    """Nothing is found, and nothing is left."""
+    for counts in ([], [np.zeros(0, np.int64)], [np.zeros(3, np.int64)] * 2):
+        table = PackTable(counts)
+        assert (table.total, table.regular) == (0, 0)
+        assert not table.has_pack(np.arange(5 if counts else 0)).any()
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 3], [0, 0, 1], [4, 4, 4], [1, 3, 1], [0, 5, 0]])
+def test_the_table_finds_every_pack(lengths):
+    """Places and packs name each other, and empty places have none."""
+    counts = [np.array([n // 2, 0, n - n // 2], np.int64) for n in lengths]
+    table = PackTable(counts)
+    real = [(c, r) for c, r in itertools.product(range(5), range(3)) if c < lengths[r]]
+    places = sorted(c * 3 + r for c, r in real)
+    assert table.total == places[-1] + 1
+    assert np.flatnonzero(table.has_pack(np.arange(table.total))).tolist() == places
+    assert table.regular == next(p for p in range(table.total + 1) if p not in places)
+    nodes, windows, packs = table.at(np.arange(table.total))
+    for place in range(table.total):
+        if place in places:
+            assert table.find(int(nodes[place]), int(windows[place]), int(packs[place])) == place
+        else:
+            assert (windows[place], packs[place]) == (-1, -1)
+
+
+def test_the_end_of_an_epoch_is_a_position():
+    """A state after the last step has no more steps, and the next epoch begins at place 0."""
+    plan = ragged((1, 1, 1), 4)
+    *_, last = plan.rank_packs(0, 0, 0)
+    over = ragged((1, 1, 1), 4, state=plan.plan.state(0).at(last.end))
+    assert over.steps == 0
+    assert list(over.rank_packs(0, 0, 0)) == []
+    assert over.following().begin == Position(1, 0, "packs")
